@@ -226,11 +226,6 @@ pub fn unknown_versions(typedefs: &str) -> Vec<String> {
     unknown.map(|name| format!("{name} is not in cudaTypedefs.h")).collect()
 }
 
-/// The version that a header of NVIDIA's says it has.
-pub fn version(header: &str) -> Option<i32> {
-    header.lines().find_map(|line| line.strip_prefix("#define CUDA_VERSION ")?.trim().parse().ok())
-}
-
 const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/hook_list.rs -->
 # The hooks of the interposer
 
@@ -335,12 +330,6 @@ mod tests {
         );
         assert_eq!(unseen("int f(void);").len(), 1);
         assert_eq!(unknown_versions("").len(), UNANALYZED.len());
-    }
-
-    #[test]
-    fn a_header_says_its_version() {
-        assert_eq!(version("/* #define CUDA_VERSION 1 */\n#define CUDA_VERSION 13050\n"), Some(13050));
-        assert_eq!(version("#define CUDART_VERSION 13050\n"), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 /* simcuda: the part of the CUDA runtime's interface that the simulated runtime has, with the types and values of
- * NVIDIA's cuda_runtime_api.h. A test of the suite `simcuda` compiles cudart.c against NVIDIA's own headers instead,
+ * NVIDIA's cuda_runtime_api.h. A test of the suite `cuda-headers` compiles cudart.c against NVIDIA's own headers instead,
  * where they can be had, so that a difference does not go unnoticed. */
 #ifndef SIMCUDA_CUDART_H
 #define SIMCUDA_CUDART_H

@@ -128,7 +128,8 @@ impl Context {
         self.pytest_with(suite, &[])
     }
 
-    fn pytest_with(&mut self, suite: &str, variables: &[(&str, PathBuf)]) -> Result<()> {
+    /// The same of tests that are given no more than these variables.
+    pub fn pytest_with(&mut self, suite: &str, variables: &[(&str, PathBuf)]) -> Result<()> {
         let folder = self.workspace.path("ffi-tests").join(suite);
         let found = uv::environment(&self.workspace, &folder);
         let Some(python) = self.or_skip("all of it", found)? else { return Ok(()) };

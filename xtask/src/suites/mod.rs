@@ -60,7 +60,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "simcuda",
-        about: "the simulated driver and runtimes: their own tests, and signatures against NVIDIA's headers",
+        about: "the simulated driver and runtimes: their own tests",
         usual: true,
         run: simcuda::run,
     },
@@ -114,7 +114,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "cuda-headers",
-        about: "cuda-sys and the handlers against NVIDIA's own headers (fetches their wheels, once)",
+        about: "cuda-sys, the hooks, the simulated runtime and the handlers against NVIDIA's own headers (fetches them, once)",
         usual: false,
         run: cuda_headers::run,
     },
