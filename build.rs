@@ -5,8 +5,11 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let major = std::env::var("CARGO_PKG_VERSION_MAJOR").expect("cargo sets it");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbfc.so.{major}");
+    println!("cargo:rerun-if-changed=Cargo.toml");
+    let manifest = std::fs::read_to_string("Cargo.toml").expect("cargo runs this beside it");
+    let abi =
+        manifest.lines().find_map(|line| line.strip_prefix("abi = ")).expect("[package.metadata] has it");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbfc.so.{abi}");
     // Fork handlers and callers' pointers into the library outlive any dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // The loader's frames at the first call of a function would come on top of the caller's, whose stack may be small.

@@ -47,6 +47,11 @@
 #define BFC_VERSION_MAJOR 0
 #define BFC_VERSION_MINOR 1
 #define BFC_VERSION_PATCH 0
+
+// The SONAME: the file that a program linked with this version loads, also the name for dlopen. Its number is the
+// version of the ABI, which changes only with an incompatible release.
+#define BFC_SONAME "libbfc.so.0"
+
 /* Initializers: struct_size is set and every other field 0. In C++ also usable as `bfc_options_t o =
  * BFC_OPTIONS_INIT;`. */
 #define BFC_SUBALLOCATOR_INIT { sizeof(bfc_suballocator_t), NULL, NULL, NULL, 0, 0 }

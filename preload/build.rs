@@ -15,7 +15,6 @@ fn main() {
 
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=dylib=bfc");
-    let major = variable("CARGO_PKG_VERSION_MAJOR");
     // zig, which links the wheel for old systems, does not know the first; there is no data to tell them apart by.
     println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
     let is_zig = std::env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("zig"));
@@ -31,10 +30,14 @@ fn main() {
         "-z,defs",
         // What we give to whoever looks a name up is ours, also where the program has that name itself.
         own_first,
-        &format!("-soname,libbfc_preload.so.{major}"),
+        &format!("-soname,{}", soname().replace("libbfc", "libbfc_preload")),
     ] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{argument}");
     }
+}
+
+fn soname() -> &'static str {
+    bfc_sys::BFC_SONAME.to_str().expect("it is ASCII")
 }
 
 fn variable(name: &str) -> String {
@@ -49,9 +52,8 @@ fn stand_in(list: &Path, out: &Path) {
     let source = out.join("bfc.c");
     std::fs::write(&source, functions).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let major = variable("CARGO_PKG_VERSION_MAJOR");
     let mut command = Command::new(&compiler);
-    command.args(["-shared", "-nostdlib", "-fPIC"]).arg(format!("-Wl,-soname,libbfc.so.{major}"));
+    command.args(["-shared", "-nostdlib", "-fPIC"]).arg(format!("-Wl,-soname,{}", soname()));
     command.arg("-o").arg(out.join("libbfc.so")).arg(&source);
     let status = command.status().unwrap_or_else(|error| panic!("{compiler}, the C compiler: {error}"));
     assert!(status.success(), "{command:?}: {status}");

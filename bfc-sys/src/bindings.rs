@@ -3,6 +3,7 @@
 pub const BFC_VERSION_MAJOR: u32 = 0;
 pub const BFC_VERSION_MINOR: u32 = 1;
 pub const BFC_VERSION_PATCH: u32 = 0;
+pub const BFC_SONAME: &::core::ffi::CStr = c"libbfc.so.0";
 pub const BFC_BACKEND_AUTO: u32 = 0;
 pub const BFC_BACKEND_HOST: u32 = 1;
 pub const BFC_BACKEND_CUSTOM: u32 = 2;

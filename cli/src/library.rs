@@ -21,7 +21,13 @@ const ADVICE: &str = "install libbfc, or build it in its source tree (cargo buil
                       --library PATH or BFC_LIBRARY=PATH";
 
 /// The SONAME first: it is what an installed client gets. A cargo build has only the second name.
-const NAMES: [&str; 2] = ["libbfc.so.0", "libbfc.so"];
+const NAMES: [&str; 2] = [SONAME, "libbfc.so"];
+
+/// The name under which the interposer asks for the library.
+pub const SONAME: &str = match bfc_sys::BFC_SONAME.to_str() {
+    Ok(name) => name,
+    Err(_) => panic!("it is ASCII"),
+};
 
 /// Where an installed library lies as seen from the folder of the command.
 const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];

@@ -255,7 +255,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Run(args) => {
             let checked = match cli.library {
                 Some(_) => {
-                    Err("--library is not for run, whose interposer has libbfc.so.0 beside it: --preload")
+                    Err("--library is not for run, whose interposer has the library beside it: --preload")
                 }
                 None => args.check(),
             };

@@ -83,7 +83,7 @@ pub struct Run {
     /// the others FILE.PID; %p in FILE is the number of the process
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The interposer, or the folder it lies in; libbfc.so.0 must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
+    /// The interposer, or the folder it lies in; libbfc.so.N must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
     /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu, or in Python's package
     /// bfc]
     #[arg(long, value_name = "PATH")]

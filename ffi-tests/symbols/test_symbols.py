@@ -22,5 +22,5 @@ def test_it_runs_with_an_old_glibc(library):
 
 
 def test_soname_nodelete_now_and_what_is_loaded(library, root):
-    major = re.search(r'^version = "(\d+)', (root / "Cargo.toml").read_text(), re.MULTILINE)[1]
-    assert not elf.dynamic(library, f"libbfc.so.{major}")
+    abi = re.search(r"^abi = (\d+)", (root / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    assert not elf.dynamic(library, f"libbfc.so.{abi}")

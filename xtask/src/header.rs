@@ -33,10 +33,14 @@ pub fn generate(workspace: &Workspace) -> Result<[Header; 2]> {
     let macros = config.after_includes.take().unwrap_or_default();
     // One version for all packages of the workspace.
     let version = env!("CARGO_PKG_VERSION");
+    let soname = &workspace.soname;
     let numbers: Vec<&str> = version.split('.').collect();
     let [major, minor, patch] = numbers[..] else { bail!("the version {version} is not major.minor.patch") };
     config.after_includes = Some(format!(
-        "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n{macros}"
+        "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n\n\
+         // The SONAME: the file that a program linked with this version loads, also the name for dlopen. Its number is the\n\
+         // version of the ABI, which changes only with an incompatible release.\n\
+         #define BFC_SONAME \"{soname}\"\n\n{macros}"
     ));
     let files = ["types", "create", "memory", "order", "pools", "query", "reports"];
     let main = Header { name: NAMES[0], text: text(config, &capi, &files)? };

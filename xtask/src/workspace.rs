@@ -17,6 +17,8 @@ pub struct Workspace {
     pub target: PathBuf,
     /// The library's version; Cargo.toml is its one source.
     pub version: String,
+    /// The library's SONAME, of the number that Cargo.toml has as `abi`.
+    pub soname: String,
     /// The oldest Rust that is good enough, as Cargo.toml says.
     pub rust_version: String,
     /// Whether what programs say is shown as they say it.
@@ -59,11 +61,14 @@ impl Workspace {
             .find(|package| package["name"] == "libbfc")
             .context("cargo metadata knows no package libbfc")?;
         let version = library["version"].as_str().context("the package libbfc has no version")?;
+        let abi =
+            library["metadata"]["abi"].as_u64().context("Cargo.toml has no abi in [package.metadata]")?;
         let rust_version = library["rust_version"].as_str().context("Cargo.toml states no rust-version")?;
         Ok(Self {
             root: root.to_owned(),
             target: target.into(),
             version: version.to_owned(),
+            soname: format!("libbfc.so.{abi}"),
             rust_version: rust_version.to_owned(),
             verbose: false,
         })

@@ -22,6 +22,7 @@ fn main() -> Result<()> {
         .parse_callbacks(Box::new(ConstantTypes))
         .merge_extern_blocks(true)
         .use_core()
+        .generate_cstr(true)
         .derive_default(true)
         .disable_header_comment()
         .generate()

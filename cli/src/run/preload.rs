@@ -6,14 +6,10 @@ use std::path::{self, Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::environment::PRELOAD_LIBRARY;
-use crate::library::beside;
+use crate::library::{SONAME, beside};
 
-/// The interposer; a package may have only the name with the version of its ABI.
-const NAMES: [&str; 2] = ["libbfc_preload.so", "libbfc_preload.so.0"];
-
-/// The library that it needs, by the name under which it asks for it. It finds it beside itself and nowhere else
-/// for certain.
-const LIBRARY: &str = "libbfc.so.0";
+/// The interposer. It finds the library beside itself and nowhere else for certain.
+const NAME: &str = "libbfc_preload.so";
 
 const ADVICE: &str = "install libbfc, or name the interposer with --preload PATH or BFC_PRELOAD_LIBRARY=PATH";
 
@@ -23,7 +19,7 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     let found = match (given, variable) {
         (Some(path), _) => named(path, "--preload")?,
         (None, Some(path)) => named(Path::new(&path), PRELOAD_LIBRARY)?,
-        (None, None) => first(&beside(&env::current_exe().unwrap_or_default(), &NAMES))?,
+        (None, None) => first(&beside(&env::current_exe().unwrap_or_default(), &[NAME]))?,
     };
     let found =
         path::absolute(&found).with_context(|| format!("cannot tell where {} is", found.display()))?;
@@ -38,10 +34,10 @@ fn named(path: &Path, source: &str) -> Result<PathBuf> {
     if !path.is_dir() {
         bail!("there is no {} (from {source}); {ADVICE}", path.display());
     }
-    let inside = NAMES.map(|name| path.join(name));
-    let Some(file) = inside.into_iter().find(|file| file.is_file()) else {
-        bail!("{source} names the folder {}, which holds no {}", path.display(), NAMES[0]);
-    };
+    let file = path.join(NAME);
+    if !file.is_file() {
+        bail!("{source} names the folder {}, which holds no {NAME}", path.display());
+    }
     Ok(file)
 }
 
@@ -51,17 +47,17 @@ fn first(tried: &[PathBuf]) -> Result<PathBuf> {
         return Ok(file.clone());
     }
     let tried: Vec<String> = tried.iter().map(|file| file.display().to_string()).collect();
-    bail!("{} was not found; tried\n  {}\n{ADVICE}", NAMES[0], tried.join("\n  "))
+    bail!("{NAME} was not found; tried\n  {}\n{ADVICE}", tried.join("\n  "))
 }
 
 /// Without the library every program that is run would say that the interposer cannot be preloaded, and go on.
 fn with_library(file: PathBuf) -> Result<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new("/"));
-    if !folder.join(LIBRARY).exists() {
+    if !folder.join(SONAME).exists() {
         let [file, folder] = [&*file, folder].map(Path::display);
         bail!(
-            "{file} needs {LIBRARY} beside it, and {folder} has none; install both (cargo xtask install), or make \
-             {folder}/{LIBRARY} a link to libbfc.so"
+            "{file} needs {SONAME} beside it, and {folder} has none; install both (cargo xtask install), or make \
+             {folder}/{SONAME} a link to libbfc.so"
         );
     }
     Ok(file)
@@ -73,9 +69,9 @@ mod tests {
 
     #[test]
     fn what_was_tried_is_told() {
-        let tried = beside(Path::new("/nonexistent/bin/bfc"), &NAMES);
+        let tried = beside(Path::new("/nonexistent/bin/bfc"), &[NAME]);
         let error = first(&tried).expect_err("nothing there").to_string();
-        for tried in ["bin/libbfc_preload.so", "bin/../lib64/libbfc_preload.so.0"] {
+        for tried in ["bin/libbfc_preload.so", "bin/../lib64/libbfc_preload.so"] {
             assert!(error.contains(&format!("\n  /nonexistent/{tried}\n")), "{error}");
         }
         assert!(error.contains("--preload PATH or BFC_PRELOAD_LIBRARY=PATH"), "{error}");

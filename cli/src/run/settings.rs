@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Free, Run};
 use crate::environment as names;
+use crate::library::SONAME;
 
 /// The loader's variable.
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -81,7 +82,7 @@ fn in_front(library: &Path, old: Option<&OsStr>) -> Result<OsString> {
     if bytes.iter().any(|byte| b" :$".contains(byte)) {
         bail!(
             "{} cannot be preloaded: LD_PRELOAD has no way to write a path with a space, a colon or a dollar sign; \
-             copy libbfc_preload.so and libbfc.so.0 into another folder, or make a symbolic link to theirs that has a plain \
+             copy it and {SONAME} into another folder, or make a symbolic link to theirs that has a plain \
              name, and name it with --preload",
             library.display()
         );

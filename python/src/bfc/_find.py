@@ -6,11 +6,13 @@ import ctypes
 import os
 import pathlib
 
+from . import _abi
+
 PREFIX = pathlib.Path(__file__).parent / "_prefix"
 """What the wheel carries: a tree as ``cargo xtask install`` makes it."""
 
 # The SONAME first: it is what an installed client gets. A cargo build has only the second name.
-NAMES = ("libbfc.so.0", "libbfc.so")
+NAMES = (_abi.BFC_SONAME, "libbfc.so")
 
 _VARIABLE = "BFC_LIBRARY"
 

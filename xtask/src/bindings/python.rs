@@ -59,10 +59,14 @@ fn constant(text: &mut String, item: &Item) -> Result<()> {
     if constant.ident == "_" {
         return Ok(());
     }
-    let Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(number), .. }) = &*constant.expr else {
-        bail!("{} is not a number", constant.ident)
+    let value = match &*constant.expr {
+        Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(number), .. }) => number.base10_digits().to_owned(),
+        Expr::Lit(syn::ExprLit { lit: syn::Lit::CStr(string), .. }) => {
+            format!("\"{}\"", string.value().to_str()?)
+        }
+        _ => bail!("{} is neither a number nor a string", constant.ident),
     };
-    Ok(writeln!(text, "{} = {}", constant.ident, number.base10_digits())?)
+    Ok(writeln!(text, "{} = {value}", constant.ident)?)
 }
 
 /// A type of functions that the library calls.
@@ -160,6 +164,7 @@ mod tests {
     fn what_a_header_declares_has_its_type_in_python() {
         let text = module(
             "pub const BFC_BUSY: i32 = 7;
+             pub const BFC_SONAME: &::core::ffi::CStr = c\"a.so.1\";
              pub type bfc_status_t = i32;
              pub type bfc_free_t = ::core::option::Option<unsafe extern \"C\" fn(p: *mut ::core::ffi::c_void)>;
              #[repr(C)] pub struct bfc_s { pub size: usize, pub name: *const ::core::ffi::c_char, pub free: bfc_free_t }
@@ -171,6 +176,7 @@ mod tests {
         .expect("it is understood");
         for line in [
             "BFC_BUSY = 7\n",
+            "BFC_SONAME = \"a.so.1\"\n",
             "bfc_free_t = ctypes.CFUNCTYPE(None, c_void_p)\n",
             "class bfc_s(ctypes.Structure):\n",
             "        (\"size\", c_size_t),\n        (\"name\", c_char_p),\n        (\"free\", bfc_free_t),\n",

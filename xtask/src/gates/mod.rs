@@ -3,4 +3,3 @@
 
 pub mod elf;
 pub mod header;
-pub mod version;

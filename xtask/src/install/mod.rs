@@ -12,7 +12,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::{self, Built, Profile};
 use crate::files;
-use crate::gates::version;
 use crate::header::NAMES;
 use crate::workspace::Workspace;
 
@@ -38,7 +37,7 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
             bail!("it lies in {name}/, all of which is installed: choose a folder outside");
         }
     }
-    let soname = version::soname(&workspace.version);
+    let soname = &workspace.soname;
     let shared = format!("libbfc.so.{}", workspace.version);
     let lib = prefix.join("lib");
     let binaries = [
@@ -54,8 +53,8 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
             strip(workspace, to)?;
         }
     }
-    files::link(&shared, &lib.join(&soname))?;
-    files::link(&soname, &lib.join("libbfc.so"))?;
+    files::link(&shared, &lib.join(soname))?;
+    files::link(soname, &lib.join("libbfc.so"))?;
 
     // The suite `header` compares the generated ones with the library.
     for name in NAMES.into_iter().chain(["bfc.hpp"]) {

@@ -3,7 +3,6 @@
 use anyhow::{Result, bail};
 
 use crate::files;
-use crate::gates::version;
 use crate::workspace::Workspace;
 
 /// What the archive needs of the system, in the linker's order: what `rustc --print native-static-libs`
@@ -13,14 +12,14 @@ const SYSTEM_LIBRARIES: [&str; 6] = ["util", "rt", "pthread", "m", "dl", "c"];
 /// A template of cmake/, filled in.
 pub fn fill(workspace: &Workspace, name: &str) -> Result<String> {
     let text = files::read(&workspace.path("cmake").join(name))?;
-    fill_text(name, &text, &workspace.version)
+    fill_text(name, &text, &workspace.version, &workspace.soname)
 }
 
-fn fill_text(name: &str, text: &str, version: &str) -> Result<String> {
+fn fill_text(name: &str, text: &str, version: &str, soname: &str) -> Result<String> {
     let flags = SYSTEM_LIBRARIES.map(|library| format!("-l{library}"));
     let values = [
         ("@VERSION@", version.to_owned()),
-        ("@SONAME@", version::soname(version)),
+        ("@SONAME@", soname.to_owned()),
         ("@SYSTEM_LIBS_CMAKE@", SYSTEM_LIBRARIES.join(";")),
         ("@SYSTEM_LIBS_PC@", flags.join(" ")),
     ];
@@ -41,12 +40,12 @@ mod tests {
     #[test]
     fn placeholders_are_filled_in() {
         let text = "v @VERSION@ @SONAME@ @SYSTEM_LIBS_PC@";
-        let filled = fill_text("x", text, "1.2.3").expect("all known");
-        assert_eq!(filled, "v 1.2.3 libbfc.so.1 -lutil -lrt -lpthread -lm -ldl -lc");
+        let filled = fill_text("x", text, "1.2.3", "libbfc.so.4").expect("all known");
+        assert_eq!(filled, "v 1.2.3 libbfc.so.4 -lutil -lrt -lpthread -lm -ldl -lc");
     }
 
     #[test]
     fn an_unknown_placeholder_is_refused() {
-        assert!(fill_text("x", "@VERSOIN@", "1.2.3").is_err());
+        assert!(fill_text("x", "@VERSOIN@", "1.2.3", "libbfc.so.4").is_err());
     }
 }

@@ -19,7 +19,6 @@ use serde_json::Value;
 use super::context::{Context, Count};
 use crate::cargo;
 use crate::files;
-use crate::gates::version;
 use crate::simcuda;
 use crate::tools;
 use crate::workspace::{Workspace, capture};
@@ -114,8 +113,8 @@ fn show(context: &Context, command: Command) -> Result<()> {
 /// The folder that can be carried to another machine.
 fn build(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
     let folder = workspace.target.join("gpu");
-    let library = version::soname(&workspace.version);
-    files::copy(&prefix.join("lib").join(&library), &folder.join(&library))?;
+    let library = &workspace.soname;
+    files::copy(&prefix.join("lib").join(library), &folder.join(library))?;
     files::copy(&workspace.path("ffi-tests/gpu/run"), &folder.join("run"))?;
     let mut command = workspace.command(tools::c_compiler());
     command

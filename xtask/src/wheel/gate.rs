@@ -7,16 +7,15 @@ use anyhow::Result;
 use super::toolchain::OLDEST_GLIBC;
 use crate::files;
 use crate::gates::elf;
-use crate::gates::version;
 use crate::install::INTERPOSER;
 use crate::workspace::{Workspace, capture};
 
 /// What is wrong with the package below a folder, of an unpacked or installed wheel.
 pub fn wrong(workspace: &Workspace, package: &Path, manylinux: bool) -> Result<Vec<String>> {
-    let soname = version::soname(&workspace.version);
+    let soname = &workspace.soname;
     let lib = package.join("_prefix/lib");
     let mut wrong = Vec::new();
-    let libraries = [lib.join(&soname), lib.join(INTERPOSER), package.join("shims/torch_alloc.so")];
+    let libraries = [lib.join(soname), lib.join(INTERPOSER), package.join("shims/torch_alloc.so")];
     for library in &libraries {
         let name = library.strip_prefix(package).unwrap_or(library).display();
         if !library.is_file() || library.is_symlink() {

@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 use super::toolchain::Toolchain;
 use crate::cargo::Profile;
 use crate::files;
-use crate::gates::version;
 use crate::install;
 use crate::workspace::Workspace;
 
@@ -47,8 +46,8 @@ pub fn stage(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
 /// library. The command becomes one of the wheel's scripts.
 fn copy(workspace: &Workspace, installed: &Path, prefix: &Path) -> Result<()> {
     files::remove_all(prefix)?;
-    let soname = version::soname(&workspace.version);
-    for name in [&soname, install::INTERPOSER] {
+    let soname = &workspace.soname;
+    for name in [soname.as_str(), install::INTERPOSER] {
         files::copy(&installed.join("lib").join(name), &prefix.join("lib").join(name))?;
     }
     files::copy(&installed.join("bin/bfc"), &prefix.join("bin/bfc"))?;

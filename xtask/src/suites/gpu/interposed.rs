@@ -14,7 +14,6 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::files;
-use crate::gates::version;
 use crate::install;
 use crate::simcuda;
 use crate::suites::context::{Context, Count};
@@ -88,7 +87,7 @@ const FAULTS: [Fault; 8] = [
 
 /// Puts all that it needs into the folder that can be carried to another machine.
 pub fn build(workspace: &Workspace, prefix: &Path, folder: &Path) -> Result<()> {
-    let library = version::soname(&workspace.version);
+    let library = &workspace.soname;
     for name in [&format!("lib/{library}"), &format!("lib/{}", install::INTERPOSER), "bin/bfc"] {
         files::copy(&prefix.join(name), &folder.join(name))?;
     }
