@@ -30,7 +30,11 @@ pub const SONAME: &str = match bfc_sys::BFC_SONAME.to_str() {
 };
 
 /// Where an installed library lies as seen from the folder of the command.
-const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
+const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", MULTIARCH];
+
+/// Debian's folder.
+const MULTIARCH: &str =
+    if cfg!(target_arch = "aarch64") { "../lib/aarch64-linux-gnu" } else { "../lib/x86_64-linux-gnu" };
 
 /// Where Python keeps its packages as seen from there: in a virtual environment, below ~/.local and on most systems; on
 /// Debian; and with `pip install --target`.
@@ -289,7 +293,7 @@ mod tests {
         assert_eq!(paths[1], Path::new("/opt/bin/libbfc.so"));
         assert_eq!(paths[2], Path::new("/opt/bin/../lib/libbfc.so.0"));
         assert!(paths.contains(&PathBuf::from("/opt/bin/../lib64/libbfc.so")));
-        assert!(paths.contains(&PathBuf::from("/opt/bin/../lib/x86_64-linux-gnu/libbfc.so.0")));
+        assert!(paths.contains(&Path::new("/opt/bin").join(MULTIARCH).join(SONAME)));
         assert!(beside(Path::new(""), &NAMES).is_empty());
     }
 

@@ -8,6 +8,7 @@ mod device;
 mod environment;
 mod ffi;
 mod find_limit;
+mod generate;
 mod info;
 mod inspect;
 mod library;
@@ -74,6 +75,12 @@ enum Command {
     Report(Report),
     /// Tell which library is used, which backends work here, and which BFC_ variables are set
     Info,
+    /// Write man pages and shell completions below a share/ folder, as an installation does
+    #[command(hide = true)]
+    Generate {
+        /// The folder that gets man/, bash-completion/, zsh/ and fish/
+        share: PathBuf,
+    },
 }
 
 #[derive(Args)]
@@ -252,6 +259,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Report(args) => report::report(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {
             let checked = match cli.library {
                 Some(_) => {
