@@ -35,13 +35,11 @@ mod waste;
 mod wheel;
 mod workspace;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::cargo::Profile;
 use crate::workspace::Workspace;
 
 /// The chores of libbfc.
@@ -72,19 +70,11 @@ enum Chore {
     /// Remove what was built here, and with --cache what tests have fetched into the user's cache
     Clean(clean::Clean),
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
-    Install(Install),
+    Install(install::Install),
+    /// Remove what `cargo xtask install` has put below a prefix
+    Uninstall(install::Uninstall),
     /// Build Python's package as a wheel, in target/wheels
     Wheel(wheel::Wheel),
-}
-
-#[derive(Args)]
-struct Install {
-    /// Where to: the folder that gets bin/, include/, lib/ and share/
-    #[arg(long, value_name = "DIR")]
-    prefix: PathBuf,
-    /// Install the debug build: slow, with internal checks, and with its debug information
-    #[arg(long)]
-    debug: bool,
 }
 
 fn main() -> ExitCode {
@@ -109,12 +99,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Hooks => hooks::write(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,
         Chore::Wheel(wheel) => wheel.run(&workspace)?,
-        Chore::Install(install) => {
-            let profile = if install.debug { Profile::Debug } else { Profile::Release };
-            let prefix = std::path::absolute(&install.prefix)?;
-            install::install(&workspace, &prefix, profile)?;
-            println!("{}", install::usage(&prefix.canonicalize()?));
-        }
+        Chore::Install(install) => install.run(&workspace)?,
+        Chore::Uninstall(uninstall) => uninstall.run(&workspace)?,
     }
     Ok(ExitCode::SUCCESS)
 }

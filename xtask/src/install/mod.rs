@@ -1,51 +1,142 @@
-//! `cargo xtask install`: the library as its clients find it.
+//! `cargo xtask install` and `uninstall`: the library as its clients find it.
 //!
 //! The installed tree has no absolute path in it: CMake's files and pkg-config's compute theirs from
 //! where they lie, and the bfc command looks for the library beside itself.
 
+mod manifest;
 mod templates;
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 
 use crate::cargo::{self, Built, Profile};
 use crate::files;
 use crate::header::NAMES;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, capture};
 
-/// Where the CMake package lies below the prefix.
-const CMAKE_FOLDER: &str = "lib/cmake/bfc";
-/// Where the pkg-config file lies below the prefix.
-const PKG_CONFIG_FILE: &str = "lib/pkgconfig/bfc.pc";
+/// Where the library lies below the prefix, if nothing else is said.
+const LIB: &str = "lib";
 
 /// What the interposer is called in lib/.
 pub const INTERPOSER: &str = "libbfc_preload.so";
+
+/// What `cargo xtask install` takes.
+#[derive(Args)]
+pub struct Install {
+    #[command(flatten)]
+    place: Place,
+    /// The folder for libraries, below the prefix: lib64, or Debian's lib/x86_64-linux-gnu
+    #[arg(long, value_name = "DIR", default_value = LIB)]
+    libdir: PathBuf,
+    /// Install the debug build: slow, with internal checks, and with its debug information
+    #[arg(long)]
+    debug: bool,
+}
+
+/// What `cargo xtask uninstall` takes.
+#[derive(Args)]
+pub struct Uninstall {
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+struct Place {
+    /// The folder with bin/, include/, lib/ and share/; below $DESTDIR if that is set
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+}
+
+impl Place {
+    /// The folder that is written to.
+    fn root(&self) -> Result<PathBuf> {
+        let prefix = std::path::absolute(&self.prefix)?;
+        Ok(match std::env::var_os("DESTDIR").filter(|folder| !folder.is_empty()) {
+            Some(folder) => std::path::absolute(folder)?.join(prefix.strip_prefix("/")?),
+            None => prefix,
+        })
+    }
+}
+
+impl Install {
+    /// Builds the library, installs it, and says how it is used.
+    pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        let profile = if self.debug { Profile::Debug } else { Profile::Release };
+        let prefix = std::path::absolute(&self.place.prefix)?;
+        let libdir = below(&prefix, &self.libdir)?;
+        let built = cargo::build(workspace, profile)?;
+        install_into(workspace, &self.place.root()?, &libdir, profile, &built)?;
+        println!("{}", usage(&prefix, &libdir));
+        Ok(())
+    }
+}
+
+impl Uninstall {
+    /// Removes what was installed.
+    pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        let root = self.place.root()?;
+        manifest::uninstall(workspace, &root)
+            .with_context(|| format!("cannot uninstall from {}", root.display()))?;
+        println!("removed libbfc from {}", root.display());
+        Ok(())
+    }
+}
+
+/// The folder for libraries as a path below the prefix.
+fn below(prefix: &Path, libdir: &Path) -> Result<PathBuf> {
+    let inside = libdir.strip_prefix(prefix).unwrap_or(libdir);
+    let is_below = inside.components().all(|part| matches!(part, Component::Normal(_)));
+    ensure!(is_below, "--libdir {}: it is no folder below {}", libdir.display(), prefix.display());
+    Ok(inside.to_owned())
+}
 
 /// Builds the library and installs it below `prefix`.
 pub fn install(workspace: &Workspace, prefix: &Path, profile: Profile) -> Result<()> {
     let built = cargo::build(workspace, profile)?;
     install_built(workspace, prefix, profile, &built)
-        .with_context(|| format!("cannot install to {}", prefix.display()))
 }
 
 /// Installs what was built already.
 pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, built: &Built) -> Result<()> {
-    for name in ["docs", "examples"] {
-        if std::path::absolute(prefix)?.starts_with(workspace.path(name)) {
-            bail!("it lies in {name}/, all of which is installed: choose a folder outside");
-        }
-    }
+    install_into(workspace, prefix, Path::new(LIB), profile, built)
+}
+
+fn install_into(
+    workspace: &Workspace,
+    root: &Path,
+    libdir: &Path,
+    profile: Profile,
+    built: &Built,
+) -> Result<()> {
+    // Two may be installed at the same time.
+    let stage = workspace.target.join(format!("xtask/stage-{}", std::process::id()));
+    let installed = stage_tree(workspace, &stage, libdir, profile, built)
+        .and_then(|()| manifest::install(workspace, &stage, root))
+        .with_context(|| format!("cannot install to {}", root.display()));
+    installed.and(files::remove_all(&stage))
+}
+
+/// Makes the tree that is installed in a fresh folder.
+pub fn stage_tree(
+    workspace: &Workspace,
+    root: &Path,
+    libdir: &Path,
+    profile: Profile,
+    built: &Built,
+) -> Result<()> {
+    files::remove_all(root)?;
     let soname = &workspace.soname;
     let shared = format!("libbfc.so.{}", workspace.version);
-    let lib = prefix.join("lib");
+    let lib = root.join(libdir);
     let binaries = [
         (&built.shared, lib.join(&shared)),
         (&built.archive, lib.join("libbfc.a")),
         // It finds libbfc.so beside itself, and is found by its path: no links to it.
         (&built.interposer, lib.join(INTERPOSER)),
-        (&built.command, prefix.join("bin/bfc")),
+        (&built.command, root.join("bin/bfc")),
     ];
     for (from, to) in &binaries {
         files::copy(from, to)?;
@@ -58,29 +149,26 @@ pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, bui
 
     // The suite `header` compares the generated ones with the library.
     for name in NAMES.into_iter().chain(["bfc.hpp"]) {
-        files::copy(&workspace.path("include").join(name), &prefix.join("include").join(name))?;
+        files::copy(&workspace.path("include").join(name), &root.join("include").join(name))?;
     }
-    // Anew, as below.
-    files::remove_all(&prefix.join("include/bfc"))?;
-    files::copy_all(&workspace.path("include/bfc"), &prefix.join("include/bfc"))?;
+    files::copy_all(&workspace.path("include/bfc"), &root.join("include/bfc"))?;
 
     for name in ["bfcConfig", "bfcConfigVersion", "bfcTargets"] {
-        let text = templates::fill(workspace, &format!("{name}.cmake.in"))?;
-        files::write(&prefix.join(CMAKE_FOLDER).join(format!("{name}.cmake")), text)?;
+        let text = templates::fill(workspace, &format!("{name}.cmake.in"), libdir)?;
+        files::write(&lib.join("cmake/bfc").join(format!("{name}.cmake")), text)?;
     }
-    let text = templates::fill(workspace, "bfc.pc.in")?;
-    files::write(&prefix.join(PKG_CONFIG_FILE), text)?;
+    let text = templates::fill(workspace, "bfc.pc.in", libdir)?;
+    files::write(&lib.join("pkgconfig/bfc.pc"), text)?;
 
-    let doc = prefix.join("share/doc/bfc");
-    // Anew, so that what is gone from here goes there too. README and ARCHITECTURE are about the source.
-    for (name, folder) in [("docs", doc.clone()), ("examples", prefix.join("share/bfc/examples"))] {
-        files::remove_all(&folder)?;
-        files::copy_all(&workspace.path(name), &folder)?;
-    }
+    let (share, doc) = (root.join("share"), root.join("share/doc/bfc"));
+    // README and ARCHITECTURE are about the source.
+    files::copy_all(&workspace.path("docs"), &doc)?;
+    files::copy_all(&workspace.path("examples"), &share.join("bfc/examples"))?;
     for name in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md"] {
         files::copy(&workspace.path(name), &doc.join(name))?;
     }
-    Ok(())
+    // Man pages and completions.
+    capture(workspace.command(&built.command).arg("generate").arg(share)).map(drop)
 }
 
 /// Takes the debug information out of an installed file: it is nine tenths of it. Where there is no strip
@@ -99,14 +187,15 @@ fn strip(workspace: &Workspace, path: &Path) -> Result<()> {
 }
 
 /// What somebody who has just installed the library wants to know.
-pub fn usage(prefix: &Path) -> String {
+fn usage(prefix: &Path, libdir: &Path) -> String {
     let prefix = shell_quoted(&prefix.display().to_string());
+    let lib = libdir.display();
     format!(
         "libbfc is in {prefix}
   CMake       cmake -DCMAKE_PREFIX_PATH={prefix} ..., with find_package(bfc REQUIRED) and
               target_link_libraries(app PRIVATE bfc::bfc)
-  pkg-config  export PKG_CONFIG_PATH={prefix}/lib/pkgconfig
-              cc app.c $(pkg-config --cflags --libs bfc) -Wl,-rpath,{prefix}/lib
+  pkg-config  export PKG_CONFIG_PATH={prefix}/{lib}/pkgconfig
+              cc app.c $(pkg-config --cflags --libs bfc) -Wl,-rpath,{prefix}/{lib}
   try it      {prefix}/bin/bfc info"
     )
 }
@@ -122,7 +211,10 @@ mod tests {
 
     #[test]
     fn hints_can_be_pasted_into_a_shell() {
-        assert!(usage(Path::new("/opt/bfc")).contains("PREFIX_PATH=/opt/bfc ..."));
-        assert!(usage(Path::new("/with space/it's")).contains(r"PREFIX_PATH='/with space/it'\''s' ..."));
+        assert!(usage(Path::new("/opt/bfc"), Path::new("lib64")).contains("PREFIX_PATH=/opt/bfc ..."));
+        assert!(
+            usage(Path::new("/with space/it's"), Path::new(LIB))
+                .contains(r"PREFIX_PATH='/with space/it'\''s' ...")
+        );
     }
 }
