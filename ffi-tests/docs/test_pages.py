@@ -46,11 +46,13 @@ def test_python(page, block, run, prefix, root):
 
 
 @each("cmake")
-def test_cmake(page, block, run, prefix, tmp_path):
+def test_cmake(page, block, run, prefix, root, tmp_path):
     # A project around the lines of the page, with the page's first program in C.
     head = "cmake_minimum_required(VERSION 3.20)\nproject(page C)\n"
     (tmp_path / "CMakeLists.txt").write_text(f"{head}add_executable(app {page.file('c-1')})\n{block.text}")
-    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    (tmp_path / "libbfc").symlink_to(root)
+    options = [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBFC_CARGO_TARGET_DIR={pages.SCRATCH / 'cargo-cmake'}"]
+    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", *options)
     run("cmake", "--build", tmp_path / "build")
     run(tmp_path / "build/app")
     page.ran(block.name)

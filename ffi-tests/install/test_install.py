@@ -1,0 +1,210 @@
+"""Installing and uninstalling: folders, the manifest, other processors, man pages and completions, and libbfc as a part of
+another CMake project."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+SOURCE = """#include <bfc.h>
+#include <stdio.h>
+int main(void) { return puts(bfc_version()) < 0; }
+"""
+PROJECT = """cmake_minimum_required(VERSION 3.20)
+project(app LANGUAGES {languages})
+{find}
+if(TARGET bfc::bfc AND NOT "{languages}" STREQUAL NONE)
+  add_executable(app app.c)
+  target_link_libraries(app PRIVATE bfc::bfc)
+  add_executable(app_static app.c)
+  target_link_libraries(app_static PRIVATE bfc::static)
+endif()
+"""
+
+
+def run(*command, status=0, **options):
+    """Runs a command; what it prints."""
+    done = subprocess.run(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+    assert done.returncode == status, f"status {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.fixture
+def xtask(root):
+    """Runs a chore with variables."""
+
+    def xtask(*words, status=0, **variables):
+        return run("cargo", "xtask", *words, status=status, cwd=root, env=os.environ | variables)
+
+    return xtask
+
+
+@pytest.fixture
+def installed(xtask, tmp_path):
+    """A prefix with the debug build."""
+    xtask("install", "--debug", "--prefix", tmp_path / "prefix")
+    return tmp_path / "prefix"
+
+
+def files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def configure(folder, find, *options, languages="C", status=0):
+    """Configures a project that uses libbfc; what CMake prints."""
+    folder.mkdir(exist_ok=True)
+    (folder / "app.c").write_text(SOURCE)
+    (folder / "CMakeLists.txt").write_text(PROJECT.format(find=find, languages=languages))
+    return run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", "--fresh", *options, status=status)
+
+
+def build(folder, version):
+    run("cmake", "--build", folder / "build")
+    for program in ("app", "app_static"):
+        assert run(folder / "build" / program).strip() == version
+
+
+@pytest.fixture(scope="session")
+def version(root):
+    return run("cargo", "pkgid", "--manifest-path", root / "Cargo.toml", "--offline").strip().rpartition("#")[2].split("@")[-1]
+
+
+@pytest.mark.parametrize("libdir", ["lib64", "lib/x86_64-linux-gnu"])
+def test_libdir_and_destdir(xtask, tmp_path, version, libdir):
+    xtask("install", "--debug", "--prefix", "/opt/bfc", "--libdir", libdir, DESTDIR=str(tmp_path / "stage"))
+    assert not any(name.startswith("lib/") for name in files(tmp_path / "stage/opt/bfc")) or libdir.startswith("lib/")
+    prefix = (tmp_path / "stage/opt/bfc").rename(tmp_path / "moved")
+    assert version in run(prefix / "bin/bfc", "info")
+
+    # By the folder itself: in which of them below a prefix CMake looks depends on the distribution.
+    found = f"-Dbfc_DIR={prefix / libdir}/cmake/bfc"
+    configure(tmp_path / "app", f"find_package(bfc {version} EXACT REQUIRED)", found)
+    build(tmp_path / "app", version)
+
+    if shutil.which("pkg-config"):
+        environment = os.environ | {"PKG_CONFIG_PATH": str(prefix / libdir / "pkgconfig")}
+        flags = run("pkg-config", "--cflags", "--libs", "bfc", env=environment).split()
+        run("cc", tmp_path / "app/app.c", *flags, f"-Wl,-rpath,{prefix / libdir}", "-o", tmp_path / "by-pkg-config")
+        assert run(tmp_path / "by-pkg-config").strip() == version
+
+
+def test_a_libdir_outside_of_the_prefix_is_refused(xtask, tmp_path):
+    said = xtask("install", "--debug", "--prefix", tmp_path / "prefix", "--libdir", "../lib", status=1)
+    assert "it is no folder below" in said and not (tmp_path / "prefix").exists()
+
+
+def test_uninstall_removes_what_was_installed(xtask, installed):
+    run("sha256sum", "--check", "--quiet", "share/bfc/install-manifest.txt", cwd=installed)
+    xtask("uninstall", "--prefix", installed)
+    assert not installed.exists()
+
+
+def test_uninstall_keeps_what_is_not_of_libbfc(xtask, tmp_path):
+    prefix = tmp_path / "prefix"
+    (prefix / "include").mkdir(parents=True)
+    (prefix / "lib/cmake").mkdir(parents=True)
+    (prefix / "include/other.h").touch()
+    xtask("install", "--debug", "--prefix", prefix)
+    xtask("uninstall", "--prefix", prefix)
+    assert files(prefix) == {"include/other.h"}
+    # It was there before, and empty.
+    assert (prefix / "lib/cmake").is_dir() and not (prefix / "bin").exists()
+
+
+def test_uninstall_names_and_keeps_changed_files(xtask, installed):
+    changed = installed / "share/bfc/examples/c/training.c"
+    changed.write_text("changed")
+    said = xtask("uninstall", "--prefix", installed, status=1)
+    assert f"kept {changed}" in said
+    assert files(installed) == {"share/bfc/examples/c/training.c", "share/bfc/install-manifest.txt"}
+    changed.unlink()
+    xtask("uninstall", "--prefix", installed)
+    assert not installed.exists()
+
+
+def test_uninstall_needs_a_manifest_of_paths_below_the_prefix(xtask, tmp_path):
+    assert "there is no" in xtask("uninstall", "--prefix", tmp_path, status=1)
+    victim = tmp_path / "victim"
+    victim.touch()
+    manifest = tmp_path / "prefix/share/bfc/install-manifest.txt"
+    manifest.parent.mkdir(parents=True)
+    for name in ("../victim", victim):
+        manifest.write_text(run("sha256sum", victim).split()[0] + f"  {name}\n")
+        assert "no path below" in xtask("uninstall", "--prefix", tmp_path / "prefix", status=1)
+        assert victim.exists()
+
+
+def test_installing_again_removes_files_of_the_earlier_version(xtask, installed):
+    before = files(installed)
+    (installed / "include/old.h").write_text("old")
+    (installed / "include/changed.h").write_text("changed")
+    (installed / "include/mine.h").touch()
+    with open(installed / "share/bfc/install-manifest.txt", "a") as manifest:
+        manifest.write(run("sha256sum", "include/old.h", cwd=installed))
+        manifest.write(f"{'0' * 64}  include/changed.h\n")
+    said = xtask("install", "--debug", "--prefix", installed)
+    assert f"kept {installed / 'include/changed.h'}" in said
+    assert files(installed) == before | {"include/changed.h", "include/mine.h"}
+
+
+@pytest.mark.parametrize(
+    "system, processor, fits",
+    [("Linux", "x86_64", True), ("Linux", "AMD64", True), ("Linux", "aarch64", False), ("Windows", "AMD64", False)],
+)
+def test_a_library_for_another_machine_is_refused(installed, tmp_path, system, processor, fits):
+    assert os.uname().machine == "x86_64"
+    options = [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={processor}", f"-DCMAKE_PREFIX_PATH={installed}"]
+    said = configure(
+        tmp_path / "app", "find_package(bfc REQUIRED)", *options, languages="NONE", status=0 if fits else 1
+    )
+    assert ("(for 64-bit Linux on x86_64)" in said) != fits
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        "add_subdirectory({root}/cmake libbfc)",
+        "include(FetchContent)\nFetchContent_Declare(bfc SOURCE_DIR {root} SOURCE_SUBDIR cmake)\nFetchContent_MakeAvailable(bfc)",
+    ],
+    ids=["add_subdirectory", "FetchContent"],
+)
+def test_as_a_part_of_a_cmake_project(root, tmp_path, version, find):
+    # In a folder that stays: the first build takes a minute.
+    target = root / "target/tests/cmake-cargo"
+    configure(tmp_path / "app", find.format(root=root), f"-DBFC_CARGO_TARGET_DIR={target}")
+    build(tmp_path / "app", version)
+    cross = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
+    assert "built for this machine only" in configure(tmp_path / "app", find.format(root=root), *cross, status=1)
+
+
+def test_man_pages(installed):
+    pages = installed / "share/man/man1"
+    assert {page.name for page in pages.iterdir()} >= {"bfc.1", "bfc-run.1", "bfc-replay.1", "bfc-report.1", "bfc-info.1"}
+    if shutil.which("man") is None:
+        pytest.skip("man is not installed (Debian: apt-get install man-db)")
+    for page in pages.iterdir():
+        environment = os.environ | {"MANROFFSEQ": "", "LC_ALL": "C.UTF-8", "MANWIDTH": "100"}
+        said = run("man", "--warnings", "--local-file", page, env=environment)
+        assert "SYNOPSIS" in said and "warning" not in said
+        assert "generate" not in said
+
+
+COMPLETE = {
+    "bash": """source {share}/bash-completion/completions/bfc.bash
+        COMP_WORDS=(bfc re) COMP_CWORD=1; _bfc bfc re bfc; echo "${{COMPREPLY[@]}}" """,
+    "fish": "source {share}/fish/vendor_completions.d/bfc.fish; complete -C 'bfc re'",
+    "zsh": """_arguments() {{ :; }}; compdef() {{ :; }}; _describe() {{ print -r -- ${{commands[@]%%:*}}; }}
+        source {share}/zsh/site-functions/_bfc; _bfc_commands""",
+}
+
+
+@pytest.mark.parametrize("shell", COMPLETE)
+def test_completions(installed, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    said = run(shell, "-c", COMPLETE[shell].format(share=installed / "share"))
+    words = {line.split("\t")[0] for line in said.splitlines()} if shell == "fish" else set(said.split())
+    assert {"replay", "report"} <= words and "generate" not in words
