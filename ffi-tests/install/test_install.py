@@ -2,6 +2,7 @@
 another CMake project."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -208,3 +209,48 @@ def test_completions(installed, shell):
     said = run(shell, "-c", COMPLETE[shell].format(share=installed / "share"))
     words = {line.split("\t")[0] for line in said.splitlines()} if shell == "fish" else set(said.split())
     assert {"replay", "report"} <= words and "generate" not in words
+
+
+@pytest.fixture(scope="module")
+def packages(root):
+    """The folder with a folder for each format of packages."""
+    if shutil.which("dpkg-shlibdeps") is None:
+        pytest.skip("there is no dpkg-shlibdeps (Debian: apt-get install dpkg-dev)")
+    run("cargo", "xtask", "package", "--format", "TGZ", "--format", "DEB", cwd=root)
+    for folder in ("tgz", "deb"):
+        run("sh", "-c", "sha256sum --check *.sha256", cwd=root / "target/packages" / folder)
+    return root / "target/packages"
+
+
+def test_the_tarball_is_the_installed_tree(packages, installed, tmp_path):
+    (archive,) = packages.glob("tgz/*.tar.gz")
+    run("tar", "xf", archive, "-C", tmp_path)
+    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
+    assert files(unpacked) == files(installed) - {"share/bfc/install-manifest.txt"}
+    assert "libbfc" in run(unpacked / "bin/bfc", "info")
+
+
+def test_debian_packages(packages, installed, tmp_path, version):
+    (soname,) = re.findall(r'BFC_SONAME "(.*)"', (installed / "include/bfc.h").read_text())
+    runtime = soname.replace(".so.", "")
+    found, fields = {}, {}
+    for package in packages.glob("deb/*.deb"):
+        name = package.name.partition("_")[0]
+        run("dpkg-deb", "-x", package, tmp_path / name)
+        run("dpkg-deb", "-x", package, tmp_path / "all")
+        found[name] = {file.removeprefix("usr/") for file in files(tmp_path / name)}
+        fields[name] = dict(line.split(": ", 1) for line in run("dpkg-deb", "-f", package).splitlines() if line[0] != " ")
+    libdir = fields[runtime]["Architecture"].replace("amd64", "lib/x86_64-linux-gnu")
+    assert found[runtime] == {f"{libdir}/{soname}", f"{libdir}/libbfc.so.{version}", f"share/doc/{runtime}/copyright"}
+    assert found["libbfc-tools"] >= {"bin/bfc", f"{libdir}/libbfc_preload.so", "share/man/man1/bfc.1.gz"}
+    assert "libc6 (>= " in fields[runtime]["Depends"]
+    for name in ("libbfc-dev", "libbfc-tools"):
+        assert f"{runtime} (= {version}" in fields[name]["Depends"]
+    # Each installed file is in one package, and there is nothing else but the licences.
+    names = sorted(name for package in found.values() for name in package if not name.endswith("/copyright"))
+    expected = {name.replace("lib/", f"{libdir}/", 1) if name.startswith("lib/") else name for name in files(installed)}
+    expected = {f"{name}.gz" if "/man1/" in name else name.replace("site-functions", "vendor-completions") for name in expected}
+    assert names == sorted(expected - {"share/bfc/install-manifest.txt"})
+
+    configure(tmp_path / "app", "find_package(bfc REQUIRED)", f"-Dbfc_DIR={tmp_path}/all/usr/{libdir}/cmake/bfc")
+    build(tmp_path / "app", version)

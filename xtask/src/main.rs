@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `install` and `wheel`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `install`, `package` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -20,6 +20,7 @@ mod hooks;
 mod install;
 mod instructions;
 mod interposer;
+mod package;
 mod pages;
 mod progress;
 mod python;
@@ -73,6 +74,8 @@ enum Chore {
     Install(install::Install),
     /// Remove what `cargo xtask install` has put below a prefix
     Uninstall(install::Uninstall),
+    /// Build a tarball, Debian packages and RPM packages, in target/packages
+    Package(package::Package),
     /// Build Python's package as a wheel, in target/wheels
     Wheel(wheel::Wheel),
 }
@@ -100,6 +103,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Book(book) => book.run(&workspace)?,
         Chore::Wheel(wheel) => wheel.run(&workspace)?,
         Chore::Install(install) => install.run(&workspace)?,
+        Chore::Package(package) => package.run(&workspace)?,
         Chore::Uninstall(uninstall) => uninstall.run(&workspace)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -19,6 +19,8 @@ pub struct Workspace {
     pub version: String,
     /// The library's SONAME, of the number that Cargo.toml has as `abi`.
     pub soname: String,
+    /// Who it is by, with an address if Cargo.toml has one.
+    pub authors: String,
     /// The oldest Rust that is good enough, as Cargo.toml says.
     pub rust_version: String,
     /// Whether what programs say is shown as they say it.
@@ -64,11 +66,13 @@ impl Workspace {
         let abi =
             library["metadata"]["abi"].as_u64().context("Cargo.toml has no abi in [package.metadata]")?;
         let rust_version = library["rust_version"].as_str().context("Cargo.toml states no rust-version")?;
+        let authors = library["authors"][0].as_str().context("Cargo.toml names no authors")?;
         Ok(Self {
             root: root.to_owned(),
             target: target.into(),
             version: version.to_owned(),
             soname: format!("libbfc.so.{abi}"),
+            authors: authors.to_owned(),
             rust_version: rust_version.to_owned(),
             verbose: false,
         })

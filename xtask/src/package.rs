@@ -1,0 +1,68 @@
+//! `cargo xtask package`: a tarball, Debian packages and RPM packages, by CPack. cmake/package says what is in them.
+
+use std::env::consts::ARCH;
+use std::path::Path;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::cargo::{self, Profile};
+use crate::files;
+use crate::install;
+use crate::tools::CMake;
+use crate::workspace::Workspace;
+
+/// What `cargo xtask package` takes.
+#[derive(Args)]
+pub struct Package {
+    /// Only these: TGZ, DEB, RPM [default: all whose tools are installed]
+    #[arg(long, value_name = "FORMAT", value_parser = ["TGZ", "DEB", "RPM"])]
+    format: Vec<String>,
+}
+
+impl Package {
+    /// Builds the packages, each with a file with its checksum beside it.
+    pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        let cmake = CMake::find(workspace)?;
+        let built = cargo::build(workspace, Profile::Release)?;
+        let multiarch = format!("lib/{ARCH}-linux-gnu");
+        // With the folder for libraries that such systems have, and the tool without which CPack cannot make it.
+        for (format, libdir, tool) in
+            [("TGZ", "lib", "tar"), ("DEB", &*multiarch, "dpkg-shlibdeps"), ("RPM", "lib64", "rpmbuild")]
+        {
+            if self.format.is_empty() && files::program(tool).is_none() {
+                println!("{format} is left out: there is no {tool}");
+                continue;
+            }
+            if !self.format.is_empty() && !self.format.iter().any(|named| named == format) {
+                continue;
+            }
+            let folder = workspace.target.join("packages").join(format.to_lowercase());
+            files::remove_all(&folder)?;
+            let (stage, build) = (folder.join("stage"), folder.join("build"));
+            install::stage_tree(workspace, &stage, Path::new(libdir), Profile::Release, &built)?;
+            let mut command = cmake.configure(workspace, &workspace.path("cmake/package"), &build);
+            let values = [
+                ("FORMAT", format),
+                ("STAGE", &stage.to_string_lossy()),
+                ("LIBDIR", libdir),
+                ("ARCH", ARCH),
+                ("VERSION", &workspace.version),
+                ("SONAME", &workspace.soname),
+                ("AUTHORS", &workspace.authors),
+            ];
+            command.args(values.map(|(name, value)| format!("-D{name}={value}")));
+            workspace.run_well(&format!("package {format}: configure"), command)?;
+            let mut command = workspace.command(cmake.cmake.with_file_name("cpack"));
+            command
+                .args(["-G", format, "-B"])
+                .arg(&folder)
+                .arg("--config")
+                .arg(build.join("CPackConfig.cmake"));
+            workspace.run_well(&format!("package {format}: cpack"), command)?;
+            let made = files::entries(&folder)?.into_iter().filter(|path| path.is_file());
+            made.for_each(|path| println!("{}", path.display()));
+        }
+        Ok(())
+    }
+}
