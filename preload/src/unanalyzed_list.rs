@@ -1,8 +1,8 @@
 //! Functions through which work of one context may use another device's memory without peer access, and whose arguments
 //! the interposer does not analyze. From the first call of one of them, every pool waits for every context.
 //!
-//! `cargo xtask hooks` and the suite `cuda-headers` include this file, which therefore must not use anything else of
-//! this crate.
+//! `cargo xtask hooks` includes this file, which therefore must not use anything else of this crate. The suite
+//! `cuda-headers` reads the lists in Python.
 
 /// Passes the list to `$callback!`. An entry is `SYMBOL as "NAME" since VERSION, "why";`. SYMBOL is exported by
 /// libcuda.so.1, NAME is the argument of `cuGetProcAddress`, and VERSION is the first one for which that returns this
@@ -89,7 +89,7 @@ macro_rules! unanalyzed {
 pub(crate) use unanalyzed;
 
 /// Functions that copy, write or map too, but are neither hooked nor in the list above, with the reasons. Several names
-/// are separated by spaces. A `*` ends the prefix of a family.
+/// are separated by spaces. A `*` stands for any text.
 pub(crate) const HARMLESS: &[(&str, &str)] = &[
     (
         "cuMemcpyHtoD cuMemcpyDtoH cuMemcpyDtoD cuMemcpyDtoA cuMemcpyAtoD cuMemcpyHtoDAsync cuMemcpyDtoHAsync \
@@ -126,39 +126,24 @@ pub(crate) const HARMLESS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The prefixes of functions through which work may use memory.
-const BEGINNINGS: [&str; 14] = [
-    "cuMemcpy",
-    "cuMemset",
-    "cuMemBatchDecompress",
-    "cuMemPrefetch",
-    "cuMemDiscard",
-    "cuMemSetAccess",
-    "cuMemRetainAllocationHandle",
-    "cuStreamWriteValue",
-    "cuStreamWaitValue",
-    "cuStreamBatchMemOp",
-    "cuGraphLaunch",
-    "cuMulticastBind",
-    "cuLogicalEndpointBind",
-    "cuImportExternalMemory",
+/// The names of functions through which work may use memory: they copy, fill, write values or map, or add or change graph
+/// nodes. A `*` stands for any text.
+#[allow(dead_code)] // for the interposer
+pub(crate) const TOUCHING: [&str; 16] = [
+    "cuMemcpy*",
+    "cuMemset*",
+    "cuMemBatchDecompress*",
+    "cuMemPrefetch*",
+    "cuMemDiscard*",
+    "cuMemSetAccess*",
+    "cuMemRetainAllocationHandle*",
+    "cuStreamWriteValue*",
+    "cuStreamWaitValue*",
+    "cuStreamBatchMemOp*",
+    "cuGraphLaunch*",
+    "cuMulticastBind*",
+    "cuLogicalEndpointBind*",
+    "cuImportExternalMemory*",
+    "cuGraphAdd*Node*",
+    "cuGraph*NodeSetParams*",
 ];
-
-/// Returns whether work may use memory through a function, judging by its name: it copies, fills, writes values or
-/// maps, or adds or changes graph nodes.
-pub(crate) fn may_touch(name: &str) -> bool {
-    let is_node = |name: &str| {
-        (name.starts_with("cuGraphAdd") && name.contains("Node")) || name.contains("NodeSetParams")
-    };
-    BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
-        || (name.starts_with("cuGraph") && is_node(name))
-}
-
-/// Returns whether a function is in the list of harmless ones.
-pub(crate) fn is_harmless(symbol: &str) -> bool {
-    let names = HARMLESS.iter().flat_map(|(names, _)| names.split(' '));
-    names.into_iter().any(|name| match name.strip_suffix('*') {
-        Some(beginning) => symbol.starts_with(beginning),
-        None => symbol == name,
-    })
-}

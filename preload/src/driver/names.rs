@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 use cuda_sys::{FUNCTIONS, NEWEST_HEADERS};
 
 use super::functions::{ANALYZED, Function, UNANALYZED, all};
-use crate::unanalyzed_list;
+use crate::unanalyzed_list::{HARMLESS, TOUCHING};
 
 /// Returns whether a function that the driver exports by this name is hooked.
 pub(crate) fn is_hooked(symbol: &CStr) -> bool {
@@ -29,16 +29,14 @@ fn has_name_of(name: &str) -> bool {
 pub(crate) fn is_touching(name: &CStr) -> bool {
     name.to_str().is_ok_and(|name| {
         // The 32-bit functions share the names of others.
-        unanalyzed_list::may_touch(name) && (has_name_of(name) || !unanalyzed_list::is_harmless(name))
+        may_touch(name) && (has_name_of(name) || !is_harmless(name))
     })
 }
 
 /// Returns whether work may use memory through a function that is not hooked: one that no known header declares, or one
 /// that is not hooked for a reason other than being harmless.
 pub(crate) fn may_touch_unseen(symbol: &CStr) -> bool {
-    symbol.to_str().is_ok_and(|name| {
-        unanalyzed_list::may_touch(name) && !unanalyzed_list::is_harmless(name) && !is_hooked(symbol)
-    })
+    symbol.to_str().is_ok_and(|name| may_touch(name) && !is_harmless(name) && !is_hooked(symbol))
 }
 
 /// Returns the hooked function that `cuGetProcAddress` returns for a name, a version and flags, by its documentation.
@@ -66,4 +64,22 @@ pub(crate) fn by_version(name: &CStr, version: c_int, per_thread: bool) -> Optio
     ANALYZED
         .iter()
         .find(|function| function.of == listed.symbol && function.symbol.to_bytes() == symbol.as_bytes())
+}
+
+/// Returns whether work may use memory through a function, judging by its name.
+fn may_touch(name: &str) -> bool {
+    TOUCHING.iter().any(|pattern| fits(name, pattern))
+}
+
+/// Returns whether a function is in the list of harmless ones.
+fn is_harmless(symbol: &str) -> bool {
+    HARMLESS.iter().flat_map(|(names, _)| names.split(' ')).any(|pattern| fits(symbol, pattern))
+}
+
+/// Returns whether a name fits a pattern, in which each `*` stands for any text.
+fn fits(name: &str, pattern: &str) -> bool {
+    let Some((beginning, rest)) = pattern.split_once('*') else { return name == pattern };
+    let mut ends =
+        name.strip_prefix(beginning).into_iter().flat_map(|left| (0..=left.len()).map(|at| left.get(at..)));
+    ends.any(|end| end.is_some_and(|end| fits(end, rest)))
 }
