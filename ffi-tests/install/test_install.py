@@ -81,9 +81,11 @@ def test_libdir_and_destdir(xtask, tmp_path, version, libdir):
     assert version in run(prefix / "bin/bfc", "info")
 
     # By the folder itself: in which of them below a prefix CMake looks depends on the distribution.
-    found = f"-Dbfc_DIR={prefix / libdir}/cmake/bfc"
-    configure(tmp_path / "app", f"find_package(bfc {version} EXACT REQUIRED)", found)
-    build(tmp_path / "app", version)
+    link = tmp_path / "link"
+    link.symlink_to(prefix / libdir / "cmake/bfc")
+    for folder in (link.resolve(), link):
+        configure(tmp_path / "app", f"find_package(bfc {version} EXACT REQUIRED)", f"-Dbfc_DIR={folder}")
+        build(tmp_path / "app", version)
 
     if shutil.which("pkg-config"):
         environment = os.environ | {"PKG_CONFIG_PATH": str(prefix / libdir / "pkgconfig")}
