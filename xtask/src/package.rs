@@ -1,6 +1,7 @@
 //! `cargo xtask package`: a tarball, Debian packages and RPM packages, by CPack. cmake/package says what is in them.
 
 use std::env::consts::ARCH;
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Result;
@@ -41,7 +42,6 @@ impl Package {
             files::remove_all(&folder)?;
             let (stage, build) = (folder.join("stage"), folder.join("build"));
             install::stage_tree(workspace, &stage, Path::new(libdir), Profile::Release, &built)?;
-            let mut command = cmake.configure(workspace, &workspace.path("cmake/package"), &build);
             let values = [
                 ("FORMAT", format),
                 ("STAGE", &stage.to_string_lossy()),
@@ -51,9 +51,9 @@ impl Package {
                 ("SONAME", &workspace.soname),
                 ("AUTHORS", &workspace.authors),
             ];
-            command.args(values.map(|(name, value)| format!("-D{name}={value}")));
-            workspace.run_well(&format!("package {format}: configure"), command)?;
-            let mut command = workspace.command(cmake.cmake.with_file_name("cpack"));
+            let values = values.map(|(name, value)| (name, OsStr::new(value)));
+            cmake.build(workspace, &workspace.path("cmake/package"), &build, &values)?;
+            let mut command = cmake.command(workspace, "cpack");
             command
                 .args(["-G", format, "-B"])
                 .arg(&folder)
