@@ -19,7 +19,7 @@ import pages
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent
 # Set in the process of a test that has one of its own.
-IS_CHILD = "BFC_TESTS_CHILD"
+IS_CHILD = "LIBBFC_TESTS_CHILD"
 
 
 def _built(name):
@@ -28,26 +28,26 @@ def _built(name):
     return pathlib.Path(os.environ[name])
 
 
-if "BFC_TESTS_PREFIX" in os.environ:
+if "LIBBFC_TESTS_PREFIX" in os.environ:
     # The package bfc of the checkout with the installed library. What it compiles lies apart from the user's.
     sys.path.insert(0, str(ROOT / "python/src"))
     os.environ |= {
         "PYTHONPATH": str(ROOT / "python/src"),
-        "BFC_LIBRARY": str(_built("BFC_TESTS_PREFIX") / "lib"),
-        "XDG_CACHE_HOME": str(_built("BFC_TESTS_SCRATCH") / "python-cache"),
+        "BFC_LIBRARY": str(_built("LIBBFC_TESTS_PREFIX") / "lib"),
+        "XDG_CACHE_HOME": str(_built("LIBBFC_TESTS_SCRATCH") / "python-cache"),
     }
 
 
 @pytest.fixture(scope="session")
 def prefix():
     """The folder in which libbfc is installed."""
-    return _built("BFC_TESTS_PREFIX")
+    return _built("LIBBFC_TESTS_PREFIX")
 
 
 @pytest.fixture(scope="session")
 def simulation_folder():
     """The folder of the simulated libcuda.so.1 and of the runtimes."""
-    return _built("BFC_TESTS_SIMULATION")
+    return _built("LIBBFC_TESTS_SIMULATION")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 ROOT = pathlib.Path(__file__).parents[1]
-SCRATCH = pathlib.Path(os.environ.get("BFC_TESTS_SCRATCH", ROOT / "target/tests")) / "pages"
+SCRATCH = pathlib.Path(os.environ.get("LIBBFC_TESTS_SCRATCH", ROOT / "target/tests")) / "pages"
 
 # Which folder of ffi-tests has the tests that run a page's code; the others are the folder docs's.
 OWNERS = {

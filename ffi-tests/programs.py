@@ -9,10 +9,10 @@ import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).parents[1]
-PREFIX = pathlib.Path(os.environ.get("BFC_TESTS_PREFIX", "/"))
+PREFIX = pathlib.Path(os.environ.get("LIBBFC_TESTS_PREFIX", "/"))
 LIB = PREFIX / "lib"
-SIMULATION = pathlib.Path(os.environ.get("BFC_TESTS_SIMULATION", "/"))
-SCRATCH = pathlib.Path(os.environ.get("BFC_TESTS_SCRATCH", ROOT / "target/tests"))
+SIMULATION = pathlib.Path(os.environ.get("LIBBFC_TESTS_SIMULATION", "/"))
+SCRATCH = pathlib.Path(os.environ.get("LIBBFC_TESTS_SCRATCH", ROOT / "target/tests"))
 # Settings of the user's that a test must not see.
 OF_THE_USER = ("BFC_", "SIMCUDA_", "LD_", "PYTHON")
 

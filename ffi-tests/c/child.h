@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
 
-#ifndef BFC_TESTS_CHILD_H
-#define BFC_TESTS_CHILD_H
+#ifndef LIBBFC_TESTS_CHILD_H
+#define LIBBFC_TESTS_CHILD_H
 
 #include "check.h"
 

@@ -11,7 +11,7 @@ import pytest
 from headers import HEADERS, compile
 
 # Written by xtask: functions, types, structs and constants.
-LISTS = json.loads(pathlib.Path(os.environ["BFC_TESTS_CUDA_LISTS"]).read_text())
+LISTS = json.loads(pathlib.Path(os.environ["LIBBFC_TESTS_CUDA_LISTS"]).read_text())
 # What the headers of CUDA 12 do not have. It is seen to that they do not.
 SINCE_13 = """
     cuCtxGetDevice_v2 cuCtxSynchronize_v2 cuMemGetDefaultMemPool cuMemGetMemPool cuMemSetMemPool cuStreamBeginCaptureToCig

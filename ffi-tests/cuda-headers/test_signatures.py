@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from headers import HEADERS, PACKAGES, ROOT, compile
-from page import Page
+from pages import Page
 
 HERE = pathlib.Path(__file__).parent
 # The headers of 12 want some of nvcc's, which are in another wheel; those of 13 will do.

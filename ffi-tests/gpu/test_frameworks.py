@@ -9,7 +9,7 @@ import programs
 from running import environment
 
 # What the suite gpu has put together, to be carried to another machine.
-FOLDER = pathlib.Path(os.environ["BFC_TESTS_GPU"])
+FOLDER = pathlib.Path(os.environ["LIBBFC_TESTS_GPU"])
 
 
 def command(results, **more):

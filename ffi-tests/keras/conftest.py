@@ -2,4 +2,4 @@
 
 import os
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_HOME": os.path.join(os.environ["BFC_TESTS_SCRATCH"], "keras-home")}
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_HOME": os.path.join(os.environ["LIBBFC_TESTS_SCRATCH"], "keras-home")}

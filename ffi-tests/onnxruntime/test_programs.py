@@ -21,7 +21,7 @@ FLAGS += ["-rdynamic", "-I", PREFIX / "include"]
 LINKS = [f"-L{LIB}", "-lbfc", f"-Wl,-rpath,{LIB}", "-ldl"]
 # The headers that can be had here, by the number of the API; the newest has all there is.
 NEWEST, OLDEST = "29", "21"
-HEADERS = headers.found(pathlib.Path(os.environ["BFC_TESTS_CACHE"]) / "onnxruntime-headers")
+HEADERS = headers.found(pathlib.Path(os.environ["LIBBFC_TESTS_CACHE"]) / "onnxruntime-headers")
 
 
 def program(name, sources, version=None):

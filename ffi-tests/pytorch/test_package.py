@@ -1,8 +1,6 @@
 """Python's package in the place of lines that a user writes: `bfc.torch`, from its wheel. Each case of package.py has a process
 of its own, for PyTorch takes an allocator once."""
 
-import os
-
 import pytest
 
 import programs
@@ -20,5 +18,4 @@ def test_package(case, package_environment):
     # A device so large that the page's limit fits.
     variables = {"SIMCUDA_MEMORY": str(64 << 30), "SIMCUDA_DEVICES": "2" if case == "one_of_two_devices" else "1"}
     variables |= {"CXX": "/nonexistent/c++"} if WITHOUT in case else {}
-    variables |= {"BFC_TESTS_SCRATCH": os.environ["BFC_TESTS_SCRATCH"]}
     programs.run(*python("package.py", *case.split()), env=environment(**package_environment, **variables))

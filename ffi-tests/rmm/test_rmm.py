@@ -52,7 +52,7 @@ class Rmm:
 
 NEWEST = Rmm("26.10", PACKAGES, "c++20", True)
 # One without a library of its own; its resources have a base class.
-(OLD_PACKAGES,) = pathlib.Path(os.environ["BFC_TESTS_ENV_HEADERS_25"]).glob("lib/python*/site-packages")
+(OLD_PACKAGES,) = pathlib.Path(os.environ["LIBBFC_TESTS_ENV_HEADERS_25"]).glob("lib/python*/site-packages")
 OLD = Rmm("25.4", OLD_PACKAGES, "c++17", False)
 BOTH = [NEWEST, OLD]
 CASES = [pytest.param(rmm, case, id=f"{rmm.version}-{case}") for rmm in BOTH for case in rmm.cases()]
@@ -96,5 +96,5 @@ def test_the_package_for_python():
     more = ["-shared", "-fPIC"]
     preload = compiled("rmm/librmm-runtime.so", [RUNTIME], [*NEWEST.flags, *more], [*NEWEST.links, "-shared"])
     variables = {"LD_PRELOAD": str(preload), "SIMCUDA_MEMORY": str(1 << 30)}
-    variables |= {name: os.environ[name] for name in os.environ if name.startswith("BFC_") or name == "PYTHONPATH"}
+    variables |= {name: os.environ[name] for name in ("BFC_LIBRARY", "PYTHONPATH")}
     run(sys.executable, HERE / "with_python.py", env=NEWEST.environment(**variables))

@@ -50,11 +50,6 @@ fn cargo_build(workspace: &Workspace) -> Result<PathBuf> {
     artifact(&messages).with_context(|| format!("{what} built no libsimcuda.so"))
 }
 
-/// What the shared runtime of a major version is called.
-pub fn runtime(major: u32) -> String {
-    format!("libcudart.so.{major}")
-}
-
 /// The library among what cargo says that it built.
 fn artifact(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -10,14 +10,12 @@ use anyhow::{Context as _, Result, bail};
 use crate::cargo::{self, Built, Profile};
 use crate::files;
 use crate::install;
-use crate::pages::owned::Owned;
 use crate::progress::Progress;
-use crate::python::plainly;
 use crate::simcuda;
 use crate::tally::{self, Skip, Tally};
 use crate::tools::Unavailable;
 use crate::uv;
-use crate::workspace::{Ended, Workspace, without};
+use crate::workspace::{Ended, Workspace, plainly, without};
 
 /// How the tests in a program's output are counted.
 #[derive(Clone, Copy)]
@@ -107,10 +105,10 @@ impl Context {
     pub fn pytest_of(&mut self, suite: &str, more: &[(&str, PathBuf)]) -> Result<()> {
         let simulation = simcuda::build(&self.workspace)?;
         let variables = [
-            ("BFC_TESTS_SIMULATION", simulation.clone()),
+            ("LIBBFC_TESTS_SIMULATION", simulation.clone()),
             ("LD_LIBRARY_PATH", simulation),
             ("SIMCUDA_DEVICES", "2".into()),
-            ("BFC_TESTS_CACHE", uv::cache()?),
+            ("LIBBFC_TESTS_CACHE", uv::cache()?),
         ];
         self.pytest_installed(suite, &[&variables, more].concat())
     }
@@ -119,7 +117,7 @@ impl Context {
     pub fn pytest_installed(&mut self, suite: &str, variables: &[(&str, PathBuf)]) -> Result<()> {
         let prefix = self.prefix()?;
         let scratch = self.workspace.target.join("tests");
-        let installed = [("BFC_TESTS_PREFIX", prefix), ("BFC_TESTS_SCRATCH", scratch)];
+        let installed = [("LIBBFC_TESTS_PREFIX", prefix), ("LIBBFC_TESTS_SCRATCH", scratch)];
         self.pytest_with(suite, &[&installed, variables].concat())
     }
 
@@ -146,7 +144,8 @@ impl Context {
             };
             let name =
                 inner.file_name().unwrap_or_default().to_string_lossy().to_uppercase().replace('-', "_");
-            command.env(format!("BFC_TESTS_ENV_{name}"), python.ancestors().nth(2).context("it is in bin")?);
+            command
+                .env(format!("LIBBFC_TESTS_ENV_{name}"), python.ancestors().nth(2).context("it is in bin")?);
         }
         command.args([
             "-m",
@@ -191,13 +190,6 @@ impl Context {
             [] => Ok(()),
             wrong => bail!("{}", wrong.join("\n")),
         });
-    }
-
-    /// The tests that all code of a suite's pages was run.
-    pub fn all_ran(&mut self, pages: &[Owned]) {
-        for page in pages.iter().filter(|page| !page.blocks.is_empty()) {
-            self.gate(&format!("{}: all of its code was run", page.page), &page.not_run());
-        }
     }
 
     /// What was found; where this machine cannot have it the account says so, and the tests that need it do not run.

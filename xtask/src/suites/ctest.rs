@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use super::context::{Context, Count};
 use crate::files;
-use crate::python::plainly;
 use crate::simcuda;
 use crate::tools::{self, CMake};
+use crate::workspace::plainly;
 
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
 /// without it. Suites share the build.

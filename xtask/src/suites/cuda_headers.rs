@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use crate::files;
-use crate::pages::owned::Owned;
 use crate::tools;
 
 /// All of it is compiled or read, and nothing is run.
@@ -17,12 +16,9 @@ pub fn run(context: &mut Context) -> Result<()> {
     }
     let file = context.workspace.target.join("xtask/cuda-lists.json");
     files::write(&file, lists().to_string())?;
-    let pages = Owned::of_suite(&context.workspace, "cuda-headers")?;
-    context.pytest_with("cuda-headers", &[("BFC_TESTS_CUDA_LISTS", file)])?;
-    if context.arguments.is_empty() {
-        context.all_ran(&pages);
-    }
-    Ok(())
+    let scratch = context.workspace.target.join("tests");
+    context
+        .pytest_with("cuda-headers", &[("LIBBFC_TESTS_CUDA_LISTS", file), ("LIBBFC_TESTS_SCRATCH", scratch)])
 }
 
 /// The lists of cuda-sys for Python.

@@ -144,15 +144,9 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "python",
-        about: "the package bfc as a wheel, in a clean virtual environment; pip install . in a copy",
+        about: "the package bfc as wheels for this system and for glibc 2.28, the sdist, the crates (fetches zig, once)",
         usual: false,
         run: python::run,
-    },
-    Suite {
-        name: "manylinux",
-        about: "its wheel for glibc 2.28, linked by zig (fetches it, once)",
-        usual: false,
-        run: python::manylinux,
     },
     Suite {
         name: "pytorch",

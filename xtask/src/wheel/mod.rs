@@ -4,20 +4,18 @@
 //! `pip install .` does the same two steps in reverse: python/backend asks for the first. For manylinux zig links them,
 //! which has the symbols of old systems.
 
-mod gate;
 mod stage;
 mod toolchain;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
 use crate::files;
-use crate::python::{Environment, Packages, plainly};
-use crate::workspace::Workspace;
+use crate::uv;
+use crate::workspace::{Workspace, plainly};
 
-pub use gate::wrong;
 pub use toolchain::Toolchain;
 
 /// What `cargo xtask wheel` takes.
@@ -30,27 +28,6 @@ pub struct Wheel {
     #[arg(long, conflicts_with = "manylinux")]
     stage: bool,
 }
-
-const HATCHLING: Packages = Packages {
-    name: "hatchling",
-    about: "hatchling (1 MB)",
-    pip: &["--only-binary=:all:", "hatchling==1.33.0"],
-};
-
-/// With what looks at the result, auditwheel.
-const MANYLINUX: Packages = Packages {
-    name: "manylinux",
-    about: "hatchling, cargo-zigbuild, zig and auditwheel (105 MB, 480 MB on the disk)",
-    pip: &[
-        "--only-binary=:all:",
-        "hatchling==1.33.0",
-        "cargo-zigbuild==0.24.0",
-        "ziglang==0.17.1",
-        "auditwheel==6.8.2",
-        "pyelftools==0.33",
-        "packaging==26.3",
-    ],
-};
 
 impl Wheel {
     /// Builds it, and says where it is.
@@ -65,20 +42,16 @@ impl Wheel {
     }
 }
 
-/// What builds it, which is fetched if need be.
-pub fn tools(workspace: &Workspace, manylinux: bool) -> Result<Environment> {
-    if manylinux { MANYLINUX } else { HATCHLING }.find(workspace)
-}
-
 /// The wheel in target/wheels.
 pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
-    let environment = tools(workspace, manylinux)?;
-    let toolchain = if manylinux { Toolchain::of_zig(&environment)? } else { Toolchain::of_the_system() };
+    let folder = if manylinux { "xtask/wheel/manylinux" } else { "xtask/wheel" };
+    let python = uv::environment(workspace, &workspace.path(folder))?;
+    let toolchain = if manylinux { Toolchain::of_zig(&python)? } else { Toolchain::of_the_system() };
     stage::stage(workspace, &toolchain)?;
     // Anew, so that the one that is found is the one that was built.
     let folder = workspace.target.join("wheels").join(toolchain.platform());
     files::remove_all(&folder)?;
-    let mut command = workspace.command(environment.bin("hatchling"));
+    let mut command = workspace.command(python.with_file_name("hatchling"));
     plainly(&mut command);
     command.env("BFC_WHEEL_PLATFORM", toolchain.platform());
     command.args(["build", "--target", "wheel", "--directory"]).arg(&folder);
@@ -86,12 +59,4 @@ pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
     let wheels = files::entries(&folder)?;
     let [wheel] = &wheels[..] else { anyhow::bail!("hatchling left {wheels:?} in {}", folder.display()) };
     Ok(wheel.clone())
-}
-
-/// What auditwheel says of a wheel.
-pub fn audited(workspace: &Workspace, wheel: &Path) -> Result<String> {
-    let environment = MANYLINUX.find(workspace)?;
-    let mut command = environment.command(workspace);
-    command.args(["-m", "auditwheel", "show"]).arg(wheel);
-    workspace.run_well("auditwheel", command).context("auditwheel show")
 }

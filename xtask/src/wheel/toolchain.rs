@@ -2,12 +2,12 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::cargo::{self, Built, Profile};
-use crate::python::Environment;
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -32,9 +32,9 @@ impl Toolchain {
         Self { zig: None }
     }
 
-    /// Zig, from an environment of PyPI's packages.
-    pub fn of_zig(environment: &Environment) -> Result<Self> {
-        let zig = environment.bin("python-zig");
+    /// Zig, from the virtual environment of an interpreter.
+    pub fn of_zig(python: &Path) -> Result<Self> {
+        let zig = python.with_file_name("python-zig");
         let folder = zig.parent().context("an environment has a folder bin")?;
         let rest = env::var_os("PATH").unwrap_or_default();
         let path = env::join_paths([folder.to_owned()].into_iter().chain(env::split_paths(&rest)))?;

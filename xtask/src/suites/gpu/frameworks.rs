@@ -9,9 +9,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::files;
-use crate::python::plainly;
 use crate::suites::context::{Context, Count};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, plainly};
 
 const FILES: [&str; 7] =
     ["run.sh", "train.py", "gpt.py", "compare.py", "compare_test.py", "with_cupy.py", "with_numba.py"];
@@ -45,7 +44,7 @@ pub fn run(context: &mut Context, folder: &Path) -> Result<()> {
         test.arg(folder.join("frameworks/compare_test.py"));
         context.program("frameworks: compare.py finds what is wrong", test, Count::One)?;
     }
-    context.pytest_of("gpu", &[("BFC_TESTS_GPU", folder.to_owned())])?;
+    context.pytest_of("gpu", &[("LIBBFC_TESTS_GPU", folder.to_owned())])?;
     let mut real = context.plain(context.workspace.command(folder.join("frameworks/run.sh")));
     real.arg(folder);
     let ended = context.program("frameworks, on this machine's driver", real, Count::Cargo)?;

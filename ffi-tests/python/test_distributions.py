@@ -1,6 +1,6 @@
 """What goes to registries: the sdist, the wheel that is built from it, and the crates.
 
-They are for the checkout, and run by pytest: `pytest python/tests/test_distributions.py`. They fetch hatchling and crates.
+They fetch hatchling and crates.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ import time
 import venv
 import zipfile
 
+import pytest
+
+from programs import environment
+
+pytestmark = pytest.mark.xdist_group("of_old_systems")
 ROOT = pathlib.Path(__file__).parents[2]
 MANIFEST = (ROOT / "Cargo.toml").read_text()
 LICENCES = ["LICENSE-APACHE", "LICENSE-MIT"]
@@ -28,7 +33,7 @@ def run(*command: object, cwd: pathlib.Path = ROOT, code: int = 0, env: dict[str
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        env=environment(**{"LD_LIBRARY_PATH": None} | (env or {})),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
