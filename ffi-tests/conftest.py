@@ -106,7 +106,9 @@ def pytest_runtest_protocol(item):
         environment |= marker.kwargs.get("env", {})
     # pytest-xdist's variables would make the child a worker of the same controller.
     environment = {name: value for name, value in environment.items() if value is not None and "PYTEST_" not in name}
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-q", "--no-header", "-rs", item.nodeid]
+    # pytest-xdist adds the test's group to its name.
+    name = item.nodeid.rpartition("@")[0] if item.get_closest_marker("xdist_group") else item.nodeid
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-q", "--no-header", "-rs", name]
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     start = time.monotonic()
     done = subprocess.run(

@@ -228,7 +228,7 @@ def test_streams_end():
 def test_streams_have_two_objects():
     """A stream of CuPy's that came first by its handle, as a library uses it: it is told of before it is destroyed."""
     bfc.cupy.use(memory_limit=64 * MiB)
-    for number in range(20):
+    for _ in range(20):
         stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.ExternalStream(stream.ptr):
             cupy.empty(1000, dtype="b")

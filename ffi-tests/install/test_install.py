@@ -213,30 +213,28 @@ def test_completions(installed, shell):
     assert {"replay", "report"} <= words and "generate" not in words
 
 
-@pytest.fixture(scope="module")
-def packages(root):
-    """The folder with a folder for each format of packages."""
-    if shutil.which("dpkg-shlibdeps") is None:
-        pytest.skip("there is no dpkg-shlibdeps (Debian: apt-get install dpkg-dev)")
-    run("cargo", "xtask", "package", "--format", "TGZ", "--format", "DEB", cwd=root)
-    for folder in ("tgz", "deb"):
-        run("sh", "-c", "sha256sum --check *.sha256", cwd=root / "target/packages" / folder)
-    return root / "target/packages"
+def packages(root, form):
+    """Makes the packages of a format; the folder with them."""
+    run("cargo", "xtask", "package", "--format", form, cwd=root)
+    folder = root / "target/packages" / form.lower()
+    run("sh", "-c", "sha256sum --check *.sha256", cwd=folder)
+    return folder
 
 
-def test_the_tarball_is_the_installed_tree(packages, installed, tmp_path):
-    (archive,) = packages.glob("tgz/*.tar.gz")
+def test_the_tarball_is_the_installed_tree(root, installed, tmp_path):
+    (archive,) = packages(root, "TGZ").glob("*.tar.gz")
     run("tar", "xf", archive, "-C", tmp_path)
     unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
     assert files(unpacked) == files(installed) - {"share/bfc/install-manifest.txt"}
     assert "libbfc" in run(unpacked / "bin/bfc", "info")
 
 
-def test_debian_packages(packages, installed, tmp_path, version):
+@pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="there is no dpkg-shlibdeps (Debian: apt-get install dpkg-dev)")
+def test_debian_packages(root, installed, tmp_path, version):
     (soname,) = re.findall(r'BFC_SONAME "(.*)"', (installed / "include/bfc.h").read_text())
     runtime = soname.replace(".so.", "")
     found, fields = {}, {}
-    for package in packages.glob("deb/*.deb"):
+    for package in packages(root, "DEB").glob("*.deb"):
         name = package.name.partition("_")[0]
         run("dpkg-deb", "-x", package, tmp_path / name)
         run("dpkg-deb", "-x", package, tmp_path / "all")

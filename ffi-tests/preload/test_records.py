@@ -89,7 +89,7 @@ def test_the_trace_of_four_threads(tmp_path):
     assert "threads" in replay(trace, "--repeat", "1")
 
 
-def test_a_trace_that_is_there_is_another_processs(tmp_path):
+def test_a_trace_that_is_there_is_another_process_s(tmp_path):
     trace = tmp_path / "known.trace"
     assert traced(trace, "known") == traced(trace, "threads") == KNOWN
     (new,) = [path for path in tmp_path.iterdir() if path != trace]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import email
 import functools
+import hashlib
 import os
 import pathlib
 import re
@@ -74,10 +75,16 @@ def wheel() -> pathlib.Path:
     git.parent.mkdir()
     git.write_text(f"#!/bin/sh\necho \"$@\" >>{folder}/git/called\nexit 1\n")
     git.chmod(0o755)
-    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
+    # All times in an sdist are the same, by which cargo would take what it built of another one for new.
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"), "python/sdist")
+    stamp, content = target / "sdist.sha256", hashlib.sha256(sdist().read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != content:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        stamp.write_text(content)
     options = {
         "PATH": f"{git.parent}:{os.environ['PATH']}",
-        "CARGO_TARGET_DIR": f"{target}/python/sdist",
+        "CARGO_TARGET_DIR": str(target),
         "CARGO_PROFILE_RELEASE_LTO": "off",
         "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
     }

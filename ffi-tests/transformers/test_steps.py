@@ -92,7 +92,7 @@ def exhausted(shared):
     return steps(shared, "out_of_memory", "--libbfc", "--limit", LIMIT)
 
 
-def test_at_a_limit_pytorchs_exception_has_our_report_and_it_goes_on(exhausted):
+def test_at_a_limit_pytorch_s_exception_has_our_report_and_it_goes_on(exhausted):
     seen = exhausted["seen"]["out_of_memory"]
     for error in seen["told"]:
         assert error["type"] == "OutOfMemoryError"

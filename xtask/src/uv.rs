@@ -12,9 +12,15 @@ use crate::workspace::{Workspace, without};
 /// From PyPI, in a virtual environment of its own.
 const UV: &str = "uv==0.13.9";
 
+/// Names [`cache`] to the tests, whose own XDG_CACHE_HOME is another, and to the chores that they run.
+pub const CACHE: &str = "LIBBFC_TESTS_CACHE";
+
 /// The folder in the user's cache with all that is fetched for tests.
 pub fn cache() -> Result<PathBuf> {
-    Ok(tools::cache()?.join("libbfc"))
+    match std::env::var_os(CACHE) {
+        Some(cache) => Ok(cache.into()),
+        None => Ok(tools::cache()?.join("libbfc")),
+    }
 }
 
 /// The interpreter of a virtual environment that holds exactly what the requirements.txt of a folder of tests lists, and
@@ -52,7 +58,7 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     run(
         "uv venv",
         &[&["venv", "--allow-existing"], &of_python[..], &["python3"]].concat(),
-        &[folder.clone()],
+        std::slice::from_ref(&folder),
     )?;
     let python_there = python.to_string_lossy();
     run("uv pip sync", &[&["pip", "sync"], &of_python[..], &[&python_there]].concat(), &lists)?;

