@@ -11,6 +11,7 @@ import importlib.machinery
 import mmap
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,12 +20,16 @@ RUNTIME = "libcudart.so.13"
 # movabs rax, TARGET; jmp rax
 JUMP = (b"\x48\xb8", b"\xff\xe0")
 MODULE = "cupy_backends/cuda/api/runtime"
+# Why it cannot be done on this machine; empty if it can.
+IMPOSSIBLE = ""
+if platform.machine() != "x86_64":
+    IMPOSSIBLE = f"jumps of {platform.machine()} are not known here"
+elif shutil.which("readelf") is None:
+    IMPOSSIBLE = "there is no readelf"
 
 
 def redirect():
     """Before anything of CuPy has called the runtime; the number of functions that were redirected."""
-    if platform.machine() != "x86_64":
-        raise SystemExit(f"jumps of {platform.machine()} are not known here")
     file = _file()
     # It is loaded, and nothing in it has run.
     importlib.machinery.ExtensionFileLoader("cupy_backends.cuda.api.runtime", str(file))

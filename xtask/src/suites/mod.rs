@@ -3,26 +3,15 @@
 mod context;
 mod ctest;
 mod cuda_headers;
-mod cupy;
 mod docs;
 mod fuzz;
 mod gpu;
 mod header;
-mod keras;
-mod layers;
 mod lints;
-mod onnxruntime;
 mod preload;
-mod python;
-mod pytorch;
-mod pytorch_cpu;
 mod races;
-mod rmm;
 mod rust;
 mod simcuda;
-mod tensorflow;
-mod tensorrt;
-mod transformers;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -32,6 +21,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::suites::context::Context;
+use crate::tools;
 use crate::verdict::{self, Verdict};
 use crate::workspace::Workspace;
 
@@ -41,7 +31,28 @@ struct Suite {
     about: &'static str,
     /// Whether it runs when no suite is named.
     usual: bool,
-    run: fn(&mut Context) -> Result<()>,
+    run: Run,
+}
+
+/// How a suite runs.
+enum Run {
+    /// By pytest: the folder of its name in ffi-tests, with compilers, the installed library and the simulation.
+    Pytest,
+    /// By a function of its own.
+    Own(fn(&mut Context) -> Result<()>),
+}
+
+impl Suite {
+    fn run(&self, context: &mut Context) -> Result<()> {
+        match (&self.run, tools::missing_compiler()) {
+            (Run::Own(run), _) => run(context),
+            (Run::Pytest, None) => context.pytest(self.name),
+            (Run::Pytest, Some(why)) => {
+                context.skip("all of it", &why);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// In the order in which they run: what takes seconds and finds much comes first.
@@ -50,151 +61,151 @@ const SUITES: &[Suite] = &[
         name: "layers",
         about: "modules import only from those below them, and not in circles; pages name files and variables that are there",
         usual: true,
-        run: layers::run,
+        run: Run::Own(|context| context.pytest_alone("layers")),
     },
     Suite {
         name: "rust",
         about: "cargo test of the workspace, its example, golden placements with the release build",
         usual: true,
-        run: rust::run,
+        run: Run::Own(rust::run),
     },
     Suite {
         name: "simcuda",
         about: "the simulated driver and runtimes: their own tests",
         usual: true,
-        run: simcuda::run,
+        run: Run::Own(simcuda::run),
     },
     Suite {
         name: "preload",
         about: "libbfc_preload.so: what it shows the loader, and programs with it on the simulated driver",
         usual: true,
-        run: preload::run,
+        run: Run::Own(preload::run),
     },
     Suite {
         name: "docs",
         about: "rustdoc without a warning and its examples; the book, links, and the code and commands on pages",
         usual: true,
-        run: docs::run,
+        run: Run::Own(docs::run),
     },
     Suite {
         name: "header",
         about: "bfc.h, bfc_adapters.h and the declarations for Rust and Python are the generated ones",
         usual: true,
-        run: header::run,
+        run: Run::Own(header::run),
     },
     Suite {
         name: "symbols",
         about: "what libbfc.so exports and needs, and its SONAME",
         usual: true,
-        run: |context| context.pytest_installed("symbols", &[]),
+        run: Run::Own(|context| context.pytest_installed("symbols", &[])),
     },
     Suite {
         name: "stack",
         about: "each function of the C ABI and each hook needs at most 4 KiB of stack, whatever it meets",
         usual: true,
-        run: ctest::stack,
+        run: Run::Own(ctest::stack),
     },
     Suite {
         name: "package",
         about: "programs in C and C++ with the installed library; it by CMake and pkg-config, also after a move",
         usual: true,
-        run: ctest::package,
+        run: Run::Own(ctest::package),
     },
     Suite {
         name: "valgrind",
         about: "the programs of ffi-tests under valgrind",
         usual: true,
-        run: ctest::valgrind,
+        run: Run::Own(ctest::valgrind),
     },
     Suite {
         name: "lints",
         about: "cargo fmt --check, clippy without a warning, and the oldest Rust that is promised",
         usual: false,
-        run: lints::run,
+        run: Run::Own(lints::run),
     },
     Suite {
         name: "cuda-headers",
         about: "cuda-sys, the hooks, the simulated runtime and the handlers against NVIDIA's own headers (fetches them, once)",
         usual: false,
-        run: cuda_headers::run,
+        run: Run::Own(cuda_headers::run),
     },
     Suite {
         name: "races",
         about: "155 thousand random programs on simulated streams, and 85 thousand under the interposer",
         usual: false,
-        run: races::run,
+        run: Run::Own(races::run),
     },
     Suite {
         name: "gpu",
         about: "on a real NVIDIA GPU if there is one, and on the simulated driver",
         usual: false,
-        run: gpu::run,
+        run: Run::Own(gpu::run),
     },
     Suite {
         name: "fuzz",
         about: "a search for calls that take too long; half a minute of each fuzz target (needs a nightly toolchain)",
         usual: false,
-        run: fuzz::run,
+        run: Run::Own(fuzz::run),
     },
     Suite {
         name: "tensorflow",
         about: "in lock-step with TensorFlow's own allocator (fetches its wheel, once)",
         usual: false,
-        run: tensorflow::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "python",
         about: "the package bfc as wheels for this system and for glibc 2.28, the sdist, the crates (fetches zig, once)",
         usual: false,
-        run: python::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "pytorch",
         about: "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)",
         usual: false,
-        run: pytorch::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "pytorch-cpu",
         about: "PyTorch trains on the CPU, with libbfc's memory and without (fetches it, once)",
         usual: false,
-        run: pytorch_cpu::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "keras",
         about: "Keras trains with libbfc in the place of TensorFlow's allocator (fetches it, once)",
         usual: false,
-        run: keras::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "onnxruntime",
         about: "ONNX Runtime's CPU wheel runs a model with libbfc's memory (fetches it, once)",
         usual: false,
-        run: onnxruntime::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "rmm",
         about: "libbfc as RMM's memory resource, in C++ and Python, on the simulated driver (fetches RMM, once)",
         usual: false,
-        run: rmm::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "tensorrt",
         about: "libbfc's allocator against TensorRT's headers, on the simulated driver (fetches them, once)",
         usual: false,
-        run: tensorrt::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "transformers",
         about: "GPT-2, BERT and ViT train on the simulated driver, with and without bfc.torch (fetches them, once)",
         usual: false,
-        run: transformers::run,
+        run: Run::Pytest,
     },
     Suite {
         name: "cupy",
         about: "CuPy's and Numba's own classes with libbfc's memory, on the simulated driver (fetches them, once)",
         usual: false,
-        run: cupy::run,
+        run: Run::Pytest,
     },
 ];
 
@@ -242,7 +253,7 @@ impl Test {
         for suite in SUITES.iter().filter(|suite| self.wants(suite)) {
             println!("\n== {}: {}", suite.name, suite.about);
             let start = Instant::now();
-            if let Err(error) = (suite.run)(&mut context) {
+            if let Err(error) = suite.run(&mut context) {
                 context.fail("the suite could not go on", &format!("{error:#}"));
             }
             verdicts.push(Verdict {
