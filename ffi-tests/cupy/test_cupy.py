@@ -111,7 +111,7 @@ def test_reuse_in_order():
 
 
 def test_reuse_by_any_stream():
-    """What is freed comes to nobody before the device was idle."""
+    """What is freed is not handed out before the device was idle."""
     bfc.cupy.use(memory_limit=32 * MiB, streams=False)
     stream = cupy.cuda.Stream(non_blocking=True)
     simulation.hold(stream.ptr)
@@ -168,7 +168,7 @@ def test_in_order_on_streams(streams):
     random_streams(streams)
     assert bfc.stats(0).num_allocs > 1500, bfc.stats(0)
     gc.collect()
-    assert simulation.live(simulation.STREAMS) < 10, "streams that nobody has are kept"
+    assert simulation.live(simulation.STREAMS) < 10, "streams without a reference are kept"
 
 
 def test_disorder_is_seen():

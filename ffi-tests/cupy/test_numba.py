@@ -87,7 +87,7 @@ def test_arrays():
 
 
 def test_reuse():
-    """What is freed comes to nobody before the device was idle."""
+    """What is freed is not handed out before the device was idle."""
     bfc.create(0, memory_limit=32 * MiB)
     stream = cuda.stream()
     simulation.hold(int(stream))

@@ -114,7 +114,7 @@ def test_random_sizes():
                 bfc.check(bfc.HOST)
         assert served > 1000 and failed > 20 and source.refused > 50, (served, failed, source.refused)
         print(f"{served} served, {failed} failed, {source.refused} regions refused")
-        # What TensorFlow keeps for itself is nobody's to give back; the program ends without the pool's end.
+        # What TensorFlow keeps for itself stays with it; the program ends without the pool's end.
         kept.clear()
         gc.collect()
         assert bfc.stats(bfc.HOST).bytes_in_use < MiB, bfc.report(bfc.HOST)

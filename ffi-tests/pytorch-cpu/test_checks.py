@@ -206,7 +206,7 @@ def test_until_the_end():
     waiting = threading.Event()
     threading.Thread(target=lambda tensor: waiting.wait(), args=(held,), daemon=True).start()
     leaf = torch.ones(1000, requires_grad=True)
-    # The graph refers to itself, so nobody frees it.
+    # The graph refers to itself, so nothing frees it.
     (leaf * leaf).sum().backward(create_graph=True)
     assert len(tensors()) >= 4 and in_use() > 0
     sys.kept_report = bfc.report(bfc.HOST)
@@ -232,7 +232,7 @@ def test_profiler():
 
 
 def test_before_and_after():
-    """Each tensor goes back to whoever gave it, whatever was set in between."""
+    """Each tensor goes back to the allocator that gave it, whatever was set in between."""
     native = torch.ones(1000)
     bfc.torch_cpu.use()
     ours = torch.ones(1000)

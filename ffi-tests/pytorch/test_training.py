@@ -34,7 +34,7 @@ def replaced(request, shared, package_environment):
 
 
 def wrong(allocator, facts):
-    """What does not make sense, whoever allocates."""
+    """What does not make sense with any allocator."""
     same, seen = facts["same"], facts["seen"]
     # Without its cache PyTorch hands on what the runtime says; of a pluggable allocator it does not look at the result.
     error = "AcceleratorError" if allocator == "Plain" else "OutOfMemoryError"

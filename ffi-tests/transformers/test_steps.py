@@ -35,7 +35,7 @@ def libbfc(request, shared):
 
 
 def wrong(facts):
-    """What does not make sense, whoever allocates."""
+    """What does not make sense with any allocator."""
     seen, found = facts["seen"], []
     if seen["faults"] != {"count": 0, "words": []} or seen["in use at the end"] != 0:
         found.append(f"{seen['faults']}, {seen['in use at the end']} bytes of the device are in use at the end")

@@ -74,7 +74,7 @@ pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Co
     command
 }
 
-/// Builds the library, the interposer and the bfc command. Cargo's own progress is shown to whoever sits before it: this
+/// Builds the library, the interposer and the bfc command. Cargo's own progress is shown: this
 /// may take a minute.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
     build_by(workspace, profile, cargo(workspace, &["build"]))

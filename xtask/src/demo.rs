@@ -112,7 +112,7 @@ fn pointer_table(pool: u64) -> u64 {
     pool / 256 * 8
 }
 
-/// The result of the run on host memory, in words for somebody who sees these figures for the first time.
+/// The result of the run on host memory, in words for a reader who sees these figures for the first time.
 fn host(result: &Value, speeds: Option<&Speeds>) -> Result<String> {
     let (trace, stats, peak) = (&result["trace"], &result["stats"], &result["peak"]);
     let [requests, marks, live] = ["requests", "marks", "peak_live_bytes"].map(|name| trace[name].as_u64());

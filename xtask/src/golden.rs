@@ -56,7 +56,7 @@ impl Golden {
         })
     }
 
-    /// The mode for somebody who has not seen it before.
+    /// The mode, for a reader who has not seen it before.
     pub fn mode_in_words(&self) -> &'static str {
         match &*self.mode {
             "fixed" => "one region, roomy",

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::tally;
 
-/// Where nobody watches a terminal, a line so often shows that a long suite goes on.
+/// Without a terminal, a line so often shows that a long suite goes on.
 const EVERY: Duration = Duration::from_secs(20);
 
 /// A program that runs.

@@ -96,7 +96,7 @@ impl Workspace {
         self.run_watched(name, command, |_| ())
     }
 
-    /// The same, with each line for somebody who watches.
+    /// The same; `watch` gets each line.
     pub fn run_watched(
         &self,
         name: &str,
@@ -198,7 +198,7 @@ pub fn shown(command: &Command) -> String {
         let value = value?;
         Some(format!("{}={}", name.display(), value.display()))
     });
-    // The one that runs us, under its full path; nobody types that.
+    // The one that runs us, under its full path, which is not what one types.
     let cargo = command.get_program() == crate::cargo::program();
     let program = match cargo {
         true => "cargo".to_owned(),
@@ -210,7 +210,7 @@ pub fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-/// A file name made of somebody's words.
+/// A file name made of words.
 fn slug(words: &str) -> String {
     let letters = words.chars().map(|letter| match letter {
         letter if letter.is_ascii_alphanumeric() => letter.to_ascii_lowercase(),

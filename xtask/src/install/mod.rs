@@ -186,7 +186,7 @@ fn strip(workspace: &Workspace, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What somebody who has just installed the library wants to know.
+/// What a user wants to know who has just installed the library.
 fn usage(prefix: &Path, libdir: &Path) -> String {
     let prefix = shell_quoted(&prefix.display().to_string());
     let lib = libdir.display();

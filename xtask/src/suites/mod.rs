@@ -107,7 +107,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "package",
-        about: "programs in C and C++ with the installed library; it by CMake and pkg-config, also after a move",
+        about: "programs in C and C++ with the installed library, found by CMake and pkg-config; installing, removing, packages",
         usual: true,
         run: Run::Own(ctest::package),
     },
@@ -119,7 +119,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "lints",
-        about: "cargo fmt --check, clippy without a warning, and the oldest Rust that is promised",
+        about: "the hooks of .pre-commit-config.yaml (rustfmt, clippy, typos, ruff, zizmor, actionlint), and the oldest Rust",
         usual: false,
         run: Run::Own(lints::run),
     },
