@@ -16,9 +16,9 @@ use crate::files;
 use crate::install;
 use crate::instructions;
 use crate::interposer;
+use crate::remap_overhead;
 use crate::targets;
 use crate::tensorflow;
-use crate::waste;
 use crate::workspace::Workspace;
 
 /// The name of the comparison of locks, which is not the C++ program's.
@@ -52,7 +52,7 @@ impl Bench {
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let others = [
             LOCKS,
-            waste::SECTION,
+            remap_overhead::SECTION,
             interposer::SECTION,
             driver_calls::SECTION,
             instructions::SECTION,
@@ -66,10 +66,10 @@ impl Bench {
         if self.only.is_empty() || !sections.is_empty() {
             figures = Some(self.allocators(workspace, &sections)?);
         }
-        if wanted(waste::SECTION) {
+        if wanted(remap_overhead::SECTION) {
             figures = Some(self.further(workspace, figures, |prefix| {
-                let rows = waste::measure(workspace, prefix)?;
-                print!("\n{}", waste::table(&rows));
+                let rows = remap_overhead::measure(workspace, prefix)?;
+                print!("\n{}", remap_overhead::table(&rows));
                 Ok(rows)
             })?);
         }

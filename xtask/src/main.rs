@@ -21,6 +21,7 @@ mod instructions;
 mod interposer;
 mod package;
 mod progress;
+mod remap_overhead;
 mod simcuda;
 mod suites;
 mod tally;
@@ -29,7 +30,6 @@ mod tensorflow;
 mod tools;
 mod uv;
 mod verdict;
-mod waste;
 mod wheel;
 mod workspace;
 
