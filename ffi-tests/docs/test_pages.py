@@ -34,7 +34,8 @@ def test_rust(page, block, run, root, tmp_path):
     (tmp_path / "src/main.rs").write_text(block.text)
     shutil.copy(root / "Cargo.lock", tmp_path)
     target = pages.SCRATCH / "cargo"
-    run("cargo", "run", "--offline", "--quiet", "--target-dir", target, cwd=tmp_path)
+    small = {"CARGO_INCREMENTAL": "0", "CARGO_PROFILE_DEV_DEBUG": "false"}
+    run("cargo", "run", "--offline", "--quiet", "--target-dir", target, env=small, cwd=tmp_path)
     page.ran(block.name)
 
 

@@ -25,6 +25,15 @@ pub fn run(context: &mut Context) -> Result<()> {
         }
         context.program("the hooks of .pre-commit-config.yaml", command, Count::One)?;
     }
+    match files::program("cargo-deny") {
+        Some(_) => {
+            // Advisories need a database that not every machine reaches.
+            let args = ["deny", "--offline", "check", "licenses", "bans", "sources"];
+            let command = cargo::cargo(&context.workspace, &args);
+            context.program("cargo deny", command, Count::One)?;
+        }
+        None => context.skip("cargo deny", "it is not there: cargo install --locked cargo-deny"),
+    }
     oldest_rust(context)
 }
 
