@@ -100,15 +100,16 @@ under() {
 judge_report() {
   what=$1
   shift
-  [ -e "$scratch/report" ] || : >"$scratch/report"
-  served=$(awk '$1 == "served" { n += $2 } END { print n + 0 }' "$scratch/report")
+  # The file has the counters; a program that never allocated has left none.
+  "$bfc" report "$scratch/report" >"$scratch/summary" 2>/dev/null || : >"$scratch/summary"
+  served=$(awk '$1 == "served" { n += $2 } END { print n + 0 }' "$scratch/summary")
   wanted=$(sed -n 's/^allocations: \([0-9][0-9]*\)$/\1/p' "$scratch/alone.out" | tail -n 1)
   if [ "$served" -eq 0 ]; then
     # shellcheck disable=SC2086
     timeout -k 10 "$seconds" "$bfc" run --check $options -- "$@" >/dev/null 2>"$scratch/check" </dev/null
     wrong "$what" "nothing was served from the pool; bfc run --check says" "$scratch/check"
   elif [ "$served" -lt "${wanted:-1}" ]; then
-    wrong "$what" "of at least $wanted allocations only $served were served from the pool" "$scratch/report"
+    wrong "$what" "of at least $wanted allocations only $served were served from the pool" "$scratch/summary"
   else
     ok "$what"
     awk -v name="$what" '
@@ -117,7 +118,7 @@ judge_report() {
       END {
         percent = all ? 100 * saved / all : 0
         printf "  %s: %d allocations served, driver calls %d saved of %d (%.1f %%)\n", name, served, saved, all, percent
-      }' "$scratch/report"
+      }' "$scratch/summary"
   fi
 }
 
