@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define CHECK_THAT(condition)                                                     \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
+#define CHECK_THAT(condition)                                                      \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
       std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                               \
-    }                                                                             \
+      std::exit(1);                                                                \
+    }                                                                              \
   } while (false)
 
 #endif  // BFC_TESTS_CHECK_THAT_H

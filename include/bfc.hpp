@@ -41,7 +41,8 @@
 #define BFC_HPP
 
 #if !defined(_MSVC_LANG) && __cplusplus < 201703L
-#error "bfc.hpp needs C++17 or newer: compile with -std=c++17 (in CMake: target_compile_features(app PRIVATE cxx_std_17))"
+#error \
+    "bfc.hpp needs C++17 or newer: compile with -std=c++17 (in CMake: target_compile_features(app PRIVATE cxx_std_17))"
 #endif
 
 #include "bfc.h"
@@ -97,8 +98,8 @@ enum class backend : std::uint32_t {
 
 /* What happens to a region: BFC_REGION_... */
 enum class region_event : std::int32_t {
-  obtained = BFC_REGION_OBTAINED,   /* nothing of it is handed out yet */
-  returning = BFC_REGION_RETURNING  /* nothing of it is in use; obtained comes again if the backend does not take it */
+  obtained = BFC_REGION_OBTAINED,  /* nothing of it is handed out yet */
+  returning = BFC_REGION_RETURNING /* nothing of it is in use; obtained comes again if the backend does not take it */
 };
 
 /* The ordinal of host memory; 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are yours. */
@@ -227,9 +228,7 @@ std::string text(Write *write, std::int32_t ordinal, std::error_code &ec) noexce
 #if BFC_HAS_EXCEPTIONS
 
 [[noreturn]] inline void raise(const char *function, std::error_code code) {
-  if (code == errc::out_of_memory) {
-    throw out_of_memory(function);
-  }
+  if (code == errc::out_of_memory) { throw out_of_memory(function); }
   throw status_error(code, std::string(function) + ": " + last_error());
 }
 
@@ -323,9 +322,7 @@ class options {
 #if BFC_HAS_EXCEPTIONS
     try {
       return static_cast<std::pmr::memory_resource *>(resource)->allocate(bytes, region_alignment);
-    } catch (...) {
-      return nullptr;
-    }
+    } catch (...) { return nullptr; }
 #else
     return static_cast<std::pmr::memory_resource *>(resource)->allocate(bytes, region_alignment);
 #endif
@@ -382,8 +379,8 @@ class stream_ref {
 /* A request with everything that can be said about it, as bfc_request_t. */
 struct request {
   std::size_t bytes = 0;
-  std::size_t alignment = 0;         /* 0 is 256; else a power of two */
-  std::uint64_t freed_before = 0;    /* accept chunks stamped at most this; 0 is any */
+  std::size_t alignment = 0;                         /* 0 is 256; else a power of two */
+  std::uint64_t freed_before = 0;                    /* accept chunks stamped at most this; 0 is any */
   std::optional<bfc_stream_t> stream = std::nullopt; /* order by a stream; a stream_ref's handle, or the caller's */
 };
 
@@ -576,7 +573,9 @@ class device {
   void *allocate_async(std::size_t bytes, stream_ref stream) const {
     return detail::must("bfc_alloc_async", [&](auto &ec) { return allocate_async(bytes, stream, ec); });
   }
-  void deallocate(void *ptr) const { detail::must("bfc_free", [&](auto &ec) { deallocate(ptr, ec); }); }
+  void deallocate(void *ptr) const {
+    detail::must("bfc_free", [&](auto &ec) { deallocate(ptr, ec); });
+  }
   void deallocate_async(void *ptr, stream_ref stream) const {
     detail::must("bfc_free_async", [&](auto &ec) { deallocate_async(ptr, stream, ec); });
   }
@@ -609,7 +608,9 @@ class device {
   void device_lost() const {
     detail::must("bfc_device_lost", [&](auto &ec) { device_lost(ec); });
   }
-  std::uint64_t timestamp() const { return detail::must("bfc_timestamp", [&](auto &ec) { return timestamp(ec); }); }
+  std::uint64_t timestamp() const {
+    return detail::must("bfc_timestamp", [&](auto &ec) { return timestamp(ec); });
+  }
   void set_safe_frontier(std::uint64_t count) const {
     detail::must("bfc_set_safe_frontier", [&](auto &ec) { set_safe_frontier(count, ec); });
   }
@@ -625,19 +626,33 @@ class device {
   bfc::address_range address_range(const void *ptr) const {
     return detail::must("bfc_address_range", [&](auto &ec) { return address_range(ptr, ec); });
   }
-  static device owner(const void *ptr) { return detail::must("bfc_owner", [&](auto &ec) { return owner(ptr, ec); }); }
+  static device owner(const void *ptr) {
+    return detail::must("bfc_owner", [&](auto &ec) { return owner(ptr, ec); });
+  }
   std::uint64_t trim(std::uint64_t keep_bytes = 0) const {
     return detail::must("bfc_trim", [&](auto &ec) { return trim(keep_bytes, ec); });
   }
   void set_memory_limit(std::uint64_t bytes) const {
     detail::must("bfc_set_memory_limit", [&](auto &ec) { set_memory_limit(bytes, ec); });
   }
-  bfc_stats_t stats() const { return detail::must("bfc_stats", [&](auto &ec) { return stats(ec); }); }
-  void reset_stats() const { detail::must("bfc_reset_stats", [&](auto &ec) { reset_stats(ec); }); }
-  void check() const { detail::must("bfc_check", [&](auto &ec) { check(ec); }); }
-  std::string occupancy() const { return detail::must("bfc_occupancy", [&](auto &ec) { return occupancy(ec); }); }
-  std::string memory_map() const { return detail::must("bfc_memory_map", [&](auto &ec) { return memory_map(ec); }); }
-  std::string report() const { return detail::must("bfc_report", [&](auto &ec) { return report(ec); }); }
+  bfc_stats_t stats() const {
+    return detail::must("bfc_stats", [&](auto &ec) { return stats(ec); });
+  }
+  void reset_stats() const {
+    detail::must("bfc_reset_stats", [&](auto &ec) { reset_stats(ec); });
+  }
+  void check() const {
+    detail::must("bfc_check", [&](auto &ec) { check(ec); });
+  }
+  std::string occupancy() const {
+    return detail::must("bfc_occupancy", [&](auto &ec) { return occupancy(ec); });
+  }
+  std::string memory_map() const {
+    return detail::must("bfc_memory_map", [&](auto &ec) { return memory_map(ec); });
+  }
+  std::string report() const {
+    return detail::must("bfc_report", [&](auto &ec) { return report(ec); });
+  }
 #endif  // BFC_HAS_EXCEPTIONS
 
  private:
@@ -701,8 +716,12 @@ class pool : public device {
     if (detail::set(ec, bfc_destroy_forced(ordinal()))) release();
   }
 #if BFC_HAS_EXCEPTIONS
-  void destroy() { detail::must("bfc_destroy", [&](auto &ec) { destroy(ec); }); }
-  void destroy_forced() { detail::must("bfc_destroy_forced", [&](auto &ec) { destroy_forced(ec); }); }
+  void destroy() {
+    detail::must("bfc_destroy", [&](auto &ec) { destroy(ec); });
+  }
+  void destroy_forced() {
+    detail::must("bfc_destroy_forced", [&](auto &ec) { destroy_forced(ec); });
+  }
 #endif
 
   /* Gives ownership up; the allocator stays. */
@@ -772,7 +791,9 @@ class allocation {
     if (detail::set(ec, data_ == nullptr ? BFC_OK : bfc_free(device_.ordinal(), data_))) release();
   }
 #if BFC_HAS_EXCEPTIONS
-  void reset() { detail::must("bfc_free", [&](auto &ec) { reset(ec); }); }
+  void reset() {
+    detail::must("bfc_free", [&](auto &ec) { reset(ec); });
+  }
 #endif
 
   /* Gives ownership up: the caller frees it on the device. */
@@ -851,7 +872,9 @@ class private_pool_scope {
     begun_ = begun_ && ec;
   }
 #if BFC_HAS_EXCEPTIONS
-  void end() { detail::must("bfc_pool_end", [&](auto &ec) { end(ec); }); }
+  void end() {
+    detail::must("bfc_pool_end", [&](auto &ec) { end(ec); });
+  }
 #endif
 
  private:

@@ -31,10 +31,10 @@
 #include <time.h>
 #include <unistd.h>
 #if __has_include(<valgrind/callgrind.h>)
-#  include <valgrind/callgrind.h>
+#include <valgrind/callgrind.h>
 #else /* The blocks are counted without it. */
-#  define CALLGRIND_START_INSTRUMENTATION (void)0
-#  define CALLGRIND_TOGGLE_COLLECT (void)0
+#define CALLGRIND_START_INSTRUMENTATION (void)0
+#define CALLGRIND_TOGGLE_COLLECT (void)0
 #endif
 
 enum { UNIT = 256, STREAMS = 1024, KINDS = 64, PRIVATE = 7, NO_NUMBER = -2, DEFAULT = STREAMS };
@@ -105,8 +105,8 @@ static void leave(const char *name, const char *how, bfc_status_t status) {
   if (streams_before == 1 && stream_count == 2) snprintf(full, sizeof full, "%s second stream", name);
   else if (has_grown) snprintf(full, sizeof full, "%s growing%s", name, status == BFC_OK ? "" : " refused");
   else
-    snprintf(full, sizeof full, "%s%s%s%s%s", name, how, has_stamps ? " stamps" : "", stream_count > 1 ? " streams" : "",
-             status == BFC_OK ? "" : " refused");
+    snprintf(full, sizeof full, "%s%s%s%s%s", name, how, has_stamps ? " stamps" : "",
+             stream_count > 1 ? " streams" : "", status == BFC_OK ? "" : " refused");
   while (k < kind_count && strcmp(kinds[k].name, full) != 0) k++;
   if (k == KINDS) return;
   if (k == kind_count) {
@@ -192,9 +192,7 @@ static uint64_t field(const char *step, const char *name, uint64_t otherwise) {
   return otherwise;
 }
 
-static uint64_t count_of(const char *step) {
-  return field(step, "n", 0) * scale / 1000 + field(step, "k", 0);
-}
+static uint64_t count_of(const char *step) { return field(step, "n", 0) * scale / 1000 + field(step, "k", 0); }
 
 /* The i-th stream of a step; -1 without any. */
 static int stream_of(const char *step, uint64_t i) {
@@ -238,11 +236,15 @@ static void allocate(const char *step) {
 static uint64_t pick(const char *step, uint64_t *picked) {
   const uint64_t every = field(step, "every", 1), order = field(step, "order", 0), want = count_of(step);
   uint64_t count = 0;
-  for (uint64_t i = field(step, "from", 0) * live_count / 1000 + field(step, "skip", 0); i < live_count && count < want; i += every ? every : 1)
+  for (uint64_t i = field(step, "from", 0) * live_count / 1000 + field(step, "skip", 0); i < live_count && count < want;
+       i += every ? every : 1)
     picked[count++] = i;
   for (uint64_t i = 0; i + 1 < count; i++) {
     /* 1: backwards, 2: shuffled, 3: from both ends inwards. */
-    const uint64_t j = order == 1 ? count - 1 - i : order == 2 ? i + below(count - i) : order == 3 && i % 2 ? count - 1 - i / 2 : i;
+    const uint64_t j = order == 1            ? count - 1 - i
+                       : order == 2          ? i + below(count - i)
+                       : order == 3 && i % 2 ? count - 1 - i / 2
+                                             : i;
     const uint64_t kept = picked[i];
     if (order == 1 && j <= i) break;
     picked[i] = picked[j], picked[j] = kept;
@@ -274,7 +276,8 @@ static void on_streams(const char *step, const char *name) {
     const int number = stream_of(step, i);
     void *const named = handle(number);
     if (!strcmp(name, "sync")) CALL(name, "", bfc_stream_synchronized(device, named));
-    else if (!strcmp(name, "begin")) CALL_ON(number < 0 ? DEFAULT : number, name, "", bfc_pool_begin(device, PRIVATE, named));
+    else if (!strcmp(name, "begin"))
+      CALL_ON(number < 0 ? DEFAULT : number, name, "", bfc_pool_begin(device, PRIVATE, named));
     else if (!strcmp(name, "end")) CALL(name, "", bfc_pool_end(device, PRIVATE, named));
     else if (!strcmp(name, "hold")) {
       if (number >= 0 && (hold(named) || launch(named, nothing, NULL))) die("a stream cannot be held");

@@ -75,8 +75,8 @@ int main(void) {
   if (bfc_address_range(owner, (char *)image + 12345, &chunk, &chunk_bytes, &region, &region_bytes) != BFC_OK) {
     return failed("bfc_address_range");
   }
-  printf("%p lies in a chunk of %zu bytes, %zu bytes into its region\n", (void *)((char *)image + 12345),
-         chunk_bytes, (size_t)((char *)chunk - (char *)region));
+  printf("%p lies in a chunk of %zu bytes, %zu bytes into its region\n", (void *)((char *)image + 12345), chunk_bytes,
+         (size_t)((char *)chunk - (char *)region));
 
   printf("more than there is\n");
   if (bfc_alloc(ACCELERATOR, 80u << 20, &huge) != BFC_ERROR_OUT_OF_MEMORY) return failed("bfc_alloc");

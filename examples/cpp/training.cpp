@@ -23,10 +23,8 @@ void step(bfc::device device, std::uint64_t number, std::size_t layers) {
 
 int main() {
   // 256 is host memory; a GPU is 0, 1, ... The pool is destroyed at the end of main.
-  bfc::pool pool(bfc::host_device, bfc::options::growing()
-                                       .backend(bfc::backend::host)
-                                       .memory_limit(16u << 20)
-                                       .name("trainer"));
+  bfc::pool pool(bfc::host_device,
+                 bfc::options::growing().backend(bfc::backend::host).memory_limit(16u << 20).name("trainer"));
   const bfc::allocation weights(pool, 2'000'000, 4096);
 
   for (std::uint64_t number = 1; number <= 3; number++) step(pool, number, 5);
@@ -53,9 +51,7 @@ int main() {
   try {
     pool.deallocate(raw);
     return 1;
-  } catch (const bfc::error &error) {
-    std::cout << "refused: " << error.what() << '\n';
-  }
+  } catch (const bfc::error &error) { std::cout << "refused: " << error.what() << '\n'; }
   pool.check();
   return pool.stats().bytes_in_use == pool.allocated_size(weights.data()) ? 0 : 1;
 }

@@ -418,14 +418,24 @@ static void scopes_too_deep_and_too_long(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(null_out_pointers),   CASE(ordinals_out_of_range),
-      CASE(ordinals_at_the_edges), CASE(created_twice),
-      CASE(created_twice_with_other_options), CASE(destroyed_while_chunks_live), CASE(size_zero),
-      CASE(size_near_the_largest_number), CASE(bad_alignments),
-      CASE(alignments_larger_than_the_pool), CASE(alignments_that_luck_would_serve), CASE(without_timestamps),
-      CASE(unknown_flags_of_a_request), CASE(streams), CASE(streams_with_timestamps),
+      CASE(null_out_pointers),
+      CASE(ordinals_out_of_range),
+      CASE(ordinals_at_the_edges),
+      CASE(created_twice),
+      CASE(created_twice_with_other_options),
+      CASE(destroyed_while_chunks_live),
+      CASE(size_zero),
+      CASE(size_near_the_largest_number),
+      CASE(bad_alignments),
+      CASE(alignments_larger_than_the_pool),
+      CASE(alignments_that_luck_would_serve),
+      CASE(without_timestamps),
+      CASE(unknown_flags_of_a_request),
+      CASE(streams),
+      CASE(streams_with_timestamps),
       CASE(scopes_too_deep_and_too_long),
   };
   return RUN_CASE(cases, argc, argv);

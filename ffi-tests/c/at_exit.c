@@ -224,10 +224,11 @@ static void what_was_said_before_child(void) {
 static void what_was_said_before(void) { in_a_child(what_was_said_before_child); }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(first_call_at_exit), CASE(call_before_and_at_exit), CASE(freed_at_exit), CASE(thread_exit),
-      CASE(exit_while_others_allocate), CASE(what_was_said_before),
+      CASE(first_call_at_exit), CASE(call_before_and_at_exit),    CASE(freed_at_exit),
+      CASE(thread_exit),        CASE(exit_while_others_allocate), CASE(what_was_said_before),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -140,9 +140,12 @@ static void while_it_waits_for_memory(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(from_creation_to_destruction), CASE(where_the_lock_is_contended), CASE(while_it_waits_for_memory),
+      CASE(from_creation_to_destruction),
+      CASE(where_the_lock_is_contended),
+      CASE(while_it_waits_for_memory),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -17,8 +17,8 @@
 /* No test takes that many seconds; one that hangs is killed by the alarm, also in a forked child. */
 #define HANG_SECONDS 120
 
-#define CHECK(condition)                                                       \
-  do {                                                                         \
+#define CHECK(condition)                                                        \
+  do {                                                                          \
     if (!(condition)) check_failed(__FILE__, __LINE__, #condition, "is false"); \
   } while (0)
 
@@ -27,7 +27,7 @@
 #define CHECK_OK(call) CHECK_STATUS(call, BFC_OK)
 
 /* The call fails with that status, and says a reason in which `words` occur. */
-#define CHECK_REFUSED(call, expected, words)                                     \
+#define CHECK_REFUSED(call, expected, words) \
   (check_forget_last_error(), check_refused(__FILE__, __LINE__, #call, (call), (expected), (words)))
 
 /* The same, and afterwards the device's allocator is sound. */

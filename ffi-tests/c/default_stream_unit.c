@@ -30,9 +30,12 @@ static void synchronized(void) { CHECK_OK(bfc_stream_synchronized(0, NULL)); }
 static void begin_pool(unsigned long long name) { CHECK_OK(bfc_pool_begin(0, name, NULL)); }
 static void end_pool(unsigned long long name) { CHECK_OK(bfc_pool_end(0, name, NULL)); }
 
-const default_stream_unit UNIT = {
-  {{"bfc_alloc_async", take_async, give_async},
-   {"bfc_alloc_ex and bfc_free", take_by_request, give_plainly},
-   {"bfc_alloc_ex and bfc_free_async", take_by_request, give_async},
-   {NULL, NULL, NULL}},
-  record, forget, synchronized, begin_pool, end_pool};
+const default_stream_unit UNIT = {{{"bfc_alloc_async", take_async, give_async},
+                                   {"bfc_alloc_ex and bfc_free", take_by_request, give_plainly},
+                                   {"bfc_alloc_ex and bfc_free_async", take_by_request, give_async},
+                                   {NULL, NULL, NULL}},
+                                  record,
+                                  forget,
+                                  synchronized,
+                                  begin_pool,
+                                  end_pool};

@@ -139,11 +139,12 @@ static void long_words_are_cut(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(status_strings),           CASE(each_thread_has_its_own), CASE(a_success_leaves_it),
-      CASE(the_owner_leaves_it),      CASE(nothing_created_names_the_device),
-      CASE(cut_where_it_does_not_fit), CASE(long_words_are_cut),
+      CASE(status_strings),      CASE(each_thread_has_its_own),          CASE(a_success_leaves_it),
+      CASE(the_owner_leaves_it), CASE(nothing_created_names_the_device), CASE(cut_where_it_does_not_fit),
+      CASE(long_words_are_cut),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -7,7 +7,6 @@
 
 #include <bfc_adapters.h>
 
-
 static const int32_t device = 256;
 static int somewhere;
 
@@ -282,25 +281,69 @@ static void handler_free(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(create_default), CASE(create_with_options), CASE(destroy),           CASE(destroy_forced),
-      CASE(alloc),          CASE(alloc_aligned),       CASE(alloc_ex),          CASE(free_null),
-      CASE(free_garbage),   CASE(alloc_async),         CASE(free_async),        CASE(record_stream),
-      CASE(forget_stream),  CASE(stream_synchronized), CASE(timestamp),         CASE(set_safe_frontier),
-      CASE(alloc_freed_before), CASE(requested_size),  CASE(allocated_size),    CASE(allocation_id),
-      CASE(address_range),  CASE(owner),               CASE(trim),              CASE(stats),
-      CASE(reset_stats),    CASE(check),               CASE(occupancy),         CASE(memory_map),         CASE(resolve_options),
+      CASE(create_default),
+      CASE(create_with_options),
+      CASE(destroy),
+      CASE(destroy_forced),
+      CASE(alloc),
+      CASE(alloc_aligned),
+      CASE(alloc_ex),
+      CASE(free_null),
+      CASE(free_garbage),
+      CASE(alloc_async),
+      CASE(free_async),
+      CASE(record_stream),
+      CASE(forget_stream),
+      CASE(stream_synchronized),
+      CASE(timestamp),
+      CASE(set_safe_frontier),
+      CASE(alloc_freed_before),
+      CASE(requested_size),
+      CASE(allocated_size),
+      CASE(allocation_id),
+      CASE(address_range),
+      CASE(owner),
+      CASE(trim),
+      CASE(stats),
+      CASE(reset_stats),
+      CASE(check),
+      CASE(occupancy),
+      CASE(memory_map),
+      CASE(resolve_options),
       CASE(set_memory_limit),
-      CASE(report),         CASE(scope_begin),         CASE(scope_end),         CASE(set_log_callback),
-      CASE(status_string),  CASE(last_error),          CASE(version),           CASE(pool_begin),
-      CASE(pool_end),       CASE(pool_release),        CASE(set_region_callback), CASE(device_lost),
-      CASE(torch_alloc),    CASE(torch_free),          CASE(torch_init),        CASE(torch_reset),
-      CASE(torch_memory_fraction), CASE(torch_base_alloc), CASE(torch_record_stream),
-      CASE(torch_begin_allocate_to_pool), CASE(torch_end_allocate_to_pool), CASE(torch_release_pool),
-      CASE(cupy_malloc),    CASE(cupy_free),           CASE(ort_alloc),         CASE(ort_free),
+      CASE(report),
+      CASE(scope_begin),
+      CASE(scope_end),
+      CASE(set_log_callback),
+      CASE(status_string),
+      CASE(last_error),
+      CASE(version),
+      CASE(pool_begin),
+      CASE(pool_end),
+      CASE(pool_release),
+      CASE(set_region_callback),
+      CASE(device_lost),
+      CASE(torch_alloc),
+      CASE(torch_free),
+      CASE(torch_init),
+      CASE(torch_reset),
+      CASE(torch_memory_fraction),
+      CASE(torch_base_alloc),
+      CASE(torch_record_stream),
+      CASE(torch_begin_allocate_to_pool),
+      CASE(torch_end_allocate_to_pool),
+      CASE(torch_release_pool),
+      CASE(cupy_malloc),
+      CASE(cupy_free),
+      CASE(ort_alloc),
+      CASE(ort_free),
       CASE(ort_alloc_on_stream),
-      CASE(ort_empty_cache), CASE(handler_alloc),      CASE(handler_free),
+      CASE(ort_empty_cache),
+      CASE(handler_alloc),
+      CASE(handler_free),
   };
   return RUN_CASE(cases, argc, argv);
 }

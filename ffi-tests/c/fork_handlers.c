@@ -54,9 +54,7 @@ static void take(void *user_data, void *ptr, size_t bytes) {
 static void create(int32_t device) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = host_options(16 * MIB);
-  if (device == CUSTOM) {
-    use_functions(&options, &suballocator, give, take);
-  }
+  if (device == CUSTOM) { use_functions(&options, &suballocator, give, take); }
   CHECK_OK(bfc_create(device, &options));
 }
 
@@ -158,8 +156,8 @@ static void run_behind_the_library(void) {
 static void register_before_the_library(void) { pthread_atfork(run_behind_the_library, NULL, NULL); }
 
 /* Called before any library is initialised. */
-__attribute__((section(".preinit_array"), used)) static void (*at_the_very_beginning)(void) =
-    register_before_the_library;
+__attribute__((section(".preinit_array"),
+               used)) static void (*at_the_very_beginning)(void) = register_before_the_library;
 
 /* Two threads wait for the fork to begin, create and allocate; one stays in the backend meanwhile. */
 static sem_t fork_begins;
@@ -254,9 +252,7 @@ static void while_others_destroy(void) {
     use(devices[at]);
   }
   prepare_to_stop(2);
-  for (at = 0; at < 2; at++) {
-    CHECK(pthread_create(&threads[at], NULL, destroy, (void *)(intptr_t)devices[at]) == 0);
-  }
+  for (at = 0; at < 2; at++) { CHECK(pthread_create(&threads[at], NULL, destroy, (void *)(intptr_t)devices[at]) == 0); }
   for (at = 0; at < 2; at++) wait_for(&inside);
   in_a_child(nobody_destroys_here);
   for (at = 0; at < 2; at++) post(&go_on);
@@ -333,10 +329,12 @@ static void handlers_that_call(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(before_any_creation), CASE(of_one_that_was_never_created), CASE(while_callbacks_are_set),
-      CASE(one_comes_behind_the_locks), CASE(the_first_one_comes), CASE(while_others_destroy),
+      CASE(before_any_creation),        CASE(of_one_that_was_never_created),
+      CASE(while_callbacks_are_set),    CASE(one_comes_behind_the_locks),
+      CASE(the_first_one_comes),        CASE(while_others_destroy),
       CASE(while_one_waits_to_destroy), CASE(handlers_that_call),
   };
   return RUN_CASE(cases, argc, argv);

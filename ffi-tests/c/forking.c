@@ -39,9 +39,7 @@ static void create(int32_t device, uint32_t retry_ms) {
   options.flags |= BFC_GARBAGE_COLLECTION;
   options.initial_region_bytes = 64 * KIB;
   options.retry_timeout_ms = retry_ms;
-  if (device != HOST) {
-    use_functions(&options, &suballocator, give, take);
-  }
+  if (device != HOST) { use_functions(&options, &suballocator, give, take); }
   CHECK_OK(bfc_create(device, &options));
 }
 
@@ -367,9 +365,7 @@ static void in_a_log_callback(void) {
 }
 
 /* From here on the kernel kills the process at any system call but read, write and exit of one thread. */
-static void forbid_system_calls(void) {
-  CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
-}
+static void forbid_system_calls(void) { CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0); }
 
 static void pairs(bfc_stream_t stream, int count) {
   void *ptr;
@@ -388,17 +384,11 @@ static void pairs_without_system_calls(bfc_stream_t stream) {
   syscall(SYS_exit, CHILD_IS_WELL); /* exit_group is another */
 }
 
-static void on_no_stream(void) {
-  pairs_without_system_calls(NULL);
-}
+static void on_no_stream(void) { pairs_without_system_calls(NULL); }
 
-static void on_a_stream(void) {
-  pairs_without_system_calls((bfc_stream_t)0x5000);
-}
+static void on_a_stream(void) { pairs_without_system_calls((bfc_stream_t)0x5000); }
 
-static void on_the_threads_stream(void) {
-  pairs_without_system_calls((bfc_stream_t)2);
-}
+static void on_the_threads_stream(void) { pairs_without_system_calls((bfc_stream_t)2); }
 
 static void asks_the_kernel(void) {
   forbid_system_calls();
@@ -430,11 +420,18 @@ static void without_system_calls(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(one_thread), CASE(while_others_allocate), CASE(from_several_threads), CASE(twice),
-      CASE(while_another_waits), CASE(in_a_sub_allocator), CASE(where_regions_are_given_back),
-      CASE(in_a_log_callback), CASE(without_system_calls),
+      CASE(one_thread),
+      CASE(while_others_allocate),
+      CASE(from_several_threads),
+      CASE(twice),
+      CASE(while_another_waits),
+      CASE(in_a_sub_allocator),
+      CASE(where_regions_are_given_back),
+      CASE(in_a_log_callback),
+      CASE(without_system_calls),
   };
   return RUN_CASE(cases, argc, argv);
 }

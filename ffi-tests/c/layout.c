@@ -155,7 +155,8 @@ static const char *(*const version)(void) = bfc_version;
 int main(void) {
   char expected[32];
   CHECK(of_device[0] && create && alloc && alloc_aligned && alloc_ex && free_it && alloc_async && with_stream[0]);
-  CHECK(of_stream[0] && timestamp && frontier && freed_before && sizes[0] && id && range && owner && trim && set_limit && stats);
+  CHECK(of_stream[0] && timestamp && frontier && freed_before && sizes[0] && id && range && owner && trim &&
+        set_limit && stats);
   CHECK(texts[0] && resolve && scope_begin && scope_end && set_log && status_string && last_error && version);
   /* The header that this was compiled with is that of the library it runs with. */
   snprintf(expected, sizeof(expected), "%d.%d.%d", BFC_VERSION_MAJOR, BFC_VERSION_MINOR, BFC_VERSION_PATCH);

@@ -17,13 +17,13 @@
 #define BEFORE_WORDS() ((void)0)
 #endif
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      BEFORE_WORDS();                                                         \
+#define CHECK(condition)                                                       \
+  do {                                                                         \
+    if (!(condition)) {                                                        \
+      BEFORE_WORDS();                                                          \
       fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-      _exit(1);                                                               \
-    }                                                                         \
+      _exit(1);                                                                \
+    }                                                                          \
   } while (0)
 
 static void *load(const char *file) {

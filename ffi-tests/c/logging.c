@@ -122,9 +122,19 @@ static void the_callback_gets_it_instead(void) {
 }
 
 static const char *const variables[] = {
-    "BFC_BACKEND", "BFC_MEMORY_LIMIT", "BFC_MEMORY_FRACTION", "BFC_FRAGMENTATION_FRACTION",
-    "BFC_INITIAL_REGION_BYTES", "BFC_RETRY_TIMEOUT_MS", "BFC_ALLOW_GROWTH", "BFC_GARBAGE_COLLECTION",
-    "BFC_TIMESTAMPS", "BFC_SPLIT_ALWAYS", "BFC_QUARANTINE", "BFC_FORCE_ALLOW_GROWTH", "BFC_REPORT_ON_FAILURE",
+    "BFC_BACKEND",
+    "BFC_MEMORY_LIMIT",
+    "BFC_MEMORY_FRACTION",
+    "BFC_FRAGMENTATION_FRACTION",
+    "BFC_INITIAL_REGION_BYTES",
+    "BFC_RETRY_TIMEOUT_MS",
+    "BFC_ALLOW_GROWTH",
+    "BFC_GARBAGE_COLLECTION",
+    "BFC_TIMESTAMPS",
+    "BFC_SPLIT_ALWAYS",
+    "BFC_QUARANTINE",
+    "BFC_FORCE_ALLOW_GROWTH",
+    "BFC_REPORT_ON_FAILURE",
     "BFC_HASH_SEED",
 };
 enum { VARIABLES = sizeof(variables) / sizeof(variables[0]) };
@@ -132,8 +142,8 @@ enum { VARIABLES = sizeof(variables) / sizeof(variables[0]) };
 /* Ignored with a warning that names the variable; the default counts, and the pool works. */
 static void malformed_values(void) {
   static char endless[1 << 16];
-  const char *const values[] = {"garbage", "-1", "nan", "1e400", "8 furlongs", "99999999999999999999999",
-                                "0x10", "\xff\xfe", endless};
+  const char *const values[] = {"garbage", "-1",       "nan",  "1e400", "8 furlongs", "99999999999999999999999",
+                                "0x10",    "\xff\xfe", endless};
   size_t variable, value;
   uint64_t usual;
   memset(endless, '9', sizeof(endless) - 1);
@@ -272,11 +282,15 @@ static void callbacks_that_cross(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(silent_by_default), CASE(silent_when_told_so), CASE(level_error), CASE(level_warn),
-      CASE(level_info), CASE(level_debug), CASE(level_of_no_name), CASE(the_callback_gets_it_instead),
-      CASE(malformed_values), CASE(well_formed_values), CASE(a_report_on_failure), CASE(a_callback_that_calls),
+      CASE(silent_by_default),    CASE(silent_when_told_so),
+      CASE(level_error),          CASE(level_warn),
+      CASE(level_info),           CASE(level_debug),
+      CASE(level_of_no_name),     CASE(the_callback_gets_it_instead),
+      CASE(malformed_values),     CASE(well_formed_values),
+      CASE(a_report_on_failure),  CASE(a_callback_that_calls),
       CASE(callbacks_that_cross),
   };
   return RUN_CASE(cases, argc, argv);

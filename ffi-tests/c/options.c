@@ -10,7 +10,7 @@
 
 enum { HOST = 256, MIB = 1 << 20 };
 
-#define REFUSED(options, words)                                                             \
+#define REFUSED(options, words) \
   (CHECK_REFUSED(bfc_create(HOST, options), BFC_ERROR_INVALID_ARGUMENT, words), nothing_was_created())
 
 static void nothing_was_created(void) {
@@ -119,8 +119,8 @@ static void reserved_fields(void) {
 }
 
 static void bad_fractions(void) {
-  const double fractions[] = {(double)NAN, -(double)NAN, -0.5, -1e-300, 1.0000001, 2.0, 1e300, (double)INFINITY,
-                              -(double)INFINITY};
+  const double fractions[] = {(double)NAN,      -(double)NAN,     -0.5, -1e-300, 1.0000001, 2.0, 1e300,
+                              (double)INFINITY, -(double)INFINITY};
   size_t at;
   for (at = 0; at < sizeof(fractions) / sizeof(fractions[0]); at++) {
     bfc_options_t options = host_options(0);
@@ -167,7 +167,8 @@ static void tiny_limits(void) {
       CHECK_OK(bfc_create(HOST, &options));
       CHECK(stats_of(HOST).bytes_limit == limit);
       if (limit < 256) {
-        CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 1, &ptr), BFC_ERROR_OUT_OF_MEMORY, "no memory for 1 B (rounded up to 256)");
+        CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 1, &ptr), BFC_ERROR_OUT_OF_MEMORY,
+                         "no memory for 1 B (rounded up to 256)");
         CHECK(ptr == NULL && stats_of(HOST).pool_bytes == 0);
       } else {
         CHECK_OK(bfc_alloc(HOST, 1, &ptr));
@@ -175,7 +176,8 @@ static void tiny_limits(void) {
         memset(ptr, 1, 256);
         CHECK_OK(bfc_free(HOST, ptr));
       }
-      CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 514, &ptr), BFC_ERROR_OUT_OF_MEMORY, "no memory for 514 B (rounded up to 768)");
+      CHECK_REFUSED_ON(HOST, bfc_alloc(HOST, 514, &ptr), BFC_ERROR_OUT_OF_MEMORY,
+                       "no memory for 514 B (rounded up to 768)");
       CHECK_OK(bfc_destroy(HOST));
     }
   }
@@ -367,9 +369,7 @@ static void stats_struct_sizes(void) {
       CHECK_OK(bfc_stats(HOST, stats));
       CHECK(stats->struct_size == size);
       if (size >= 48) CHECK(stats->num_allocs == 1 && stats->bytes_in_use == 1024);
-      if (size > sizeof(*stats)) {
-        CHECK(is_filled((const char *)stats + sizeof(*stats), size - sizeof(*stats), 0));
-      }
+      if (size > sizeof(*stats)) { CHECK(is_filled((const char *)stats + sizeof(*stats), size - sizeof(*stats), 0)); }
     } else {
       CHECK_REFUSED_ON(HOST, bfc_stats(HOST, stats), BFC_ERROR_INVALID_ARGUMENT, "struct_size of bfc_stats_t");
     }
@@ -379,13 +379,24 @@ static void stats_struct_sizes(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(smaller_struct_sizes), CASE(struct_sizes_of_no_version), CASE(larger_struct_sizes),
-      CASE(unknown_flags), CASE(unknown_backends), CASE(reserved_fields),
-      CASE(bad_fractions), CASE(good_fractions), CASE(tiny_limits),
-      CASE(huge_limits), CASE(custom_backend_without_functions), CASE(suballocator_struct_sizes),
-      CASE(names), CASE(devices_without_a_driver), CASE(request_struct_sizes),
+      CASE(smaller_struct_sizes),
+      CASE(struct_sizes_of_no_version),
+      CASE(larger_struct_sizes),
+      CASE(unknown_flags),
+      CASE(unknown_backends),
+      CASE(reserved_fields),
+      CASE(bad_fractions),
+      CASE(good_fractions),
+      CASE(tiny_limits),
+      CASE(huge_limits),
+      CASE(custom_backend_without_functions),
+      CASE(suballocator_struct_sizes),
+      CASE(names),
+      CASE(devices_without_a_driver),
+      CASE(request_struct_sizes),
       CASE(stats_struct_sizes),
   };
   return RUN_CASE(cases, argc, argv);

@@ -340,13 +340,20 @@ static void destruction_wakes_who_waits_for_room(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(trimmed_room_is_waited_for), CASE(collected_room_is_waited_for),
-      CASE(the_collector_gets_what_it_made_room_for), CASE(a_free_is_seen_behind_a_refusal),
-      CASE(a_free_is_seen_before_a_wait), CASE(two_trims_keep_what_they_were_told), CASE(others_go_on_meanwhile),
-      CASE(a_free_serves_who_waits_for_a_region), CASE(destruction_wakes_who_waits_for_room),
-      CASE(those_who_are_refused_give_up), CASE(a_refusal_is_final_while_others_are_busy),
+      CASE(trimmed_room_is_waited_for),
+      CASE(collected_room_is_waited_for),
+      CASE(the_collector_gets_what_it_made_room_for),
+      CASE(a_free_is_seen_behind_a_refusal),
+      CASE(a_free_is_seen_before_a_wait),
+      CASE(two_trims_keep_what_they_were_told),
+      CASE(others_go_on_meanwhile),
+      CASE(a_free_serves_who_waits_for_a_region),
+      CASE(destruction_wakes_who_waits_for_room),
+      CASE(those_who_are_refused_give_up),
+      CASE(a_refusal_is_final_while_others_are_busy),
   };
   return RUN_CASE(cases, argc, argv);
 }

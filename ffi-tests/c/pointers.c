@@ -93,10 +93,18 @@ static void foreign(void) {
   CHECK_OK(bfc_address_range(HOST, middle, &chunk, &chunk_bytes, &region, &region_bytes));
   {
     void *const pointers[] = {
-        &on_the_stack, in_the_data, on_the_heap, (void *)(uintptr_t)1, (void *)(uintptr_t)256,
-        (void *)UINTPTR_MAX, (void *)(UINTPTR_MAX - 255), (void *)((uintptr_t)1 << 63),
-        (void *)((uintptr_t)region - 1), (void *)((uintptr_t)region - 256),
-        (void *)((uintptr_t)region + region_bytes), (void *)((uintptr_t)region + region_bytes + 255),
+        &on_the_stack,
+        in_the_data,
+        on_the_heap,
+        (void *)(uintptr_t)1,
+        (void *)(uintptr_t)256,
+        (void *)UINTPTR_MAX,
+        (void *)(UINTPTR_MAX - 255),
+        (void *)((uintptr_t)1 << 63),
+        (void *)((uintptr_t)region - 1),
+        (void *)((uintptr_t)region - 256),
+        (void *)((uintptr_t)region + region_bytes),
+        (void *)((uintptr_t)region + region_bytes + 255),
         (void *)(uintptr_t)&bfc_free,
     };
     for (at = 0; at < sizeof(pointers) / sizeof(pointers[0]); at++) {
@@ -279,7 +287,8 @@ static void owner_from_a_callback(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
       CASE(interior),
       CASE(foreign),

@@ -232,10 +232,17 @@ static void no_place_at_the_alignment(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(occupancy), CASE(capacities), CASE(capacities_of_a_failing_call), CASE(without_a_length),
-      CASE(memory_map), CASE(report), CASE(freed_too_late), CASE(no_place_at_the_alignment),
+      CASE(occupancy),
+      CASE(capacities),
+      CASE(capacities_of_a_failing_call),
+      CASE(without_a_length),
+      CASE(memory_map),
+      CASE(report),
+      CASE(freed_too_late),
+      CASE(no_place_at_the_alignment),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -110,9 +110,7 @@ static void hopeless_requests_do_not_wait(void) {
 static void *wait_for_the_other(void *unused) {
   int round;
   (void)unused;
-  for (round = 0; round < 20000; round++) {
-    CHECK_OK(bfc_free(HOST, allocate(HOST, MIB)));
-  }
+  for (round = 0; round < 20000; round++) { CHECK_OK(bfc_free(HOST, allocate(HOST, MIB))); }
   return NULL;
 }
 
@@ -183,10 +181,11 @@ static void the_frontier_wakes_who_waits(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(nobody_fails_who_waits), CASE(somebody_fails_who_does_not), CASE(the_timeout_is_kept),
-      CASE(hopeless_requests_do_not_wait), CASE(no_wakeup_is_lost), CASE(destruction_wakes_who_waits),
+      CASE(nobody_fails_who_waits),        CASE(somebody_fails_who_does_not), CASE(the_timeout_is_kept),
+      CASE(hopeless_requests_do_not_wait), CASE(no_wakeup_is_lost),           CASE(destruction_wakes_who_waits),
       CASE(the_frontier_wakes_who_waits),
   };
   return RUN_CASE(cases, argc, argv);

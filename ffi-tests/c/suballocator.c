@@ -15,19 +15,19 @@ static _Alignas(4096) char memory[16 * MIB];
 
 /* What the next call of the sub-allocator does, and what was asked of it. */
 typedef struct behaviour {
-  char *next;             /* the next region's address, before `skew` */
-  size_t skew;            /* added to the address */
-  size_t fixed_received;  /* what it says it gave; 0: what was asked and `surplus`; NOTHING: 0 */
+  char *next;            /* the next region's address, before `skew` */
+  size_t skew;           /* added to the address */
+  size_t fixed_received; /* what it says it gave; 0: what was asked and `surplus`; NOTHING: 0 */
   size_t surplus;
-  int refuse;             /* NULL */
-  int silent;             /* leaves *received alone */
-  int stays;              /* the next region is at the same address again */
+  int refuse; /* NULL */
+  int silent; /* leaves *received alone */
+  int stays;  /* the next region is at the same address again */
   int calls, frees;
   size_t asked, alignment;
   void *freed;
   size_t freed_bytes;
-  size_t outstanding; /* bytes given and not got back */
-  void (*inside)(void);   /* called from both functions */
+  size_t outstanding;   /* bytes given and not got back */
+  void (*inside)(void); /* called from both functions */
 } behaviour;
 
 static behaviour now;
@@ -122,7 +122,8 @@ static void returns_null(void) {
   void *ptr = &now;
   create(8 * MIB, BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION, 0);
   now.refuse = 1;
-  CHECK_REFUSED_ON(DEVICE, bfc_alloc(DEVICE, 1, &ptr), BFC_ERROR_OUT_OF_MEMORY, "no memory for 1 B (rounded up to 256)");
+  CHECK_REFUSED_ON(DEVICE, bfc_alloc(DEVICE, 1, &ptr), BFC_ERROR_OUT_OF_MEMORY,
+                   "no memory for 1 B (rounded up to 256)");
   CHECK(ptr == NULL && now.calls > 1 && now.calls < 1000);
   CHECK(now.asked >= 256 && stats_of(DEVICE).pool_bytes == 0);
   now.refuse = 0;
@@ -408,14 +409,21 @@ static void one_device_over_another(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(returns_null), CASE(gives_too_little),
-      CASE(gives_misaligned_regions), CASE(gives_regions_that_overlap),
-      CASE(gives_regions_behind_the_address_space), CASE(gives_more_than_any_machine_has),
+      CASE(returns_null),
+      CASE(gives_too_little),
+      CASE(gives_misaligned_regions),
+      CASE(gives_regions_that_overlap),
+      CASE(gives_regions_behind_the_address_space),
+      CASE(gives_more_than_any_machine_has),
       CASE(gives_more_than_the_limit),
-      CASE(says_nothing_about_the_size), CASE(ignores_the_alignment), CASE(coalescing_regions),
-      CASE(re_enters_the_library), CASE(one_device_over_another),
+      CASE(says_nothing_about_the_size),
+      CASE(ignores_the_alignment),
+      CASE(coalescing_regions),
+      CASE(re_enters_the_library),
+      CASE(one_device_over_another),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -302,11 +302,11 @@ static void memory_outlives_its_thread(void) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(churn_host), CASE(churn_host_forced), CASE(churn_custom), CASE(churn_custom_forced),
-      CASE(one_thread_frees), CASE(one_thread_creates), CASE(one_thread_destroys),
-      CASE(memory_outlives_its_thread),
+      CASE(churn_host),       CASE(churn_host_forced),  CASE(churn_custom),        CASE(churn_custom_forced),
+      CASE(one_thread_frees), CASE(one_thread_creates), CASE(one_thread_destroys), CASE(memory_outlives_its_thread),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -172,15 +172,14 @@ void random_sizes_with_failures() {
       resource.deallocate(gone.at, gone.bytes, gone.alignment);
     };
     for (int times = 0; times < 1000; times++) {
-      const std::size_t bytes = random() % (std::size_t{1} << random() % 22), alignment = std::size_t{1} << random() % 13;
+      const std::size_t bytes = random() % (std::size_t{1} << random() % 22),
+                        alignment = std::size_t{1} << random() % 13;
       try {
         void *const at = resource.allocate(bytes, alignment);
         CHECK(at != nullptr && reinterpret_cast<std::uintptr_t>(at) % alignment == 0);
         kept.push_back({at, bytes, alignment, static_cast<char>(times % 128)});
         std::memset(at, times % 128, bytes);
-      } catch (const std::bad_alloc &) {
-        refused++;
-      }
+      } catch (const std::bad_alloc &) { refused++; }
       if (!kept.empty() && random() % 5 < 2) drop(random() % kept.size());
       // So that the source is asked again.
       if (random() % 20 == 0) {
@@ -223,10 +222,16 @@ void a_pool_over_functions() {
 }  // namespace
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(containers), CASE(alignments_are_honoured), CASE(nothing_is_not_null), CASE(equal_by_device),
-      CASE(exhaustion_is_bad_alloc), CASE(a_pool_over_a_resource), CASE(a_pool_over_functions),
+      CASE(containers),
+      CASE(alignments_are_honoured),
+      CASE(nothing_is_not_null),
+      CASE(equal_by_device),
+      CASE(exhaustion_is_bad_alloc),
+      CASE(a_pool_over_a_resource),
+      CASE(a_pool_over_functions),
       CASE(random_sizes_with_failures),
   };
   return RUN_CASE(cases, argc, argv);

@@ -34,18 +34,16 @@ std::map<unsigned long long, std::unique_ptr<bfc::private_pool_scope>> &scopes()
 
 extern const default_stream_unit UNIT;
 const default_stream_unit UNIT = {
-  {{"allocate_async", [](std::size_t bytes) { return device.allocate_async(bytes, nullptr); },
-    [](void *ptr) { device.deallocate_async(ptr, nullptr); }},
-   {"a request and deallocate", take_by_request, [](void *ptr) { device.deallocate(ptr); }},
-   {"a request in place", take_in_place, [](void *ptr) { device.deallocate_async(ptr, nullptr); }},
-   {nullptr, nullptr, nullptr}},
-  [](void *ptr) { device.record_stream(ptr, nullptr); },
-  [] { device.forget_stream(nullptr); },
-  [] { device.stream_synchronized(nullptr); },
-  [](unsigned long long name) {
-    scopes()[name] = std::make_unique<bfc::private_pool_scope>(device, name, nullptr);
-  },
-  [](unsigned long long name) {
-    scopes().at(name)->end();
-    scopes().erase(name);
-  }};
+    {{"allocate_async", [](std::size_t bytes) { return device.allocate_async(bytes, nullptr); },
+      [](void *ptr) { device.deallocate_async(ptr, nullptr); }},
+     {"a request and deallocate", take_by_request, [](void *ptr) { device.deallocate(ptr); }},
+     {"a request in place", take_in_place, [](void *ptr) { device.deallocate_async(ptr, nullptr); }},
+     {nullptr, nullptr, nullptr}},
+    [](void *ptr) { device.record_stream(ptr, nullptr); },
+    [] { device.forget_stream(nullptr); },
+    [] { device.stream_synchronized(nullptr); },
+    [](unsigned long long name) { scopes()[name] = std::make_unique<bfc::private_pool_scope>(device, name, nullptr); },
+    [](unsigned long long name) {
+      scopes().at(name)->end();
+      scopes().erase(name);
+    }};

@@ -13,9 +13,7 @@ namespace {
 
 constexpr std::size_t mib = 1u << 20;
 
-bfc::options small() {
-  return bfc::options::growing().backend(bfc::backend::host).memory_limit(4 * mib).name("small");
-}
+bfc::options small() { return bfc::options::growing().backend(bfc::backend::host).memory_limit(4 * mib).name("small"); }
 
 // The call throws a bfc::error with that code, whose words contain these.
 template <class Call>
@@ -37,7 +35,10 @@ void exceptions() {
   throws(bfc::errc::invalid_argument, "power of two", [&] { pool.allocate(1, 3); });
   throws(bfc::errc::no_allocator, "bfc_alloc: no allocator", [&] { nothing.allocate(1); });
   throws(bfc::errc::already_exists, "bfc_create: ", [&] { bfc::pool twin(bfc::host_device, small()); });
-  throws(bfc::errc::invalid_pointer, "bfc_free: ", [&] { int local = 0; pool.deallocate(&local); });
+  throws(bfc::errc::invalid_pointer, "bfc_free: ", [&] {
+    int local = 0;
+    pool.deallocate(&local);
+  });
   throws(bfc::errc::unsupported, "BFC_TIMESTAMPS", [&] { pool.timestamp(); });
   throws(bfc::errc::invalid_argument, "NULL", [] { bfc::scope scope(nullptr); });
   throws(bfc::errc::out_of_memory, "bfc_alloc_ex", [&] { bfc::allocation memory(pool, 8 * mib); });
@@ -78,9 +79,7 @@ void kinds_of_exceptions() {
   }
   try {
     pool.allocate(1, 3);
-  } catch (const std::exception &) {
-    caught++;
-  }
+  } catch (const std::exception &) { caught++; }
   CHECK(caught == 4);
   // A name longer than the exception's buffer: cut, and nothing worse.
   bfc::pool endless(300, small().name(std::string(100000, 'n')));
@@ -157,7 +156,7 @@ void order_of_device_work() {
   pool.deallocate(ptr);
   const std::uint64_t stamp = pool.timestamp(ec);
   CHECK(!ec && stamp == 1);
-  CHECK(pool.allocate(1000) != ptr); // in quarantine
+  CHECK(pool.allocate(1000) != ptr);  // in quarantine
   pool.set_safe_frontier(stamp + 1);
   bfc::request request;
   request.bytes = 1000;
@@ -274,9 +273,8 @@ void region_callbacks() {
   pool.deallocate(pool.allocate(1000));
   pool.destroy();
   CHECK(calls == 2 && counter.calls == 2);
-  throws(bfc::errc::no_allocator, "bfc_set_region_callback", [] {
-    bfc::device(bfc::host_device).set_region_callback(nullptr);
-  });
+  throws(bfc::errc::no_allocator, "bfc_set_region_callback",
+         [] { bfc::device(bfc::host_device).set_region_callback(nullptr); });
 }
 
 // Host memory has no context that could be lost.
@@ -342,10 +340,18 @@ void options() {
 }  // namespace
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(exceptions), CASE(kinds_of_exceptions), CASE(error_codes), CASE(memory_and_questions),
-      CASE(order_of_device_work), CASE(private_pools), CASE(region_callbacks), CASE(a_lost_device), CASE(texts),
+      CASE(exceptions),
+      CASE(kinds_of_exceptions),
+      CASE(error_codes),
+      CASE(memory_and_questions),
+      CASE(order_of_device_work),
+      CASE(private_pools),
+      CASE(region_callbacks),
+      CASE(a_lost_device),
+      CASE(texts),
       CASE(options),
   };
   return RUN_CASE(cases, argc, argv);

@@ -62,7 +62,7 @@ void a_pool_with_live_memory_stays() {
 void pools_move() {
   bfc::pool first(bfc::host_device, small());
   bfc::pool second(std::move(first));
-  CHECK(!first && second && second.ordinal() == bfc::host_device); // NOLINT: that is what is tested
+  CHECK(!first && second && second.ordinal() == bfc::host_device);  // NOLINT: that is what is tested
   std::error_code ec;
   CHECK(first.allocate(1, ec) == nullptr && ec == bfc::errc::invalid_argument);
   first.destroy(ec);
@@ -124,10 +124,10 @@ void allocations_move() {
   bfc::allocation first(pool, 1000);
   void *const data = first.data();
   bfc::allocation second(std::move(first));
-  CHECK(!first && first.size() == 0 && second.data() == data && second.size() == 1000); // NOLINT
+  CHECK(!first && first.size() == 0 && second.data() == data && second.size() == 1000);  // NOLINT
   bfc::allocation third(pool, 5000);
   third = std::move(second);
-  CHECK(third.data() == data && !second && in_use(pool) == 1024); // NOLINT
+  CHECK(third.data() == data && !second && in_use(pool) == 1024);  // NOLINT
   bfc::allocation &same = third;
   third = std::move(same);
   CHECK(third.data() == data && in_use(pool) == 1024);
@@ -154,10 +154,10 @@ void what_cannot_be_given_back() {
   bfc::pool pool(bfc::host_device, small());
   bfc::allocation memory(pool, 1000);
   void *const data = memory.data();
-  pool.deallocate(data); // by somebody who had no right to
+  pool.deallocate(data);  // by somebody who had no right to
   std::error_code ec;
   memory.reset(ec);
-  CHECK(ec && memory.data() == data); // still owned
+  CHECK(ec && memory.data() == data);  // still owned
   bfc::allocation outlives(pool, 1000);
   pool.destroy_forced();
   outlives.reset(ec);
@@ -189,20 +189,17 @@ void a_private_pool_is_for_a_block() {
     try {
       const bfc::private_pool_scope thrice(pool, 4, &stream);
       CHECK(false);
-    } catch (const bfc::error &error) {
-      CHECK(error.code() == bfc::errc::invalid_argument);
-    }
+    } catch (const bfc::error &error) { CHECK(error.code() == bfc::errc::invalid_argument); }
     CHECK(is_in_private_pool(device, &stream, 3));
   }
   CHECK(!is_in_private_pool(device, &stream, 3));
-  device.release_private_pool(3); // which the block did not
+  device.release_private_pool(3);  // which the block did not
   // An exception ends it too.
   try {
     const bfc::private_pool_scope scope(pool, 3, &stream, ec);
     CHECK(scope && !ec);
     throw 1;
-  } catch (int) {
-  }
+  } catch (int) {}
   CHECK(!is_in_private_pool(device, &stream, 3));
   // Ended in another thread, and before the block does.
   bfc::private_pool_scope scope(pool, 3, &stream);
@@ -212,7 +209,7 @@ void a_private_pool_is_for_a_block() {
   CHECK(!ec);
   device.begin_private_pool(3, &stream);
   scope.end();
-  CHECK(is_in_private_pool(device, &stream, 3)); // the object has no part in it any more
+  CHECK(is_in_private_pool(device, &stream, 3));  // the object has no part in it any more
 }
 
 void a_private_pool_that_is_gone() {
@@ -220,9 +217,9 @@ void a_private_pool_that_is_gone() {
   int stream;
   std::error_code ec;
   bfc::private_pool_scope scope(pool, 3, &stream), another(pool, 4, &ec);
-  pool.end_private_pool(3, &stream); // by somebody who had no right to
+  pool.end_private_pool(3, &stream);  // by somebody who had no right to
   scope.end(ec);
-  CHECK(ec == bfc::errc::invalid_argument && scope); // still begun
+  CHECK(ec == bfc::errc::invalid_argument && scope);  // still begun
   pool.destroy();
   another.end(ec);
   CHECK(ec == bfc::errc::no_allocator && another);
@@ -250,11 +247,12 @@ void threads_share_a_device() {
 }  // namespace
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
-      CASE(a_pool_ends_with_its_block), CASE(a_pool_with_live_memory_stays), CASE(pools_move),
+      CASE(a_pool_ends_with_its_block),     CASE(a_pool_with_live_memory_stays),     CASE(pools_move),
       CASE(a_failed_creation_owns_nothing), CASE(an_allocation_ends_with_its_block), CASE(allocations_move),
-      CASE(what_cannot_be_given_back), CASE(a_private_pool_is_for_a_block), CASE(a_private_pool_that_is_gone),
+      CASE(what_cannot_be_given_back),      CASE(a_private_pool_is_for_a_block),     CASE(a_private_pool_that_is_gone),
       CASE(threads_share_a_device),
   };
   return RUN_CASE(cases, argc, argv);

@@ -100,9 +100,7 @@ void what_a_filter_throws() {
     bool caught = false;
     try {
       bfc_torch_alloc(1000, 0, nullptr);
-    } catch (const std::runtime_error &error) {
-      caught = std::string(error.what()) == "the runtime";
-    }
+    } catch (const std::runtime_error &error) { caught = std::string(error.what()) == "the runtime"; }
     CHECK(caught);
   }
   fails = false;
@@ -116,7 +114,8 @@ void what_a_filter_throws() {
 }  // namespace
 
 int main(int argc, char **argv) {
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
   static const test_case cases[] = {
       CASE(called_as_pytorch_does),
       CASE(filters_are_copied_and_ended),

@@ -15,8 +15,9 @@ typedef int *size_type;
 typedef size_t size_type;
 #endif
 
-#define ARE_OF(stream_type, alloc, free)                                                                                \
-  _Static_assert(__builtin_types_compatible_p(__typeof__(alloc), int (*)(void *, void **, size_type, stream_type)), ""); \
+#define ARE_OF(stream_type, alloc, free)                                                                            \
+  _Static_assert(__builtin_types_compatible_p(__typeof__(alloc), int (*)(void *, void **, size_type, stream_type)), \
+                 "");                                                                                               \
   _Static_assert(__builtin_types_compatible_p(__typeof__(free), int (*)(void *, void *, size_type, stream_type)), "")
 
 static const cutensornetDeviceMemHandler_t of_cutensornet;

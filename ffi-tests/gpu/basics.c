@@ -82,7 +82,8 @@ static void churn(chunk *chunks) {
     CHECK(chunks[at].at % 256 == 0);
     for (other = 0; other < CHUNKS; other++) {
       const chunk *o = &chunks[other];
-      CHECK(other == at || o->at == 0 || o->at + o->bytes <= chunks[at].at || chunks[at].at + chunks[at].bytes <= o->at);
+      CHECK(other == at || o->at == 0 || o->at + o->bytes <= chunks[at].at ||
+            chunks[at].at + chunks[at].bytes <= o->at);
     }
     CU(cuMemsetD8_v2(chunks[at].at, (unsigned char)at, chunks[at].bytes));
   }

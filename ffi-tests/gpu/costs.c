@@ -89,10 +89,8 @@ static void print_ours(uint32_t backend, size_t bytes) {
   int at;
   for (at = 0; at < 2; at++) {
     const double least = cost_of_ours(backend, pairs[at], bytes);
-    if (least < 0)
-      printf(" %14s", "-");
-    else
-      printf(" %14.1f", least);
+    if (least < 0) printf(" %14s", "-");
+    else printf(" %14.1f", least);
   }
 }
 

@@ -16,8 +16,8 @@ const char *open_driver(void) {
   int count = 0, code;
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == NULL) return "no libcuda.so.1: there is no NVIDIA driver on this machine";
-#define DRIVER_LOAD(name, arguments)                                    \
-  *(void **)&cuda.name = dlsym(library, #name);                         \
+#define DRIVER_LOAD(name, arguments)            \
+  *(void **)&cuda.name = dlsym(library, #name); \
   if (cuda.name == NULL) return "libcuda.so.1 is too old: no " #name;
   DRIVER_FUNCTIONS(DRIVER_LOAD)
 #undef DRIVER_LOAD

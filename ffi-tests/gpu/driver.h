@@ -66,8 +66,8 @@ typedef struct access {
   NAME(cuGraphExecDestroy, (handle_t))                                                                               \
   NAME(cuModuleLoadData, (handle_t *, const void *))                                                                 \
   NAME(cuModuleGetFunction, (handle_t *, handle_t, const char *))                                                    \
-  NAME(cuLaunchKernel, (handle_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle_t,    \
-                        void **, void **))                                                                           \
+  NAME(cuLaunchKernel,                                                                                               \
+       (handle_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle_t, void **, void **)) \
   NAME(cuIpcGetMemHandle, (ipc_handle *, address_t))                                                                 \
   NAME(cuIpcOpenMemHandle_v2, (address_t *, ipc_handle, unsigned))                                                   \
   NAME(cuIpcCloseMemHandle, (address_t))                                                                             \
@@ -85,7 +85,7 @@ typedef struct access {
   NAME(cuMemSetAccess, (address_t, size_t, const access_t *, size_t))
 
 typedef struct driver {
-#define DRIVER_FIELD(name, arguments) int (*name) arguments;
+#define DRIVER_FIELD(name, arguments) int(*name) arguments;
   DRIVER_FUNCTIONS(DRIVER_FIELD)
 #undef DRIVER_FIELD
   int version;

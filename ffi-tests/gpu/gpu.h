@@ -19,22 +19,22 @@ void failed(const char *file, int line, const char *what, const char *how);
 /* Ends the test: something that it needs is not here. */
 void skip(const char *why);
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) failed(__FILE__, __LINE__, #condition, "is false");     \
+#define CHECK(condition)                                                  \
+  do {                                                                    \
+    if (!(condition)) failed(__FILE__, __LINE__, #condition, "is false"); \
   } while (0)
 
 /* A call of the driver that must work. */
-#define CU(call)                                                              \
-  do {                                                                        \
-    const int code_ = cuda.call;                                              \
-    if (code_ != 0) failed(__FILE__, __LINE__, #call, error_name(code_));     \
+#define CU(call)                                                          \
+  do {                                                                    \
+    const int code_ = cuda.call;                                          \
+    if (code_ != 0) failed(__FILE__, __LINE__, #call, error_name(code_)); \
   } while (0)
 
 /* A call of the library that must return that. */
-#define IS(call, expected)                                                    \
-  do {                                                                        \
-    const bfc_status_t is_ = (call);                                          \
+#define IS(call, expected)                                                            \
+  do {                                                                                \
+    const bfc_status_t is_ = (call);                                                  \
     if (is_ != (expected)) failed(__FILE__, __LINE__, #call, bfc_status_string(is_)); \
   } while (0)
 #define OK(call) IS(call, BFC_OK)

@@ -6,21 +6,21 @@
 #define BFC_GPU_KERNELS_H
 
 /* Registers of the loops over `words` words at %d1: %r6 is the next word, %r7 how far the next is. */
-#define EACH_WORD                        \
-  "  ld.param.u64 %d1, [at];\n"          \
-  "  cvta.to.global.u64 %d1, %d1;\n"     \
-  "  ld.param.u32 %r1, [words];\n"       \
-  "  ld.param.u32 %r2, [value];\n"       \
-  "  mov.u32 %r3, %ctaid.x;\n"           \
-  "  mov.u32 %r4, %ntid.x;\n"            \
-  "  mov.u32 %r5, %tid.x;\n"             \
-  "  mad.lo.u32 %r6, %r3, %r4, %r5;\n"   \
-  "  mov.u32 %r7, %nctaid.x;\n"          \
-  "  mul.lo.u32 %r7, %r7, %r4;\n"        \
-  "next:\n"                              \
-  "  setp.ge.u32 %p1, %r6, %r1;\n"       \
-  "  @%p1 bra done;\n"                   \
-  "  mul.wide.u32 %d2, %r6, 4;\n"        \
+#define EACH_WORD                      \
+  "  ld.param.u64 %d1, [at];\n"        \
+  "  cvta.to.global.u64 %d1, %d1;\n"   \
+  "  ld.param.u32 %r1, [words];\n"     \
+  "  ld.param.u32 %r2, [value];\n"     \
+  "  mov.u32 %r3, %ctaid.x;\n"         \
+  "  mov.u32 %r4, %ntid.x;\n"          \
+  "  mov.u32 %r5, %tid.x;\n"           \
+  "  mad.lo.u32 %r6, %r3, %r4, %r5;\n" \
+  "  mov.u32 %r7, %nctaid.x;\n"        \
+  "  mul.lo.u32 %r7, %r7, %r4;\n"      \
+  "next:\n"                            \
+  "  setp.ge.u32 %p1, %r6, %r1;\n"     \
+  "  @%p1 bra done;\n"                 \
+  "  mul.wide.u32 %d2, %r6, 4;\n"      \
   "  add.u64 %d3, %d1, %d2;\n"
 
 static const char PTX[] =

@@ -7,8 +7,8 @@
 
 enum { WORDS = 256 * KIB, BYTES = 4 * WORDS, GRANULE = 2 * MIB, ROUNDS = 400, NON_BLOCKING = 1, STREAMS = 4 };
 
-#define ON_BOTH_BACKENDS(name)                             \
-  void name(void) { name##_on(BFC_BACKEND_CUDA); }         \
+#define ON_BOTH_BACKENDS(name)                     \
+  void name(void) { name##_on(BFC_BACKEND_CUDA); } \
   void name##_vmm(void) { name##_on(BFC_BACKEND_CUDA_VMM); }
 
 static handle_t new_stream(void) {

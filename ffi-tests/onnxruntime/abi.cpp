@@ -9,7 +9,8 @@
 #include <cstdio>
 #include <type_traits>
 
-#define AT(type, member) std::printf(#type "::" #member " at %zu of %zu\n", offsetof(type, member), sizeof(type::member))
+#define AT(type, member) \
+  std::printf(#type "::" #member " at %zu of %zu\n", offsetof(type, member), sizeof(type::member))
 #define VALUE(name) std::printf(#name " = %d, %zu\n", static_cast<int>(name), sizeof(name))
 
 /* Enumerations and pointers are given as they are: what a function takes and returns, by size and kind. */

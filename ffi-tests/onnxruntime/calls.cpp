@@ -78,9 +78,7 @@ void versions(const char *library, const char *) {
   try {
     bfc::ort_allocator::cpu(strange, pool);
     CHECK(false);
-  } catch (const bfc::ort_error &error) {
-    CHECK(error.code() == ORT_FAIL);
-  }
+  } catch (const bfc::ort_error &error) { CHECK(error.code() == ORT_FAIL); }
 #if ORT_API_VERSION >= 18
   CHECK(memory.Reserve != nullptr);
 #endif
@@ -126,9 +124,7 @@ void contract(const char *library, const char *) {
   try {
     bfc::ort_allocator::cpu(ort.base, bfc::device(5000));
     CHECK(false);
-  } catch (const bfc::error &error) {
-    CHECK(error.code() == bfc::errc::invalid_argument);
-  }
+  } catch (const bfc::error &error) { CHECK(error.code() == bfc::errc::invalid_argument); }
   /* Where nobody has made one it is made, and is of the host on every ordinal. */
   bfc::ort_allocator &made = bfc::ort_allocator::cpu(ort.base, bfc::device(3));
   void *const there = made.Alloc(&made, 100);
@@ -345,7 +341,8 @@ void captured(const char *library, const char *) {
   memory.Free(&memory, scratch);
   void *graph = nullptr, *executable = nullptr;
   CHECK(driver.call<int(void *, void **)>("cuStreamEndCapture")(stream, &graph) == 0 && graph != nullptr);
-  CHECK(driver.call<int(void **, void *, unsigned long long)>("cuGraphInstantiateWithFlags")(&executable, graph, 0) == 0);
+  CHECK(driver.call<int(void **, void *, unsigned long long)>("cuGraphInstantiateWithFlags")(&executable, graph, 0) ==
+        0);
   const auto launch = [&] {
     CHECK(driver.call<int(void *, void *)>("cuGraphLaunch")(executable, stream) == 0);
     CHECK(driver.call<int(void *)>("cuStreamSynchronize")(stream) == 0);
@@ -383,14 +380,10 @@ void random_streams(const char *library, const char *) {
 #endif
 
 constexpr Case cases[] = {
-    {"versions", versions},
-    {"contract", contract},
-    {"random_host", random_host},
+    {"versions", versions},         {"contract", contract}, {"random_host", random_host},
     {"random_cuda", random_cuda},
 #if ORT_API_VERSION >= 23
-    {"stream_order", stream_order},
-    {"captured", captured},
-    {"random_streams", random_streams},
+    {"stream_order", stream_order}, {"captured", captured}, {"random_streams", random_streams},
 #endif
 #if ORT_API_VERSION >= 25
     {"statistics", statistics},

@@ -179,9 +179,7 @@ void failures() {
     bool is_thrown = false;
     try {
       provider.reserve(bytes);
-    } catch (const std::runtime_error &) {
-      is_thrown = true;
-    }
+    } catch (const std::runtime_error &) { is_thrown = true; }
     CHECK(is_thrown);
   }
   CHECK(provider.alloc(0) == nullptr && bfc_ort_alloc(0) == nullptr);

@@ -9,9 +9,9 @@
 
 /* Of the calls of one thread while it is counted. */
 struct Heap {
-  std::uint64_t aligned = 0;       /* requests with an alignment: so does ONNX Runtime's CPU allocator take memory */
+  std::uint64_t aligned = 0; /* requests with an alignment: so does ONNX Runtime's CPU allocator take memory */
   std::uint64_t aligned_bytes = 0;
-  std::uint64_t large = 0;         /* other requests of 2 KiB and more: malloc, calloc, realloc, operator new */
+  std::uint64_t large = 0; /* other requests of 2 KiB and more: malloc, calloc, realloc, operator new */
   std::uint64_t large_bytes = 0;
 };
 

@@ -103,9 +103,10 @@ void account(const char *library, const char *model) {
               static_cast<unsigned long long>(counting.reserves.load()),
               static_cast<unsigned long long>(counting.reserved_bytes.load()),
               static_cast<unsigned long long>(requests_run), all.size());
-  std::printf("with, from the heap: %llu requests, %llu bytes at creation, %llu, %llu in runs\n",
-              static_cast<unsigned long long>(made_with.aligned), static_cast<unsigned long long>(made_with.aligned_bytes),
-              static_cast<unsigned long long>(run_with.aligned), static_cast<unsigned long long>(run_with.aligned_bytes));
+  std::printf(
+      "with, from the heap: %llu requests, %llu bytes at creation, %llu, %llu in runs\n",
+      static_cast<unsigned long long>(made_with.aligned), static_cast<unsigned long long>(made_with.aligned_bytes),
+      static_cast<unsigned long long>(run_with.aligned), static_cast<unsigned long long>(run_with.aligned_bytes));
   std::printf("large pieces of the heap in runs: %llu, %llu bytes without; %llu, %llu with\n",
               static_cast<unsigned long long>(run.large), static_cast<unsigned long long>(run.large_bytes),
               static_cast<unsigned long long>(run_with.large), static_cast<unsigned long long>(run_with.large_bytes));
@@ -116,8 +117,7 @@ void account(const char *library, const char *model) {
   CHECK(requests_run == run.aligned && counting.reserves > 0);
   CHECK(run_with.large <= run.large && run_with.large_bytes <= run.large_bytes);
   CHECK(made.aligned + run.aligned == requests + made_with.aligned);
-  CHECK(made.aligned_bytes + run.aligned_bytes ==
-        counting.rounded + made_with.aligned_bytes);
+  CHECK(made.aligned_bytes + run.aligned_bytes == counting.rounded + made_with.aligned_bytes);
   CHECK(counting.frees - counting.nulls == requests - counting.zeros);
   ort.must(ort.api.UnregisterAllocator(ort.env, ort.cpu));
   check_clean(pool);
@@ -362,9 +362,8 @@ void null_crashes(const char *library, const char *model) {
 }
 
 constexpr Case cases[] = {
-    {"outputs", outputs},       {"account", account},   {"limits", limits},
-    {"each_fails", each_fails}, {"threads", threads},   {"lifetime", lifetime},
-    {"replaced", replaced},     {"null_crashes", null_crashes},
+    {"outputs", outputs}, {"account", account},   {"limits", limits},     {"each_fails", each_fails},
+    {"threads", threads}, {"lifetime", lifetime}, {"replaced", replaced}, {"null_crashes", null_crashes},
 };
 
 }  // namespace

@@ -127,10 +127,10 @@ class Value {
 
 /* What is different from session to session. */
 struct Settings {
-  bool shared = true;       /* session.use_env_allocators */
-  bool arena = true;        /* ORT's own, where it is not shared */
-  int threads = 1;          /* within an operation */
-  bool parallel = false;    /* operations at once, in two threads */
+  bool shared = true;    /* session.use_env_allocators */
+  bool arena = true;     /* ORT's own, where it is not shared */
+  int threads = 1;       /* within an operation */
+  bool parallel = false; /* operations at once, in two threads */
 };
 
 class Session {

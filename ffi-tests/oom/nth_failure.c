@@ -21,7 +21,7 @@ enum { MIB = 1 << 20, KIB = 1 << 10, MANY = 1500, OPERATIONS = 150 };
 
 /* What a run tells the process that started it. */
 typedef struct outcome {
-  long asked;          /* host allocations while a call was under way */
+  long asked; /* host allocations while a call was under way */
   long refused;
   long failed_calls;
   long blocks, mapped; /* held in the end, beyond what was held in the beginning */
@@ -42,8 +42,7 @@ static piece pieces[3 * MANY];
 static size_t count;
 
 static void everything_is_as_it_was(int thoroughly) {
-  static const int32_t devices[DEVICES] = {HOST,    STAMPED,  CUSTOM,  ORDERED,
-                                            PRIVATE, GRANULES, GUARDED, ADAPTED};
+  static const int32_t devices[DEVICES] = {HOST, STAMPED, CUSTOM, ORDERED, PRIVATE, GRANULES, GUARDED, ADAPTED};
   uint64_t live[DEVICES] = {0};
   size_t at, device;
   for (at = 0; at < count; at++) {
@@ -84,18 +83,18 @@ static bfc_status_t watched(bfc_status_t status) {
 }
 
 /* A call that may fail, but only for want of host memory, and then not twice. */
-#define MAY_FAIL(call)                                                           \
-  do {                                                                           \
-    long refused_;                                                               \
-    bfc_status_t status_;                                                        \
-    check_forget_last_error();                                                   \
-    refused_ = result->refused;                                                  \
-    status_ = WATCHED(call);                                                     \
-    if (status_ != BFC_OK) {                                                     \
+#define MAY_FAIL(call)                                                                           \
+  do {                                                                                           \
+    long refused_;                                                                               \
+    bfc_status_t status_;                                                                        \
+    check_forget_last_error();                                                                   \
+    refused_ = result->refused;                                                                  \
+    status_ = WATCHED(call);                                                                     \
+    if (status_ != BFC_OK) {                                                                     \
       if (result->refused == refused_) check_status(__FILE__, __LINE__, #call, status_, BFC_OK); \
-      failed(#call, status_);                                                    \
-      CHECK_OK(call);                                                            \
-    }                                                                            \
+      failed(#call, status_);                                                                    \
+      CHECK_OK(call);                                                                            \
+    }                                                                                            \
   } while (0)
 
 /* A call that needs no host memory, or does without. */

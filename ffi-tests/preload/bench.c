@@ -112,8 +112,8 @@ static void steady(void) {
   for (int i = 0; i < COUNT; i++) pair(i);
   all = calls(NULL) - all;
   for (int k = 0; k < 2; k++) of[k] = calls(names[k]) - of[k];
-  printf("{\"pairs\": %d, \"calls\": %" PRIu64 ", \"current\": %" PRIu64 ", \"synchronize\": %" PRIu64 "}\n", COUNT, all,
-         of[0], of[1]);
+  printf("{\"pairs\": %d, \"calls\": %" PRIu64 ", \"current\": %" PRIu64 ", \"synchronize\": %" PRIu64 "}\n", COUNT,
+         all, of[0], of[1]);
 }
 
 /* ---- Recorded programs ---- */

@@ -108,10 +108,14 @@ static const struct {
   int (*run)(void);
   /* The signal, or the exit code. */
   int signal, code;
-} cases[] = {{"amid_threads", amid_threads, 0, 0},     {"exit_by_thread", exit_by_thread, 0, 0},
-             {"handlers", handlers, 0, 0},             {"aborts", aborts, SIGABRT, 0},
-             {"crashes", crashes, SIGSEGV, 0},         {"is_killed", is_killed, SIGKILL, 0},
-             {"leaves_at_once", leaves_at_once, 0, 7}, {"leaves_quickly", leaves_quickly, 0, 8}};
+} cases[] = {{"amid_threads", amid_threads, 0, 0},
+             {"exit_by_thread", exit_by_thread, 0, 0},
+             {"handlers", handlers, 0, 0},
+             {"aborts", aborts, SIGABRT, 0},
+             {"crashes", crashes, SIGSEGV, 0},
+             {"is_killed", is_killed, SIGKILL, 0},
+             {"leaves_at_once", leaves_at_once, 0, 7},
+             {"leaves_quickly", leaves_quickly, 0, 8}};
 
 static void repeat(char *self, size_t which, int rounds) {
   for (int round = 0; round < rounds; round++) {

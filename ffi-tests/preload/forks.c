@@ -132,8 +132,10 @@ static void replaced(void) {
 static const struct {
   const char *name;
   void (*run)(void);
-} cases[] = {
-    {"before_any_use", before_any_use}, {"after_use", after_use}, {"amid_threads", amid_threads}, {"replaced", replaced}};
+} cases[] = {{"before_any_use", before_any_use},
+             {"after_use", after_use},
+             {"amid_threads", amid_threads},
+             {"replaced", replaced}};
 
 int main(int argc, char **argv) {
   alarm(HANG_SECONDS);

@@ -15,14 +15,14 @@ static const char *ours(void *function) {
   return info.dli_sname;
 }
 
-#define IS_OURS(function, symbol)                                                                                  \
-  do {                                                                                                             \
-    const char *name_ = ours(function);                                                                            \
-    if (name_ == NULL || strcmp(name_, symbol) != 0) {                                                             \
-      fprintf(stderr, "%s:%d: %s is %s and not our %s\n", __FILE__, __LINE__, #function,                            \
-              name_ ? name_ : "not ours", symbol);                                                                 \
-      _exit(1);                                                                                                    \
-    }                                                                                                              \
+#define IS_OURS(function, symbol)                                                                                    \
+  do {                                                                                                               \
+    const char *name_ = ours(function);                                                                              \
+    if (name_ == NULL || strcmp(name_, symbol) != 0) {                                                               \
+      fprintf(stderr, "%s:%d: %s is %s and not our %s\n", __FILE__, __LINE__, #function, name_ ? name_ : "not ours", \
+              symbol);                                                                                               \
+      _exit(1);                                                                                                      \
+    }                                                                                                                \
   } while (0)
 
 static four_t four;

@@ -23,23 +23,23 @@
 
 #define UNUSED __attribute__((unused))
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
+#define CHECK(condition)                                                       \
+  do {                                                                         \
+    if (!(condition)) {                                                        \
       fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-      _exit(1);                                                               \
-    }                                                                         \
+      _exit(1);                                                                \
+    }                                                                          \
   } while (0)
 
 /* Two whole numbers, which are shown if they differ. */
-#define SAME(actual, expected)                                                                      \
-  do {                                                                                              \
-    const long long actual_ = (long long)(actual), expected_ = (long long)(expected);               \
-    if (actual_ != expected_) {                                                                     \
-      fprintf(stderr, "%s:%d: %s is %lld, not %s (%lld)\n", __FILE__, __LINE__, #actual, actual_,   \
-              #expected, expected_);                                                                \
-      _exit(1);                                                                                     \
-    }                                                                                               \
+#define SAME(actual, expected)                                                                               \
+  do {                                                                                                       \
+    const long long actual_ = (long long)(actual), expected_ = (long long)(expected);                        \
+    if (actual_ != expected_) {                                                                              \
+      fprintf(stderr, "%s:%d: %s is %lld, not %s (%lld)\n", __FILE__, __LINE__, #actual, actual_, #expected, \
+              expected_);                                                                                    \
+      _exit(1);                                                                                              \
+    }                                                                                                        \
   } while (0)
 
 /* A function of the simulated driver, for steering it: simcuda.h has their types. Not before the program has loaded
@@ -54,7 +54,7 @@ UNUSED static void *simcuda(const char *name) {
 
 /* How often the driver itself was called by that name, with or without a version; NULL: all of it. */
 UNUSED static uint64_t driver_calls(const char *name) {
-  return ((uint64_t(*)(const char *))simcuda("simcuda_calls"))(name);
+  return ((uint64_t (*)(const char *))simcuda("simcuda_calls"))(name);
 }
 
 /* The device whose pool the memory is from, or -1. Without the interposer there is no pool. */

@@ -142,8 +142,7 @@ void statistics_and_limits() {
   try {
     (void)take(outermost, 6 * mib);
     CHECK(!"refused");
-  } catch (const rmm::out_of_memory &) {
-  }
+  } catch (const rmm::out_of_memory &) {}
   CHECK(pool.stats().num_failures == 0);
   give(outermost, ptr, 5 * mib);
   CHECK(statistics.get_bytes_counter().value == 0 && statistics.get_bytes_counter().peak == 5 * mib);
@@ -165,7 +164,8 @@ void logging_and_tracking() {
     CHECK(tracking.get_outstanding_allocations().empty());
   }
   const std::string log = text.str();
-  for (const char *word : {"allocate,", ",1280,", "allocate failure,", "free,"}) CHECK(log.find(word) != std::string::npos);
+  for (const char *word : {"allocate,", ",1280,", "allocate failure,", "free,"})
+    CHECK(log.find(word) != std::string::npos);
 }
 
 void alignment_and_failures() {
@@ -185,8 +185,8 @@ void alignment_and_failures() {
     return true;
   };
 #if BFC_RMM_HAS_BASE_CLASS
-  rmm::mr::failure_callback_resource_adaptor<rmm::mr::device_memory_resource, rmm::out_of_memory> retrying(&resource, spill,
-                                                                                                        &what);
+  rmm::mr::failure_callback_resource_adaptor<rmm::mr::device_memory_resource, rmm::out_of_memory> retrying(
+      &resource, spill, &what);
 #else
   rmm::mr::failure_callback_resource_adaptor<rmm::out_of_memory> retrying(resource, spill, &what);
 #endif

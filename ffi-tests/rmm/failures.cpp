@@ -21,7 +21,8 @@ void driver_fails() {
   bfc::rmm_resource resource;
   rmm::mr::callback_memory_resource callback(bfc::rmm_allocator{}, bfc::rmm_deallocator{});
   for (ref each : {ref(resource), ref(callback)}) {
-    for (const auto &[code, expected] : {std::pair{out_of_memory, thrown::out_of_memory}, {unknown, thrown::bad_alloc}}) {
+    for (const auto &[code, expected] :
+         {std::pair{out_of_memory, thrown::out_of_memory}, {unknown, thrown::bad_alloc}}) {
       // libbfc asks for less, and less again.
       for (int nth = 1; nth <= 200; ++nth) CHECK(simcuda_fail("cuMemAlloc", nth, code) == 0);
       CHECK(what_of([&] { (void)take(each, 100 * mib); }) == expected);
@@ -83,8 +84,7 @@ void thousand(ref resource, bool aligned, const pool_of &pool) {
         CHECK(ptr == nullptr);
         ++broken;
         break;
-      case thrown::other:
-        CHECK(!"an exception of RMM's");
+      case thrown::other: CHECK(!"an exception of RMM's");
     }
     simcuda_clear_faults();
     while (held.size() > 40 || (!held.empty() && random() % 3 == 0)) free_one();

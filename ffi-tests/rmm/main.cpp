@@ -7,8 +7,8 @@
 
 int main(int argc, char **argv) {
   std::vector<tests::test> all;
-  for (const auto &some : {tests::behaviours(), tests::streams(), tests::failures(), tests::threads(), tests::containers(),
-                           tests::repeated()}) {
+  for (const auto &some : {tests::behaviours(), tests::streams(), tests::failures(), tests::threads(),
+                           tests::containers(), tests::repeated()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   if (argc < 2) {

@@ -35,7 +35,7 @@ class own_stream {
 
 struct situation {
   ref resource;
-  cudaStream_t stream; // of the test; 0 for those of the default stream
+  cudaStream_t stream;  // of the test; 0 for those of the default stream
   unsigned seed;
   std::uint64_t limit;
 };

@@ -69,7 +69,8 @@ void mr::cuda_memory_resource::deallocate_sync(void *ptr, std::size_t, std::size
 void *mr::cuda_memory_resource::allocate(cuda::stream_ref, std::size_t bytes, std::size_t alignment) {
   return allocate_sync(bytes, alignment);
 }
-void mr::cuda_memory_resource::deallocate(cuda::stream_ref, void *ptr, std::size_t bytes, std::size_t alignment) noexcept {
+void mr::cuda_memory_resource::deallocate(cuda::stream_ref, void *ptr, std::size_t bytes,
+                                          std::size_t alignment) noexcept {
   deallocate_sync(ptr, bytes, alignment);
 }
 

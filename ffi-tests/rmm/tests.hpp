@@ -121,9 +121,7 @@ thrown what_of(Call call) {
   } catch (const rmm::out_of_memory &failed) {
     CHECK(std::strstr(failed.what(), "bfc_alloc_async: ") != nullptr);
     return thrown::out_of_memory;
-  } catch (const rmm::bad_alloc &) {
-    return thrown::bad_alloc;
-  } catch (...) {
+  } catch (const rmm::bad_alloc &) { return thrown::bad_alloc; } catch (...) {
     return thrown::other;
   }
 }

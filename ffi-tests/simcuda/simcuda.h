@@ -44,19 +44,22 @@ typedef enum simcuda_option {
   SIMCUDA_VMM = 8,               /* 1; 0: virtual memory management is not supported; 2: it is, without the flag
                                     gpuDirectRDMACapable */
   SIMCUDA_POOLS = 9,             /* 1; 0: memory pools are not supported */
-  SIMCUDA_PEERS = 10,            /* who can access whose memory (cuDeviceCanAccessPeer). 1: each device all others'; 0: none;
+  SIMCUDA_PEERS = 10,      /* who can access whose memory (cuDeviceCanAccessPeer). 1: each device all others'; 0: none;
                                     2: devices 0 and 1 each other's, 2 and 3, and so on; 3: that of lower ordinals */
-  SIMCUDA_RESET_ENDS = 11,       /* what the end of a primary context does to virtual memory of its device. 0: nothing;
+  SIMCUDA_RESET_ENDS = 11, /* what the end of a primary context does to virtual memory of its device. 0: nothing;
                                     1: mappings and physical memory go; 2: reserved ranges too */
-  SIMCUDA_EVENTS_LIE = 12,       /* 1: queries of events and waits for them find everything done, so that a test of
+  SIMCUDA_EVENTS_LIE = 12, /* 1: queries of events and waits for them find everything done, so that a test of
                                     races can show that it sees one; no driver does that */
-  SIMCUDA_STALE_ABORTS = 13,     /* 1: the use of a destroyed handle prints a message and aborts the process, as the
+  SIMCUDA_STALE_ABORTS = 13, /* 1: the use of a destroyed handle prints a message and aborts the process, as the
                                     real driver may crash; 0: it is counted and fails */
-  SIMCUDA_DEADLOCK_MILLISECONDS = 14, /* 10000: how long a blocking call gives other threads to resolve a deadlock, before
+  SIMCUDA_DEADLOCK_MILLISECONDS =
+      14, /* 10000: how long a blocking call gives other threads to resolve a deadlock, before
                                          it fails and a misuse is counted */
-  SIMCUDA_CAPTURED_STREAMS_HIDE = 15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
+  SIMCUDA_CAPTURED_STREAMS_HIDE =
+      15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
                                         end the capture even in a thread in relaxed mode; 0: there they succeed */
-  SIMCUDA_GRAPH_ORDER = 16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
+  SIMCUDA_GRAPH_ORDER =
+      16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
                               reverse, so that branches which share memory by mistake show it */
 } simcuda_option;
 

@@ -19,9 +19,9 @@
 #define MANY 900
 
 /* A call that comes to `expected`, unless something is made to fail in this scenario. */
-#define AS(expected, call)                                                                          \
-  do {                                                                                              \
-    const bfc_status_t status_ = DEEP(call);                                                        \
+#define AS(expected, call)                                                                                     \
+  do {                                                                                                         \
+    const bfc_status_t status_ = DEEP(call);                                                                   \
     if (!anything_goes && status_ != (expected)) check_status(__FILE__, __LINE__, #call, status_, (expected)); \
   } while (0)
 #define OK(call) AS(BFC_OK, call)
@@ -87,7 +87,8 @@ static void begin_driver(const struct pool_kind *kind) {
 static void hold(void *stream) {
   if (driver == NULL) return;
   CHECK(DRIVER((void *), "simcuda_hold")(stream) == 0);
-  CHECK(DRIVER((void *, void (*)(void *), void *), "simcuda_launch")(stream, (void (*)(void *))(uintptr_t)in_driver("simcuda_clear_log"), NULL) == 0);
+  CHECK(DRIVER((void *, void (*)(void *), void *), "simcuda_launch")(
+            stream, (void (*)(void *))(uintptr_t)in_driver("simcuda_clear_log"), NULL) == 0);
 }
 
 static void release_all(void) {
@@ -396,7 +397,8 @@ void exercise(const struct pool_kind *kind) {
   options = options_of(kind, &functions);
   if (DEEP(bfc_create(device, &options)) == BFC_OK) {
     AS(BFC_ERROR_ALREADY_EXISTS, bfc_create(device, &options));
-    OK(bfc_set_region_callback(device, (bfc_region_callback_t)(uintptr_t)fence((void *)(uintptr_t)region_changed), NULL));
+    OK(bfc_set_region_callback(device, (bfc_region_callback_t)(uintptr_t)fence((void *)(uintptr_t)region_changed),
+                               NULL));
   }
   growth_and_failure(device);
   ANY(bfc_trim(device, 0, &released));

@@ -177,9 +177,7 @@ void *dlopen(const char *name, int mode) {
   return ((open_function)(uintptr_t)fence((void *)(uintptr_t)open_elsewhere))(name, mode);
 }
 
-int dlclose(void *handle) {
-  return ((int (*)(void *))(uintptr_t)fence((void *)(uintptr_t)close_elsewhere))(handle);
-}
+int dlclose(void *handle) { return ((int (*)(void *))(uintptr_t)fence((void *)(uintptr_t)close_elsewhere))(handle); }
 
 char *dlerror(void) { return ((char *(*)(void))(uintptr_t)fence((void *)(uintptr_t)error_elsewhere))(); }
 

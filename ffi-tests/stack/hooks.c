@@ -27,13 +27,37 @@ static void *interposer, *driver;
 /* ---- The driver ---------------------------------------------------------------------------------------------- */
 
 /* Hooks whose function of the driver is the simulation's. */
-static const char *const simulated[] = {
-    "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2", "cuMemGetAddressRange_v2",
-    "cuPointerGetAttribute", "cuPointerGetAttributes", "cuIpcGetMemHandle", "cuMemAllocPitch_v2", "cuMemAllocManaged",
-    "cuMemCreate", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync", "cuMemFreeAsync_ptsz", "cuMemHostAlloc",
-    "cuMemAllocHost_v2", "cuMemFreeHost", "cuCtxSynchronize", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
-    "cuStreamDestroy_v2", "cuCtxEnablePeerAccess", "cuMemSetAccess", "cuMemRetainAllocationHandle", "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2", "cuCtxCreate_v2", "cuCtxDestroy_v2"};
+static const char *const simulated[] = {"cuGetProcAddress",
+                                        "cuGetProcAddress_v2",
+                                        "cuMemAlloc_v2",
+                                        "cuMemFree_v2",
+                                        "cuMemGetInfo_v2",
+                                        "cuMemGetAddressRange_v2",
+                                        "cuPointerGetAttribute",
+                                        "cuPointerGetAttributes",
+                                        "cuIpcGetMemHandle",
+                                        "cuMemAllocPitch_v2",
+                                        "cuMemAllocManaged",
+                                        "cuMemCreate",
+                                        "cuMemAllocAsync",
+                                        "cuMemAllocAsync_ptsz",
+                                        "cuMemFreeAsync",
+                                        "cuMemFreeAsync_ptsz",
+                                        "cuMemHostAlloc",
+                                        "cuMemAllocHost_v2",
+                                        "cuMemFreeHost",
+                                        "cuCtxSynchronize",
+                                        "cuStreamBeginCapture_v2",
+                                        "cuStreamEndCapture",
+                                        "cuStreamDestroy_v2",
+                                        "cuCtxEnablePeerAccess",
+                                        "cuMemSetAccess",
+                                        "cuMemRetainAllocationHandle",
+                                        "cuDevicePrimaryCtxRetain",
+                                        "cuDevicePrimaryCtxRelease_v2",
+                                        "cuDevicePrimaryCtxReset_v2",
+                                        "cuCtxCreate_v2",
+                                        "cuCtxDestroy_v2"};
 
 static int is_of(const char *symbol, const char *name) {
   const size_t length = strlen(name);
@@ -100,9 +124,7 @@ static void begin(void) {
   driver = dlopen("libcuda.so.1", RTLD_NOW);
   CHECK(driver != NULL);
   CHECK(DRIVER("cuInit", (unsigned))(0) == 0);
-  for (at = 0; at < 2; at++) {
-    CHECK(DRIVER("cuDevicePrimaryCtxRetain", (word *, int))(&contexts[at], at) == 0);
-  }
+  for (at = 0; at < 2; at++) { CHECK(DRIVER("cuDevicePrimaryCtxRetain", (word *, int))(&contexts[at], at) == 0); }
   CHECK(DRIVER("cuCtxSetCurrent", (word))(contexts[0]) == 0);
   for (at = 0; at < 3; at++) CHECK(DRIVER("cuStreamCreate", (word *, unsigned))(&streams[at], 1) == 0);
 }
@@ -180,7 +202,11 @@ static void device_memory(void) {
 
 static void other_memory_kinds(void) {
   word address = 0, pitch = 0, host = 0;
-  struct { int type, handles, location, device; void *security; char rest[8]; } kind = {1, 0, 1, 0, NULL, {0}};
+  struct {
+    int type, handles, location, device;
+    void *security;
+    char rest[8];
+  } kind = {1, 0, 1, 0, NULL, {0}};
   int at;
   for (at = 0; at < 2; at++) {
     const word bytes = at == 0 ? 3 * MIB : 900 * MIB;
@@ -234,7 +260,9 @@ static void in_captures(void) {
 
 /* Another device's context, and one that the program has created. */
 static void with_others(void) {
-  struct { int type, device, flags; } access_of_other = {1, 1, 3};
+  struct {
+    int type, device, flags;
+  } access_of_other = {1, 1, 3};
   word address = 0, handle = 0;
   int at;
   CHECK(DRIVER("cuCtxSetCurrent", (word))(contexts[1]) == 0);

@@ -182,6 +182,7 @@ int main(int argc, char **argv) {
       if (!fits) wrong++;
     }
   }
-  if (wrong != 0) fprintf(stderr, "%d hooks need more than %d bytes of stack, or were not measured\n", wrong, MOST_BYTES);
+  if (wrong != 0)
+    fprintf(stderr, "%d hooks need more than %d bytes of stack, or were not measured\n", wrong, MOST_BYTES);
   return wrong != 0;
 }

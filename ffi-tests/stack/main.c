@@ -103,10 +103,26 @@ static const struct pool_kind kinds[] = {
     {"host", BFC_BACKEND_HOST, HOST_ORDINAL, 0, 0, 0, 0, {0}, 0, 0},
     {"host, log callback", BFC_BACKEND_HOST, HOST_ORDINAL, 0, 0, 0, 1, {LOG, REPORT}, 0, 0},
     {"host, log", BFC_BACKEND_HOST, HOST_ORDINAL, 0, 0, 0, 0, {LOG, REPORT}, 0, 0},
-    {"host, environment", BFC_BACKEND_AUTO, HOST_ORDINAL, 0, 0, 0, 0,
-     {"BFC_FRAGMENTATION_FRACTION=" LONG_FRACTION, "BFC_BACKEND=host", LOG}, 0, 0},
-    {"host, malformed environment", BFC_BACKEND_AUTO, HOST_ORDINAL, 0, 0, 0, 0,
-     {"BFC_FRAGMENTATION_FRACTION=" LONG_FRACTION "x", "BFC_BACKEND=host", LOG}, 0, 0},
+    {"host, environment",
+     BFC_BACKEND_AUTO,
+     HOST_ORDINAL,
+     0,
+     0,
+     0,
+     0,
+     {"BFC_FRAGMENTATION_FRACTION=" LONG_FRACTION, "BFC_BACKEND=host", LOG},
+     0,
+     0},
+    {"host, malformed environment",
+     BFC_BACKEND_AUTO,
+     HOST_ORDINAL,
+     0,
+     0,
+     0,
+     0,
+     {"BFC_FRAGMENTATION_FRACTION=" LONG_FRACTION "x", "BFC_BACKEND=host", LOG},
+     0,
+     0},
     {"no driver", BFC_BACKEND_CUDA, DRIVER_ORDINAL, 0, 0, 0, 0, {LOG}, 1, 0},
     {"host, guard", BFC_BACKEND_HOST, HOST_ORDINAL, 0, 0, 0, 0, {GUARD, LOG}, 0, 0},
     {"host, many threads", BFC_BACKEND_HOST, HOST_ORDINAL, 0, 0, 0, 0, {LOG}, 0, 40},
@@ -197,6 +213,7 @@ int main(int argc, char **argv) {
     snprintf(scenario, sizeof(scenario), "smallest stack: %s", kinds[at].name);
     if (wrong == 0) run(scenario, PTHREAD_STACK_MIN, &kinds[at], work);
   }
-  if (wrong != 0) fprintf(stderr, "%d functions need more than %d bytes of stack, or were not measured\n", wrong, MOST_BYTES);
+  if (wrong != 0)
+    fprintf(stderr, "%d functions need more than %d bytes of stack, or were not measured\n", wrong, MOST_BYTES);
   return wrong != 0;
 }

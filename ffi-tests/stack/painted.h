@@ -41,13 +41,13 @@ void paint(void);
 void note_depth(const char *call);
 
 /* The value of a call whose depth is measured. */
-#define DEEP(call)                             \
-  __extension__({                              \
-    __typeof__(call) deep_result_;             \
-    paint();                                   \
-    deep_result_ = (call);                     \
-    note_depth(#call);                         \
-    deep_result_;                              \
+#define DEEP(call)                 \
+  __extension__({                  \
+    __typeof__(call) deep_result_; \
+    paint();                       \
+    deep_result_ = (call);         \
+    note_depth(#call);             \
+    deep_result_;                  \
   })
 /* The same for one that returns nothing. */
 #define DEEP_VOID(call) (paint(), (call), note_depth(#call))

@@ -155,8 +155,16 @@ static void pairs(const char *way, const char *backend, int count) {
 /* ---- Driver calls, by name ---- */
 
 static const char *const NAMES[] = {
-    "cuCtxGetCurrent",     "cuCtxGetId",     "cuStreamIsCapturing", "cuStreamGetCtx",     "cuEventCreate",
-    "cuEventRecord",       "cuEventQuery",   "cuStreamWaitEvent",   "cuEventSynchronize", "cuCtxSynchronize",
+    "cuCtxGetCurrent",
+    "cuCtxGetId",
+    "cuStreamIsCapturing",
+    "cuStreamGetCtx",
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuStreamWaitEvent",
+    "cuEventSynchronize",
+    "cuCtxSynchronize",
     "cuThreadExchangeStreamCaptureMode",
 };
 enum { NAMED = sizeof NAMES / sizeof *NAMES };
@@ -180,8 +188,8 @@ static void add(Count *sum, Count since) {
 /* What a number of operations called. */
 static void print(const char *name, const char *each, uint64_t operations, const Count *sum) {
   uint64_t others = sum->all;
-  printf("{\"name\": \"%s\", \"each\": \"%s\", \"operations\": %" PRIu64 ", \"calls\": %" PRIu64 ", \"of\": {", name, each,
-         operations, sum->all);
+  printf("{\"name\": \"%s\", \"each\": \"%s\", \"operations\": %" PRIu64 ", \"calls\": %" PRIu64 ", \"of\": {", name,
+         each, operations, sum->all);
   for (int k = 0; k < NAMED; k++) {
     others -= sum->of[k];
     printf("\"%s\": %" PRIu64 ", ", NAMES[k], sum->of[k]);

@@ -16,7 +16,7 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-double Best(Better better, const std::vector<double>& values) {
+double Best(Better better, const std::vector<double> &values) {
   return better == Better::kLower ? *std::min_element(values.begin(), values.end())
                                   : *std::max_element(values.begin(), values.end());
 }
@@ -28,7 +28,7 @@ std::string Json(double value) {
   std::snprintf(text, sizeof text, "%.6g", value);
   return text;
 }
-std::string Json(const std::string& text) {
+std::string Json(const std::string &text) {
   std::string quoted = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') quoted += '\\';
@@ -37,7 +37,7 @@ std::string Json(const std::string& text) {
   return quoted + "\"";
 }
 
-[[noreturn]] void Usage(const char* problem) {
+[[noreturn]] void Usage(const char *problem) {
   std::fprintf(stderr,
                "bench: %s\n"
                "usage: bench [--json FILE] [--rounds N] [--quick] [--only SECTION]... [TRACE]...\n"
@@ -47,7 +47,7 @@ std::string Json(const std::string& text) {
   std::exit(2);
 }
 
-BenchOptions Parse(int argc, char** argv) {
+BenchOptions Parse(int argc, char **argv) {
   BenchOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -73,12 +73,12 @@ BenchOptions Parse(int argc, char** argv) {
 
 }  // namespace
 
-bool BenchOptions::Wants(const std::string& section) const {
+bool BenchOptions::Wants(const std::string &section) const {
   return only.empty() || std::find(only.begin(), only.end(), section) != only.end();
 }
 
-Figure Interleave(int rounds, Better better, const std::function<double()>& libbfc,
-                  const std::function<double()>& tensorflow) {
+Figure Interleave(int rounds, Better better, const std::function<double()> &libbfc,
+                  const std::function<double()> &tensorflow) {
   std::vector<double> ours, theirs;
   for (int round = 0; round < rounds; ++round) {
     ours.push_back(libbfc());
@@ -87,8 +87,7 @@ Figure Interleave(int rounds, Better better, const std::function<double()>& libb
   return Compare(better, ours, theirs);
 }
 
-Figure Compare(Better better, const std::vector<double>& libbfc,
-               const std::vector<double>& tensorflow) {
+Figure Compare(Better better, const std::vector<double> &libbfc, const std::vector<double> &tensorflow) {
   Figure figure;
   figure.libbfc = Best(better, libbfc);
   figure.libbfc_median = Median(libbfc);
@@ -98,21 +97,19 @@ Figure Compare(Better better, const std::vector<double>& libbfc,
   figure.tensorflow_median = Median(tensorflow);
   figure.ratio = figure.libbfc / figure.tensorflow;
   std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(libbfc.size(), tensorflow.size()); ++i)
-    ratios.push_back(libbfc[i] / tensorflow[i]);
+  for (size_t i = 0; i < std::min(libbfc.size(), tensorflow.size()); ++i) ratios.push_back(libbfc[i] / tensorflow[i]);
   figure.ratio_median = Median(ratios);
   return figure;
 }
 
-void Report::Section(const std::string& section, const std::string& title, const std::string& other) {
+void Report::Section(const std::string &section, const std::string &title, const std::string &other) {
   section_ = section;
   other_ = other;
-  std::printf("\n%s\n  %-34s %-12s %12s %12s %8s %10s\n", title.c_str(), "", "", "libbfc", other.c_str(),
-              "ratio", "median");
+  std::printf("\n%s\n  %-34s %-12s %12s %12s %8s %10s\n", title.c_str(), "", "", "libbfc", other.c_str(), "ratio",
+              "median");
 }
 
-void Report::Add(const std::string& name, const std::string& unit, Better better,
-                 const Figure& figure) {
+void Report::Add(const std::string &name, const std::string &unit, Better better, const Figure &figure) {
   rows_.push_back({section_, other_, name, unit, better, figure});
   std::printf("  %-34s %-12s %12.4g", name.c_str(), unit.c_str(), figure.libbfc);
   if (figure.has_tensorflow) {
@@ -122,27 +119,27 @@ void Report::Add(const std::string& name, const std::string& unit, Better better
   std::fflush(stdout);
 }
 
-void Report::Summary(const std::string& name, double value) {
+void Report::Summary(const std::string &name, double value) {
   summary_.emplace_back(name, value);
   std::printf("  %-47s %12.4g\n", name.c_str(), value);
 }
 
-void Report::Fail(const std::string& what) {
+void Report::Fail(const std::string &what) {
   failed_ = true;
   std::printf("  FAILED: %s\n", what.c_str());
 }
 
-void Report::WriteJson(const BenchOptions& options) const {
-  std::FILE* file = std::fopen(options.json.c_str(), "w");
+void Report::WriteJson(const BenchOptions &options) const {
+  std::FILE *file = std::fopen(options.json.c_str(), "w");
   if (file == nullptr) {
     std::perror(options.json.c_str());
     std::exit(2);
   }
-  std::fprintf(file, "{\n  \"libbfc_version\": %s,\n  \"rounds\": %d,\n  \"results\": [",
-               Json(bfc_version()).c_str(), options.rounds);
-  const char* separator = "\n";
-  for (const Row& row : rows_) {
-    const Figure& f = row.figure;
+  std::fprintf(file, "{\n  \"libbfc_version\": %s,\n  \"rounds\": %d,\n  \"results\": [", Json(bfc_version()).c_str(),
+               options.rounds);
+  const char *separator = "\n";
+  for (const Row &row : rows_) {
+    const Figure &f = row.figure;
     std::fprintf(file,
                  "%s    {\"section\": %s, \"name\": %s, \"unit\": %s, \"better\": \"%s\", \"libbfc\": "
                  "%s, \"libbfc_median\": %s",
@@ -150,19 +147,17 @@ void Report::WriteJson(const BenchOptions& options) const {
                  row.better == Better::kLower ? "lower" : "higher", Json(f.libbfc).c_str(),
                  Json(f.libbfc_median).c_str());
     if (f.has_tensorflow) {
-      std::fprintf(
-          file, ", \"%s\": %s, \"%s_median\": %s, \"ratio\": %s, \"ratio_median\": %s", row.other.c_str(),
-          Json(f.tensorflow).c_str(), row.other.c_str(), Json(f.tensorflow_median).c_str(), Json(f.ratio).c_str(),
-          Json(f.ratio_median).c_str());
+      std::fprintf(file, ", \"%s\": %s, \"%s_median\": %s, \"ratio\": %s, \"ratio_median\": %s", row.other.c_str(),
+                   Json(f.tensorflow).c_str(), row.other.c_str(), Json(f.tensorflow_median).c_str(),
+                   Json(f.ratio).c_str(), Json(f.ratio_median).c_str());
     }
     std::fprintf(file, "}");
     separator = ",\n";
   }
   std::fprintf(file, "\n  ],\n  \"summary\": {");
   separator = "\n";
-  for (const auto& entry : summary_) {
-    std::fprintf(file, "%s    %s: %s", separator, Json(entry.first).c_str(),
-                 Json(entry.second).c_str());
+  for (const auto &entry : summary_) {
+    std::fprintf(file, "%s    %s: %s", separator, Json(entry.first).c_str(), Json(entry.second).c_str());
     separator = ",\n";
   }
   std::fprintf(file, "\n  }\n}\n");
@@ -172,14 +167,13 @@ void Report::WriteJson(const BenchOptions& options) const {
   }
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
 #ifndef BFC_WITHOUT_TENSORFLOW
   QuietTensorFlow(argv);
 #endif
   DropBfcEnvironment();
   const BenchOptions options = Parse(argc, argv);
-  std::printf("libbfc %s; best of %d interleaved rounds; ratio = libbfc / tensorflow\n", bfc_version(),
-              options.rounds);
+  std::printf("libbfc %s; best of %d interleaved rounds; ratio = libbfc / tensorflow\n", bfc_version(), options.rounds);
   Report report;
   // These two fork, and so come before any thread and any pool.
   if (options.Wants("first_allocation")) BenchFirstAllocation(options, report);

@@ -18,7 +18,7 @@ constexpr size_t kChunks = 1000000;
 
 double ResidentBytes() {
   long total = 0, resident = 0;
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  std::FILE *file = std::fopen("/proc/self/statm", "r");
   if (file == nullptr || std::fscanf(file, "%ld %ld", &total, &resident) != 2) {
     std::perror("/proc/self/statm");
     std::exit(2);
@@ -62,7 +62,7 @@ Sample LibbfcFirst() {
   bfc_options_t options = BFC_OPTIONS_INIT;
   options.backend = BFC_BACKEND_HOST;
   options.memory_limit = kPoolBytes;
-  void* ptr = nullptr;
+  void *ptr = nullptr;
   const bfc_status_t created = bfc_create(256, &options);
   const bfc_status_t allocated = created == BFC_OK ? bfc_alloc(256, 1 << 20, &ptr) : created;
   sample.milliseconds = (NowNs() - begin) / 1e6;
@@ -96,7 +96,7 @@ Sample TensorFlowFirst() {
 
 // Pool and a million live chunks of 256 to 4096 bytes.
 template <class Allocator>
-Sample LiveChunks(const std::function<double(const Allocator&)>& metadata) {
+Sample LiveChunks(const std::function<double(const Allocator &)> &metadata) {
   Rng rng(1);
   std::vector<uint32_t> sizes;
   uint64_t bytes = 0;
@@ -116,9 +116,8 @@ Sample LiveChunks(const std::function<double(const Allocator&)>& metadata) {
 
 }  // namespace
 
-void BenchFirstAllocation(const BenchOptions& options, Report& report) {
-  report.Section("first_allocation",
-                 "Creation and first allocation of an 80 GiB pool (libbfc: BFC_BACKEND_HOST)");
+void BenchFirstAllocation(const BenchOptions &options, Report &report) {
+  report.Section("first_allocation", "Creation and first allocation of an 80 GiB pool (libbfc: BFC_BACKEND_HOST)");
   std::vector<double> our_ms, our_mib, our_metadata, their_ms, their_mib;
   // Each of TensorFlow's takes seconds and gigabytes.
   for (int round = 0; round < (options.rounds + 1) / 2; ++round) {
@@ -135,17 +134,15 @@ void BenchFirstAllocation(const BenchOptions& options, Report& report) {
 #endif
   }
   report.Add("wall time", "ms", Better::kLower, Compare(Better::kLower, our_ms, their_ms));
-  report.Add("growth of resident memory", "MiB", Better::kLower,
-             Compare(Better::kLower, our_mib, their_mib));
+  report.Add("growth of resident memory", "MiB", Better::kLower, Compare(Better::kLower, our_mib, their_mib));
   report.Add("metadata_bytes", "MiB", Better::kLower, Compare(Better::kLower, our_metadata, {}));
 }
 
-void BenchHostMemory(const BenchOptions&, Report& report) {
-  report.Section("host_memory",
-                 "A pool with 1e6 live chunks of 256 to 4096 bytes, host memory for each");
+void BenchHostMemory(const BenchOptions &, Report &report) {
+  report.Section("host_memory", "A pool with 1e6 live chunks of 256 to 4096 bytes, host memory for each");
   const Sample ours = InChild([] {
     return LiveChunks<BenchLibbfc>(
-        [](const BenchLibbfc& libbfc) { return static_cast<double>(libbfc.MetadataBytes()); });
+        [](const BenchLibbfc &libbfc) { return static_cast<double>(libbfc.MetadataBytes()); });
   });
   if (!ours.good) return report.Fail("libbfc's chunks");
   std::vector<double> theirs;

@@ -42,16 +42,16 @@ struct Plan {
 template <class Allocator>
 class Steady {
  public:
-  Steady(const Plan& plan, Allocator& allocator) : plan_(plan), allocator_(allocator) {
+  Steady(const Plan &plan, Allocator &allocator) : plan_(plan), allocator_(allocator) {
     for (uint32_t bytes : plan.first) live_.push_back(allocator.Alloc(bytes));
   }
   ~Steady() {
-    for (void* ptr : live_) allocator_.Free(ptr);
+    for (void *ptr : live_) allocator_.Free(ptr);
   }
 
   void Run(uint64_t pairs) {
     for (uint64_t i = 0; i < pairs; ++i) {
-      const Pair& pair = plan_.pairs[next_];
+      const Pair &pair = plan_.pairs[next_];
       next_ = next_ + 1 == plan_.pairs.size() ? 0 : next_ + 1;
       allocator_.Free(live_[pair.victim]);
       live_[pair.victim] = allocator_.Alloc(pair.bytes);
@@ -65,21 +65,20 @@ class Steady {
   bool AnyFailed() const { return std::find(live_.begin(), live_.end(), nullptr) != live_.end(); }
 
  private:
-  const Plan& plan_;
-  Allocator& allocator_;
-  std::vector<void*> live_;
+  const Plan &plan_;
+  Allocator &allocator_;
+  std::vector<void *> live_;
   size_t next_ = 0;
 };
 
 // Until the free chunks are as many and as mixed as they will stay.
 template <class Allocator>
-double WarmUp(Steady<Allocator>& steady, uint32_t live) {
+double WarmUp(Steady<Allocator> &steady, uint32_t live) {
   steady.Run(std::max<uint64_t>(4 * uint64_t{live}, 20000));
   return steady.TimedNs(20000);
 }
 
-void RandomSizes(const BenchOptions& options, Report& report, uint32_t live,
-                 Distribution distribution) {
+void RandomSizes(const BenchOptions &options, Report &report, uint32_t live, Distribution distribution) {
   const Plan plan(live, distribution, live);
   BenchLibbfc libbfc(plan.Limit());
   Steady<BenchLibbfc> ours(plan, libbfc);
@@ -95,11 +94,9 @@ void RandomSizes(const BenchOptions& options, Report& report, uint32_t live,
 #ifndef BFC_WITHOUT_TENSORFLOW
   run_theirs = [&] { return theirs.TimedNs(pairs); };
 #endif
-  const Figure figure =
-      Interleave(options.rounds, Better::kLower, [&] { return ours.TimedNs(pairs); }, run_theirs);
-  report.Add(
-      std::to_string(live) + (distribution == Distribution::kUniform ? " live" : " live, log-uniform"),
-      "ns/pair", Better::kLower, figure);
+  const Figure figure = Interleave(options.rounds, Better::kLower, [&] { return ours.TimedNs(pairs); }, run_theirs);
+  report.Add(std::to_string(live) + (distribution == Distribution::kUniform ? " live" : " live, log-uniform"),
+             "ns/pair", Better::kLower, figure);
   if (ours.AnyFailed()) report.Fail("requests failed on libbfc");
 #ifndef BFC_WITHOUT_TENSORFLOW
   if (theirs.AnyFailed()) report.Fail("requests failed on tensorflow");
@@ -107,7 +104,7 @@ void RandomSizes(const BenchOptions& options, Report& report, uint32_t live,
 }
 
 template <class Allocator>
-double SameSizeNs(Allocator& allocator, size_t bytes, double least_ms) {
+double SameSizeNs(Allocator &allocator, size_t bytes, double least_ms) {
   uint64_t pairs = 0;
   double spent = 0;
   while (spent < least_ms * 1e6) {
@@ -122,7 +119,7 @@ double SameSizeNs(Allocator& allocator, size_t bytes, double least_ms) {
 // Pairs a second of all threads together. Every thread keeps chunks of its own and draws from a plan
 // of its own; nothing but the allocator is shared.
 template <class Allocator>
-double PairsPerSecond(Allocator& allocator, const std::vector<Plan>& plans, double milliseconds) {
+double PairsPerSecond(Allocator &allocator, const std::vector<Plan> &plans, double milliseconds) {
   struct alignas(128) Count {
     uint64_t pairs = 0;
   };
@@ -160,15 +157,14 @@ double PairsPerSecond(Allocator& allocator, const std::vector<Plan>& plans, doub
 
 }  // namespace
 
-void BenchRandomSizes(const BenchOptions& options, Report& report) {
+void BenchRandomSizes(const BenchOptions &options, Report &report) {
   report.Section("random_sizes", "Free one at random, allocate a random size up to 1 MiB");
   for (Distribution distribution : {Distribution::kUniform, Distribution::kLogUniform}) {
-    for (uint32_t live : {100u, 1000u, 10000u, 100000u})
-      RandomSizes(options, report, live, distribution);
+    for (uint32_t live : {100u, 1000u, 10000u, 100000u}) RandomSizes(options, report, live, distribution);
   }
 }
 
-void BenchSameSize(const BenchOptions& options, Report& report) {
+void BenchSameSize(const BenchOptions &options, Report &report) {
   report.Section("same_size", "Allocate and free one size");
   BenchLibbfc libbfc(1 << 30);
 #ifndef BFC_WITHOUT_TENSORFLOW
@@ -179,14 +175,14 @@ void BenchSameSize(const BenchOptions& options, Report& report) {
 #ifndef BFC_WITHOUT_TENSORFLOW
     theirs = [&] { return SameSizeNs(tensorflow, bytes, options.measure_ms); };
 #endif
-    report.Add(std::to_string(bytes) + " bytes", "ns/pair", Better::kLower,
-               Interleave(
-                   options.rounds, Better::kLower,
-                   [&] { return SameSizeNs(libbfc, bytes, options.measure_ms); }, theirs));
+    report.Add(
+        std::to_string(bytes) + " bytes", "ns/pair", Better::kLower,
+        Interleave(
+            options.rounds, Better::kLower, [&] { return SameSizeNs(libbfc, bytes, options.measure_ms); }, theirs));
   }
 }
 
-void BenchThreads(const BenchOptions& options, Report& report) {
+void BenchThreads(const BenchOptions &options, Report &report) {
   report.Section("threads", "Threads on one device, 64 live chunks each, random sizes up to 1 MiB (" +
                                 std::to_string(std::thread::hardware_concurrency()) + " cores)");
   for (size_t threads : {1, 2, 4, 8}) {
@@ -203,10 +199,9 @@ void BenchThreads(const BenchOptions& options, Report& report) {
     BenchTensorFlow tensorflow(limit);
     theirs = [&] { return PairsPerSecond(tensorflow, plans, milliseconds); };
 #endif
-    report.Add(std::to_string(threads) + (threads == 1 ? " thread" : " threads"), "pairs/s",
-               Better::kHigher,
-               Interleave(
-                   options.rounds, Better::kHigher,
-                   [&] { return PairsPerSecond(libbfc, plans, milliseconds); }, theirs));
+    report.Add(
+        std::to_string(threads) + (threads == 1 ? " thread" : " threads"), "pairs/s", Better::kHigher,
+        Interleave(
+            options.rounds, Better::kHigher, [&] { return PairsPerSecond(libbfc, plans, milliseconds); }, theirs));
   }
 }

@@ -26,8 +26,8 @@ struct Trace {
 
 // Each chunk is freed on the stream of its allocation: the one the program used or, if `dealt` is not 0, the next one
 // of so many in turn. Everything still live at the end is freed there: then the trace can run again and again.
-bool Parse(const std::string& path, Trace* trace, uint32_t dealt = 0) {
-  std::FILE* file = std::fopen(path.c_str(), "r");
+bool Parse(const std::string &path, Trace *trace, uint32_t dealt = 0) {
+  std::FILE *file = std::fopen(path.c_str(), "r");
   if (file == nullptr) return false;
   const size_t slash = path.find_last_of('/');
   trace->name = path.substr(slash == std::string::npos ? 0 : slash + 1);
@@ -43,7 +43,7 @@ bool Parse(const std::string& path, Trace* trace, uint32_t dealt = 0) {
   uint64_t now = 0;
   uint32_t allocations = 0;
   bool good = true;
-  const auto release = [&](const Live& chunk) {
+  const auto release = [&](const Live &chunk) {
     trace->ops.push_back({0, chunk.slot, chunk.stream});
     spare.push_back(chunk.slot);
     now -= chunk.bytes;
@@ -70,34 +70,34 @@ bool Parse(const std::string& path, Trace* trace, uint32_t dealt = 0) {
     }
   }
   std::fclose(file);
-  for (const auto& entry : live) release(entry.second);
+  for (const auto &entry : live) release(entry.second);
   return good && !trace->ops.empty();
 }
 
 template <class Allocator>
-void* Take(Allocator& allocator, const Op& op) {
+void *Take(Allocator &allocator, const Op &op) {
   return allocator.Alloc(op.bytes);
 }
 template <class Allocator>
-void GiveBack(Allocator& allocator, void* ptr, const Op&) {
+void GiveBack(Allocator &allocator, void *ptr, const Op &) {
   allocator.Free(ptr);
 }
 template <unsigned kEvery, bool kAlone>
-void* Take(BenchStreams<kEvery, kAlone>& allocator, const Op& op) {
+void *Take(BenchStreams<kEvery, kAlone> &allocator, const Op &op) {
   return allocator.Alloc(op.bytes, op.stream);
 }
 template <unsigned kEvery, bool kAlone>
-void GiveBack(BenchStreams<kEvery, kAlone>& allocator, void* ptr, const Op& op) {
+void GiveBack(BenchStreams<kEvery, kAlone> &allocator, void *ptr, const Op &op) {
   allocator.Free(ptr, op.stream);
 }
 
 template <class Allocator>
 class Player {
  public:
-  Player(const Trace& trace, uint64_t limit) : trace_(trace), allocator_(limit), live_(trace.slots) {}
+  Player(const Trace &trace, uint64_t limit) : trace_(trace), allocator_(limit), live_(trace.slots) {}
 
   void Play() {
-    for (const Op& op : trace_.ops) {
+    for (const Op &op : trace_.ops) {
       if (op.bytes != 0) {
         live_[op.slot] = Take(allocator_, op);
       } else {
@@ -107,9 +107,9 @@ class Player {
   }
 
   // FNV-1a over the returned addresses, as in golden.tsv: shows that both do the same work.
-  uint64_t PlayAndHash(uint64_t* failed) {
+  uint64_t PlayAndHash(uint64_t *failed) {
     uint64_t hash = 1469598103934665603u;
-    for (const Op& op : trace_.ops) {
+    for (const Op &op : trace_.ops) {
       if (op.bytes == 0) {
         GiveBack(allocator_, live_[op.slot], op);
         continue;
@@ -123,9 +123,9 @@ class Player {
   }
 
  private:
-  const Trace& trace_;
+  const Trace &trace_;
   Allocator allocator_;
-  std::vector<void*> live_;
+  std::vector<void *> live_;
 };
 
 // ns per op: of the first pass over a fresh allocator, and of as many more as fill the time.
@@ -134,7 +134,7 @@ struct Cost {
 };
 
 template <class Allocator>
-void Measure(const Trace& trace, uint64_t limit, double least_ms, Cost* cost) {
+void Measure(const Trace &trace, uint64_t limit, double least_ms, Cost *cost) {
   Player<Allocator> player(trace, limit);
   const double ops = static_cast<double>(trace.ops.size());
   const double begin = NowNs();
@@ -156,15 +156,14 @@ void Measure(const Trace& trace, uint64_t limit, double least_ms, Cost* cost) {
 }
 
 template <class Allocator>
-uint64_t Hash(const Trace& trace, uint64_t limit, const char* side, Report& report) {
+uint64_t Hash(const Trace &trace, uint64_t limit, const char *side, Report &report) {
   uint64_t failed = 0;
   const uint64_t hash = Player<Allocator>(trace, limit).PlayAndHash(&failed);
-  if (failed != 0)
-    report.Fail(trace.name + ": " + std::to_string(failed) + " requests failed on " + side);
+  if (failed != 0) report.Fail(trace.name + ": " + std::to_string(failed) + " requests failed on " + side);
   return hash;
 }
 
-double GeometricMean(const std::vector<double>& values) {
+double GeometricMean(const std::vector<double> &values) {
   double sum = 0;
   for (double value : values) sum += std::log(value);
   return std::exp(sum / static_cast<double>(values.size()));
@@ -172,11 +171,11 @@ double GeometricMean(const std::vector<double>& values) {
 
 }  // namespace
 
-void BenchTraces(const BenchOptions& options, Report& report) {
+void BenchTraces(const BenchOptions &options, Report &report) {
   report.Section("traces", "Recorded traces, one fixed region of 1.25 times the peak");
   std::vector<double> ours, theirs, ratios;
   std::string worst;
-  for (const std::string& path : options.traces) {
+  for (const std::string &path : options.traces) {
     Trace trace;
     if (!Parse(path, &trace)) {
       report.Fail(path + ": not a trace, or unreadable (it must be uncompressed)");
@@ -220,8 +219,8 @@ namespace {
 
 // The pair with streams against the plain one, interleaved.
 template <class Streams>
-double AgainstPlain(const BenchOptions& options, Report& report, const Trace& trace, uint64_t limit,
-                    const std::string& name) {
+double AgainstPlain(const BenchOptions &options, Report &report, const Trace &trace, uint64_t limit,
+                    const std::string &name) {
   Hash<Streams>(trace, limit, name.c_str(), report);
   Cost streams, plain;
   for (int round = 0; round < options.rounds; ++round) {
@@ -240,10 +239,10 @@ double AgainstPlain(const BenchOptions& options, Report& report, const Trace& tr
 // to one of the four after every 64 calls, and counts. Without any synchronisation each stream lives on what it freed
 // itself. A request's chunks lie side by side as its stream made them; the hardest case is the one in which every
 // neighbour is another stream's: the same requests dealt out to four streams in turn.
-void BenchStreamOrder(const BenchOptions& options, Report& report) {
+void BenchStreamOrder(const BenchOptions &options, Report &report) {
   report.Section("streams", "bfc_alloc_async and bfc_free_async against the plain pair", "plain");
   std::vector<double> ratios;
-  for (const std::string& path : options.traces) {
+  for (const std::string &path : options.traces) {
     Trace one, four, dealt;
     if (!Parse(path, &one, 1) || !Parse(path, &four) || !Parse(path, &dealt, 4)) {
       report.Fail(path + ": not a trace, or unreadable (it must be uncompressed)");

@@ -10,7 +10,7 @@ using Calls = std::vector<FakeMemory::Call>;
 
 // The same requests in the same order with the same results, and the same memory given back. In
 // which order and in how many pieces that was is nobody's business.
-bool EqualCalls(const Calls& a, const Calls& b);
+bool EqualCalls(const Calls &a, const Calls &b);
 
 // In words; of a long series of shrinking requests only both ends.
-std::string ShowCalls(const Calls& calls);
+std::string ShowCalls(const Calls &calls);

@@ -17,22 +17,21 @@ enum class Deviation : int {
 };
 
 struct DeviationText {
-  const char* column;  // heads a column of the table
-  const char* name;
+  const char *column;  // heads a column of the table
+  const char *name;
 };
 
 inline DeviationText TextOf(Deviation deviation) {
-  static constexpr DeviationText kTexts[] = {
-      {"to the end", "none: ran to its end"},
-      {"dev 2", "deviation 2: pool above the limit"},
-      {"dev 5 split", "deviation 5: stamped split"},
-      {"dev 5 twice", "deviation 5: forced merge with a chunk queued twice"},
-      {"dev 5 forced", "deviation 5: forced merge"},
-      {"dev 5 unsafe", "deviation 5: collection of unsafe chunks"},
-      {"dev 11", "deviation 11: shrink progress"},
-      {"dev 12", "deviation 12: safe chunks merge completely"},
-      {"dev 13", "deviation 13: a region of exactly the request's size"},
-      {"hint wraps", "TensorFlow's region hint would wrap to 0"}};
+  static constexpr DeviationText kTexts[] = {{"to the end", "none: ran to its end"},
+                                             {"dev 2", "deviation 2: pool above the limit"},
+                                             {"dev 5 split", "deviation 5: stamped split"},
+                                             {"dev 5 twice", "deviation 5: forced merge with a chunk queued twice"},
+                                             {"dev 5 forced", "deviation 5: forced merge"},
+                                             {"dev 5 unsafe", "deviation 5: collection of unsafe chunks"},
+                                             {"dev 11", "deviation 11: shrink progress"},
+                                             {"dev 12", "deviation 12: safe chunks merge completely"},
+                                             {"dev 13", "deviation 13: a region of exactly the request's size"},
+                                             {"hint wraps", "TensorFlow's region hint would wrap to 0"}};
   static_assert(sizeof kTexts / sizeof *kTexts == static_cast<unsigned>(Deviation::kCount), "one each");
   return kTexts[static_cast<int>(deviation)];
 }

@@ -40,15 +40,13 @@ class FakeMemory {
     uint64_t bytes;    // asked for, or given back
   };
 
-  explicit FakeMemory(const FakeMemoryOptions& options)
-      : options_(options), up_(options.base), down_(options.base) {}
+  explicit FakeMemory(const FakeMemoryOptions &options) : options_(options), up_(options.base), down_(options.base) {}
 
-  void* Alloc(size_t bytes, size_t* received) {
+  void *Alloc(size_t bytes, size_t *received) {
     ++calls_;
     // TensorFlow 2.21 asks for the same size for ever once rounding eats the shrinkage (deviation
     // 11). Only saying yes gets it out of that loop; whoever drives us must look at `stuck()`.
-    if (!log_.empty() && log_.back().is_alloc && log_.back().address == 0 &&
-        log_.back().bytes == bytes) {
+    if (!log_.empty() && log_.back().is_alloc && log_.back().address == 0 && log_.back().bytes == bytes) {
       stuck_ = true;
     }
     const uint64_t size = (bytes + options_.granule - 1) / options_.granule * options_.granule;
@@ -63,11 +61,11 @@ class FakeMemory {
     ++successes_;
     log_.push_back({true, address, bytes});
     *received = size;
-    return reinterpret_cast<void*>(address);
+    return reinterpret_cast<void *>(address);
   }
 
   // Merged regions come back in one call, so a range may cover several; it must cover them whole.
-  void Free(void* ptr, size_t bytes) {
+  void Free(void *ptr, size_t bytes) {
     const uint64_t begin = reinterpret_cast<uint64_t>(ptr);
     log_.push_back({false, begin, bytes});
     uint64_t at = begin;
@@ -84,7 +82,7 @@ class FakeMemory {
   }
 
   void BeginStep() { log_.clear(); }
-  const std::vector<Call>& log() const { return log_; }
+  const std::vector<Call> &log() const { return log_; }
   bool stuck() const { return stuck_; }        // asked for the size that had just failed
   bool bad_free() const { return bad_free_; }  // gave back what it did not have
   uint64_t held() const { return held_; }
@@ -96,21 +94,17 @@ class FakeMemory {
   bool MustFail(uint64_t size) const {
     if (size > options_.capacity || held_ > options_.capacity - size) return true;
     if (options_.fail_every != 0 && calls_ % options_.fail_every == 0) return true;
-    return options_.fail_percent != 0 &&
-           Mix(options_.seed ^ (calls_ << 20)) % 100 < options_.fail_percent;
+    return options_.fail_percent != 0 && Mix(options_.seed ^ (calls_ << 20)) % 100 < options_.fail_percent;
   }
 
   uint64_t Place(uint64_t size) {
     switch (options_.placement) {
-      case Placement::kUpward:
-        return PlaceAbove(size);
-      case Placement::kDownward:
-        return PlaceBelow(size);
-      case Placement::kBothWays:
-        return Mix(options_.seed + successes_) % 2 == 0 ? PlaceAbove(size) : PlaceBelow(size);
+      case Placement::kUpward: return PlaceAbove(size);
+      case Placement::kDownward: return PlaceBelow(size);
+      case Placement::kBothWays: return Mix(options_.seed + successes_) % 2 == 0 ? PlaceAbove(size) : PlaceBelow(size);
       case Placement::kLowestFit: {
         uint64_t at = options_.base;
-        for (const auto& region : regions_) {
+        for (const auto &region : regions_) {
           if (region.first >= at + size + options_.gap) break;
           at = region.first + region.second + options_.gap;
         }

@@ -25,7 +25,7 @@ struct Options {
   bool one_program = false;
   uint64_t program = 0;
   Mutation mutation = Mutation::kNone;
-  const char* mutation_name = nullptr;
+  const char *mutation_name = nullptr;
 };
 
 constexpr int kFamilies = static_cast<int>(Family::kCount);
@@ -41,33 +41,32 @@ struct Tally {
   uint64_t ended[kDeviations] = {};
 };
 
-[[noreturn]] void Usage(const char* problem) {
-  std::fprintf(
-      stderr,
-      "lockstep: %s\n"
-      "usage: lockstep [--steps N] [--seed S] [--program P] [--mutate size|split|frontier]\n"
-      "  --steps N    compare at least N steps (5000000)\n"
-      "  --seed S     which programs (1)\n"
-      "  --program P  run only the program that a report names, and print it\n"
-      "  --mutate M   a fault on libbfc's side, which must be found: 256 bytes more in each request,\n"
-      "               BFC_SPLIT_ALWAYS, or a safe frontier one too low\n",
-      problem);
+[[noreturn]] void Usage(const char *problem) {
+  std::fprintf(stderr,
+               "lockstep: %s\n"
+               "usage: lockstep [--steps N] [--seed S] [--program P] [--mutate size|split|frontier]\n"
+               "  --steps N    compare at least N steps (5000000)\n"
+               "  --seed S     which programs (1)\n"
+               "  --program P  run only the program that a report names, and print it\n"
+               "  --mutate M   a fault on libbfc's side, which must be found: 256 bytes more in each request,\n"
+               "               BFC_SPLIT_ALWAYS, or a safe frontier one too low\n",
+               problem);
   std::exit(2);
 }
 
-uint64_t Number(const char* text) {
-  char* end = nullptr;
+uint64_t Number(const char *text) {
+  char *end = nullptr;
   const uint64_t value = std::strtoull(text, &end, 10);
   if (end == text || *end != '\0') Usage("not a number");
   return value;
 }
 
-Options Parse(int argc, char** argv) {
+Options Parse(int argc, char **argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (i + 1 == argc) Usage("an option without its value, or an unknown one");
-    const char* value = argv[++i];
+    const char *value = argv[++i];
     if (name == "--steps") {
       options.steps = Number(value);
     } else if (name == "--seed") {
@@ -108,8 +107,7 @@ void OnFatalSignal(int signal) {
   static const char kCrash[] = "\nlockstep: CRASH";
   static const char kProgram[] = " in program ";
   static const char kStep[] = ", step ";
-  (void)!write(2, signal == SIGALRM ? kHang : kCrash,
-               signal == SIGALRM ? sizeof kHang - 1 : sizeof kCrash - 1);
+  (void)!write(2, signal == SIGALRM ? kHang : kCrash, signal == SIGALRM ? sizeof kHang - 1 : sizeof kCrash - 1);
   (void)!write(2, kProgram, sizeof kProgram - 1);
   WriteNumber(progress.seed);
   (void)!write(2, kStep, sizeof kStep - 1);
@@ -118,7 +116,7 @@ void OnFatalSignal(int signal) {
   _exit(3);
 }
 
-void PrintProgram(const Program& program, const Outcome& outcome) {
+void PrintProgram(const Program &program, const Outcome &outcome) {
   std::printf("  %s: %s\n", FamilyName(program.config.family), Describe(program.config).c_str());
   for (size_t i = 0; i < outcome.trace.size(); ++i) {
     if (!outcome.trace[i].empty()) std::printf("  %4zu  %s\n", i + 1, outcome.trace[i].c_str());
@@ -126,9 +124,9 @@ void PrintProgram(const Program& program, const Outcome& outcome) {
   if (outcome.mismatch) std::printf("  difference: %s\n", outcome.difference.c_str());
 }
 
-void ReportMismatch(const Program& program, const Outcome& outcome, const Options& options) {
-  std::printf("\nMISMATCH in program %" PRIu64 " at step %zu of %zu: %s\n", program.config.seed,
-              outcome.last_step + 1, program.steps.size(), outcome.difference.c_str());
+void ReportMismatch(const Program &program, const Outcome &outcome, const Options &options) {
+  std::printf("\nMISMATCH in program %" PRIu64 " at step %zu of %zu: %s\n", program.config.seed, outcome.last_step + 1,
+              program.steps.size(), outcome.difference.c_str());
   std::fflush(stdout);
   alarm(0);  // shrinking runs the program many times, and has a limit of its own
   const Program small = Shrink(program, options.mutation);
@@ -146,13 +144,13 @@ void PrintTable(const Tally (&tallies)[kFamilies]) {
   for (int i = 0; i < kDeviations; ++i) std::printf(" %12s", text(i).column);
   std::printf(" %10s\n", "mismatches");
   Tally total;
-  const auto print = [](const char* name, const Tally& tally) {
+  const auto print = [](const char *name, const Tally &tally) {
     std::printf("%-14s %9" PRIu64 " %10" PRIu64, name, tally.programs, tally.steps);
     for (uint64_t ended : tally.ended) std::printf(" %12" PRIu64, ended);
     std::printf(" %10" PRIu64 "\n", tally.mismatches);
   };
   for (int family = 0; family < kFamilies; ++family) {
-    const Tally& tally = tallies[family];
+    const Tally &tally = tallies[family];
     print(FamilyName(static_cast<Family>(family)), tally);
     total.programs += tally.programs;
     total.steps += tally.steps;
@@ -161,12 +159,10 @@ void PrintTable(const Tally (&tallies)[kFamilies]) {
   }
   print("total", total);
   std::printf("Programs stop being compared where they first reach:\n");
-  for (int i = 1; i < kDeviations; ++i) {
-    std::printf("  %-12s  %s\n", text(i).column, text(i).name);
-  }
+  for (int i = 1; i < kDeviations; ++i) { std::printf("  %-12s  %s\n", text(i).column, text(i).name); }
 }
 
-int RunOne(const Options& options) {
+int RunOne(const Options &options) {
   const Program program = MakeProgram(options.program);
   const Outcome outcome = RunProgram(program, options.mutation, true);
   PrintProgram(program, outcome);
@@ -175,7 +171,7 @@ int RunOne(const Options& options) {
   return outcome.mismatch ? 1 : 0;
 }
 
-int RunSuite(const Options& options) {
+int RunSuite(const Options &options) {
   const auto begin = std::chrono::steady_clock::now();
   Tally tallies[kFamilies];
   uint64_t compared = 0;
@@ -186,7 +182,7 @@ int RunSuite(const Options& options) {
     const Program program = MakeProgram(options.seed * 1000000000 + i);
     alarm(kHangSeconds);
     const Outcome outcome = RunProgram(program, options.mutation, false);
-    Tally& tally = tallies[static_cast<int>(program.config.family)];
+    Tally &tally = tallies[static_cast<int>(program.config.family)];
     ++tally.programs;
     tally.steps += outcome.compared;
     compared += outcome.compared;
@@ -201,15 +197,12 @@ int RunSuite(const Options& options) {
   }
   alarm(0);
   PrintTable(tallies);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::printf("libbfc %s against TensorFlow: %" PRIu64 " steps compared in %.1f s (seed %" PRIu64
-              "), %" PRIu64 " %s\n",
-              bfc_version(), compared, seconds, options.seed, mismatches,
-              mismatches == 1 ? "mismatch" : "mismatches");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("libbfc %s against TensorFlow: %" PRIu64 " steps compared in %.1f s (seed %" PRIu64 "), %" PRIu64 " %s\n",
+              bfc_version(), compared, seconds, options.seed, mismatches, mismatches == 1 ? "mismatch" : "mismatches");
   if (mismatches != 0) return 1;
   for (int family = 0; family < kFamilies; ++family) {
-    const Tally& tally = tallies[family];
+    const Tally &tally = tallies[family];
     if (tally.steps != 0) continue;
     std::printf("no step of family '%s' was compared\n", FamilyName(static_cast<Family>(family)));
     return 1;
@@ -219,11 +212,10 @@ int RunSuite(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   QuietTensorFlow(argv);
   DropBfcEnvironment();
   const Options options = Parse(argc, argv);
-  for (int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM})
-    ::signal(signal, OnFatalSignal);
+  for (int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM}) ::signal(signal, OnFatalSignal);
   return options.one_program ? RunOne(options) : RunSuite(options);
 }

@@ -10,25 +10,20 @@ namespace {
 
 constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
-const char* PlacementName(Placement placement) {
+const char *PlacementName(Placement placement) {
   switch (placement) {
-    case Placement::kUpward:
-      return "upward";
-    case Placement::kDownward:
-      return "downward";
-    case Placement::kBothWays:
-      return "both ways";
-    case Placement::kLowestFit:
-      return "lowest fit";
-    case Placement::kHighestFit:
-      return "highest fit";
+    case Placement::kUpward: return "upward";
+    case Placement::kDownward: return "downward";
+    case Placement::kBothWays: return "both ways";
+    case Placement::kLowestFit: return "lowest fit";
+    case Placement::kHighestFit: return "highest fit";
   }
   return "?";
 }
 
 // TensorFlow touches 8 bytes for every 256 of a region when it takes it, so large pools cost a
 // program more than its steps do: they are rare.
-uint64_t RandomLimit(Rng& rng, bool growth) {
+uint64_t RandomLimit(Rng &rng, bool growth) {
   const uint64_t kind = rng.Below(100);
   uint64_t limit;
   if (kind < 20) {
@@ -44,10 +39,9 @@ uint64_t RandomLimit(Rng& rng, bool growth) {
   return rng.Chance(25) ? limit : std::max<uint64_t>(limit & ~uint64_t{255}, 256);
 }
 
-FakeMemoryOptions RandomMemory(Rng& rng, bool touching) {
-  static constexpr Placement kPlacements[] = {Placement::kUpward, Placement::kDownward,
-                                              Placement::kBothWays, Placement::kLowestFit,
-                                              Placement::kHighestFit};
+FakeMemoryOptions RandomMemory(Rng &rng, bool touching) {
+  static constexpr Placement kPlacements[] = {Placement::kUpward, Placement::kDownward, Placement::kBothWays,
+                                              Placement::kLowestFit, Placement::kHighestFit};
   static constexpr uint64_t kGaps[] = {256, 4096, 2 * kMiB, kGiB};
   FakeMemoryOptions memory;
   memory.seed = rng.Next();
@@ -58,20 +52,15 @@ FakeMemoryOptions RandomMemory(Rng& rng, bool touching) {
   return memory;
 }
 
-Config MakeConfig(uint64_t seed, Rng& rng) {
+Config MakeConfig(uint64_t seed, Rng &rng) {
   Config config;
   config.seed = seed;
-  config.family = static_cast<Family>(
-      std::min(seed % kRound, static_cast<uint64_t>(Family::kCount) - 1));
+  config.family = static_cast<Family>(std::min(seed % kRound, static_cast<uint64_t>(Family::kCount) - 1));
   config.device = static_cast<int32_t>(rng.Below(1024));
   switch (config.family) {
     case Family::kFixed:
-    case Family::kOneStream:
-      config.growth = config.family == Family::kOneStream && rng.Chance(50);
-      break;
-    case Family::kGrowth:
-      config.growth = true;
-      break;
+    case Family::kOneStream: config.growth = config.family == Family::kOneStream && rng.Chance(50); break;
+    case Family::kGrowth: config.growth = true; break;
     case Family::kGrowthGc:
       config.growth = rng.Chance(90);
       config.garbage_collection = true;
@@ -115,19 +104,14 @@ Config MakeConfig(uint64_t seed, Rng& rng) {
       config.coalescing = true;
       config.memory = RandomMemory(rng, rng.Chance(85));
       break;
-    case Family::kPlacement:
-      config.memory = RandomMemory(rng, rng.Chance(50));
-      break;
-    case Family::kOneStream:
-      config.one_stream = true;
-      break;
+    case Family::kPlacement: config.memory = RandomMemory(rng, rng.Chance(50)); break;
+    case Family::kOneStream: config.one_stream = true; break;
     case Family::kTimestamps:
       config.timestamps = true;
       config.coalescing = rng.Chance(30);
       config.memory = RandomMemory(rng, config.coalescing);
       break;
-    default:
-      break;
+    default: break;
   }
   return config;
 }
@@ -135,8 +119,8 @@ Config MakeConfig(uint64_t seed, Rng& rng) {
 // What sizes a program asks for: a weighted mix, so that some programs are all of one kind.
 class Sizes {
  public:
-  Sizes(Rng& rng, const Config& config) : scale_(std::min(config.limit, config.memory.capacity)) {
-    for (unsigned& weight : weights_) weight = rng.Chance(45) ? unsigned(rng.Between(1, 10)) : 0;
+  Sizes(Rng &rng, const Config &config) : scale_(std::min(config.limit, config.memory.capacity)) {
+    for (unsigned &weight : weights_) weight = rng.Chance(45) ? unsigned(rng.Between(1, 10)) : 0;
     weights_[rng.Below(kKinds - 1)] += 10;
     weights_[kHuge] = rng.Chance(50) ? 1 : 0;
     equal_ = LogUniform(rng, scale_ / 16);
@@ -151,7 +135,7 @@ class Sizes {
     }
   }
 
-  uint64_t Next(Rng& rng) {
+  uint64_t Next(Rng &rng) {
     unsigned total = 0;
     for (unsigned weight : weights_) total += weight;
     uint64_t pick = rng.Below(total);
@@ -163,16 +147,14 @@ class Sizes {
  private:
   enum { kOdd, kPower, kTensor, kEqual, kUniform, kLog, kHuge, kKinds };
 
-  static uint64_t LogUniform(Rng& rng, uint64_t high) {
-    return static_cast<uint64_t>(
-        std::exp2(rng.Unit() * std::log2(double(std::max<uint64_t>(high, 2)))));
+  static uint64_t LogUniform(Rng &rng, uint64_t high) {
+    return static_cast<uint64_t>(std::exp2(rng.Unit() * std::log2(double(std::max<uint64_t>(high, 2)))));
   }
 
-  uint64_t OfKind(int kind, Rng& rng) {
+  uint64_t OfKind(int kind, Rng &rng) {
     switch (kind) {
       case kOdd: {
-        static constexpr uint64_t kSizes[] = {1,   2,   100, 255, 256,  257,  511,
-                                              512, 513, 767, 769, 1023, 1024, 1025};
+        static constexpr uint64_t kSizes[] = {1, 2, 100, 255, 256, 257, 511, 512, 513, 767, 769, 1023, 1024, 1025};
         return rng.Pick(kSizes);
       }
       case kPower: {
@@ -191,12 +173,9 @@ class Sizes {
         }
         return bytes;
       }
-      case kEqual:
-        return equal_;
-      case kUniform:
-        return rng.Between(1, std::max<uint64_t>(scale_ / 24, 2));
-      case kLog:
-        return LogUniform(rng, scale_ / 4);
+      case kEqual: return equal_;
+      case kUniform: return rng.Between(1, std::max<uint64_t>(scale_ / 24, 2));
+      case kLog: return LogUniform(rng, scale_ / 4);
       default: {
         const uint64_t kSizes[] = {scale_ / 3, scale_ / 2, scale_ / 2 + 1, scale_ - 256,
                                    scale_,     scale_ + 1, scale_ * 2,     uint64_t{1} << 45};
@@ -215,7 +194,7 @@ class Sizes {
 // does nothing when the program runs.
 class StepWriter {
  public:
-  explicit StepWriter(Program* program, Rng& rng)
+  explicit StepWriter(Program *program, Rng &rng)
       : program_(*program),
         rng_(rng),
         sizes_(rng, program->config),
@@ -298,9 +277,7 @@ class StepWriter {
     step.entry = static_cast<uint8_t>(rng_.Below(4));
     program_.steps.push_back(step);
   }
-  uint32_t RandomLag() {
-    return rng_.Chance(60) ? 0 : static_cast<uint32_t>(rng_.Below(rng_.Chance(50) ? 4 : 40));
-  }
+  uint32_t RandomLag() { return rng_.Chance(60) ? 0 : static_cast<uint32_t>(rng_.Below(rng_.Chance(50) ? 4 : 40)); }
   void Frontier(uint32_t lag) {
     Add(Step::kFrontier);
     program_.steps.back().lag = lag;
@@ -325,7 +302,7 @@ class StepWriter {
   }
   void Ask(Step::Kind kind, uint64_t bytes) {
     Add(kind);
-    Step& step = program_.steps.back();
+    Step &step = program_.steps.back();
     step.id = ++last_id_;
     step.bytes = bytes;
     step.lag = kind == Step::kAlloc ? 0 : RandomLag();
@@ -347,8 +324,8 @@ class StepWriter {
     return live.bytes;
   }
 
-  Program& program_;
-  Rng& rng_;
+  Program &program_;
+  Rng &rng_;
   Sizes sizes_;
   const uint64_t scale_;
   const unsigned caution_;        // percent of requests that never meet an unsafe chunk
@@ -366,27 +343,25 @@ class StepWriter {
 
 }  // namespace
 
-const char* FamilyName(Family family) {
-  static const char* const kNames[] = {
-      "fixed",      "growth",    "growth + gc", "fragmentation", "failing", "generous",
-      "coalescing", "placement", "one stream",  "timestamps",    "?"};
+const char *FamilyName(Family family) {
+  static const char *const kNames[] = {"fixed",      "growth",    "growth + gc", "fragmentation", "failing", "generous",
+                                       "coalescing", "placement", "one stream",  "timestamps",    "?"};
   return kNames[static_cast<int>(family)];
 }
 
-std::string Describe(const Config& config) {
-  const FakeMemoryOptions& memory = config.memory;
+std::string Describe(const Config &config) {
+  const FakeMemoryOptions &memory = config.memory;
   char text[512];
-  std::snprintf(
-      text, sizeof text,
-      "device %d, limit %llu%s%s%s%s%s, fragmentation_fraction %.17g; regions %s from 0x%llx, "
-      "gap %llu, granule %llu, capacity %llu, fail every %u, fail %u%%, seed %llu",
-      config.device, static_cast<unsigned long long>(config.limit), config.growth ? ", growth" : "",
-      config.garbage_collection ? ", gc" : "", config.coalescing ? ", coalescing" : "",
-      config.timestamps ? ", timestamps" : "", config.one_stream ? ", one stream" : "",
-      config.fragmentation_fraction, PlacementName(memory.placement),
-      static_cast<unsigned long long>(memory.base), static_cast<unsigned long long>(memory.gap),
-      static_cast<unsigned long long>(memory.granule), static_cast<unsigned long long>(memory.capacity),
-      memory.fail_every, memory.fail_percent, static_cast<unsigned long long>(memory.seed));
+  std::snprintf(text, sizeof text,
+                "device %d, limit %llu%s%s%s%s%s, fragmentation_fraction %.17g; regions %s from 0x%llx, "
+                "gap %llu, granule %llu, capacity %llu, fail every %u, fail %u%%, seed %llu",
+                config.device, static_cast<unsigned long long>(config.limit), config.growth ? ", growth" : "",
+                config.garbage_collection ? ", gc" : "", config.coalescing ? ", coalescing" : "",
+                config.timestamps ? ", timestamps" : "", config.one_stream ? ", one stream" : "",
+                config.fragmentation_fraction, PlacementName(memory.placement),
+                static_cast<unsigned long long>(memory.base), static_cast<unsigned long long>(memory.gap),
+                static_cast<unsigned long long>(memory.granule), static_cast<unsigned long long>(memory.capacity),
+                memory.fail_every, memory.fail_percent, static_cast<unsigned long long>(memory.seed));
   return text;
 }
 

@@ -20,7 +20,7 @@ enum class Family : int {
   kTimestamps,     // stamped frees, moving frontier, freed_before
   kCount
 };
-const char* FamilyName(Family family);
+const char *FamilyName(Family family);
 // Programs come in rounds of one of each family, but more of the last: most of those end early.
 constexpr uint64_t kRound = static_cast<uint64_t>(Family::kCount) + 1;
 
@@ -37,7 +37,7 @@ struct Config {
   double fragmentation_fraction = 0;
   FakeMemoryOptions memory;
 };
-std::string Describe(const Config& config);
+std::string Describe(const Config &config);
 
 struct Step {
   enum Kind : uint8_t {

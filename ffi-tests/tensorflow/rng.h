@@ -27,7 +27,7 @@ class Rng {
   bool Chance(unsigned percent) { return Below(100) < percent; }
   double Unit() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
   template <class T, size_t N>
-  const T& Pick(const T (&items)[N]) {
+  const T &Pick(const T (&items)[N]) {
     return items[Below(N)];
   }
 

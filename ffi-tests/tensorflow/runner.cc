@@ -25,13 +25,13 @@ bfc_stream_t const kStream = reinterpret_cast<bfc_stream_t>(uintptr_t{0x5000});
 
 // The statistics that both sides have.
 constexpr int kFigures = 8;
-const char* const kFigureNames[kFigures] = {
+const char *const kFigureNames[kFigures] = {
     "num_allocs",  "bytes_in_use", "peak_bytes_in_use", "largest_alloc_size",
     "bytes_limit", "pool_bytes",   "peak_pool_bytes",   "largest_free_block_bytes"};
 
 class Runner {
  public:
-  Runner(const Program& program, Mutation mutation, bool record)
+  Runner(const Program &program, Mutation mutation, bool record)
       : program_(program),
         config_(program.config),
         mutation_(mutation),
@@ -49,10 +49,8 @@ class Runner {
     if (config_.timestamps) tf_->SetTimingCounter(&counter_);
 
     bfc_options_t bfc = BFC_OPTIONS_INIT;
-    bfc.flags = (config_.growth ? BFC_ALLOW_GROWTH : 0u) |
-                (config_.garbage_collection ? BFC_GARBAGE_COLLECTION : 0u) |
-                (config_.timestamps ? BFC_TIMESTAMPS : 0u) |
-                (mutation == Mutation::kSplit ? BFC_SPLIT_ALWAYS : 0u);
+    bfc.flags = (config_.growth ? BFC_ALLOW_GROWTH : 0u) | (config_.garbage_collection ? BFC_GARBAGE_COLLECTION : 0u) |
+                (config_.timestamps ? BFC_TIMESTAMPS : 0u) | (mutation == Mutation::kSplit ? BFC_SPLIT_ALWAYS : 0u);
     bfc.memory_limit = config_.limit;
     bfc.fragmentation_fraction = config_.fragmentation_fraction;
     bfc.name = "lockstep";
@@ -81,20 +79,18 @@ class Runner {
 
  private:
   struct Live {
-    void* tf;
-    void* bfc;
+    void *tf;
+    void *bfc;
     uint64_t bytes;  // chunk size
   };
 
   // Each returns whether the program goes on.
-  bool Execute(const Step& step) {
+  bool Execute(const Step &step) {
     switch (step.kind) {
       case Step::kAlloc:
       case Step::kAllocFreedBefore:
-      case Step::kAllocSafe:
-        return Allocate(step);
-      case Step::kFree:
-        return Free(step);
+      case Step::kAllocSafe: return Allocate(step);
+      case Step::kFree: return Free(step);
       case Step::kFreeNull:
         tf_->DeallocateRaw(nullptr);
         Note("free NULL");
@@ -105,8 +101,7 @@ class Runner {
         Note("query #%u", step.id);
         return SameChunk(live->second) && SameFigures();
       }
-      case Step::kFrontier:
-        return Frontier(step);
+      case Step::kFrontier: return Frontier(step);
       case Step::kClearStats:
         if (!tf_->ClearStats()) return Differ("TensorFlow's ClearStats refuses");
         tf_memory_.ResetPeak();
@@ -117,7 +112,7 @@ class Runner {
     return true;
   }
 
-  bool Allocate(const Step& step) {
+  bool Allocate(const Step &step) {
     uint64_t freed_before = 0;
     const uint64_t last = static_cast<uint64_t>(counter_.get());
     if (step.kind == Step::kAllocFreedBefore) freed_before = last > step.lag ? last - step.lag : 1;
@@ -140,14 +135,13 @@ class Runner {
     Note(": tensorflow %p, libbfc %p", live.tf, live.bfc);
 
     if (bfc_memory_.stuck()) {
-      return Differ("libbfc asks its sub-allocator for the size that has just failed:" +
-                    ShowCalls(bfc_memory_.log()));
+      return Differ("libbfc asks its sub-allocator for the size that has just failed:" + ShowCalls(bfc_memory_.log()));
     }
     if (tf_memory_.stuck()) return ShrinkingStuck();
     Stamps::Verdict verdict;
     if (config_.timestamps && step.bytes != 0) {
-      verdict = stamps_.OnAlloc({(step.bytes + 255) / 256 * 256, freed_before},
-                                reinterpret_cast<uint64_t>(live.tf), live.bytes, tf_memory_.log());
+      verdict = stamps_.OnAlloc({(step.bytes + 255) / 256 * 256, freed_before}, reinterpret_cast<uint64_t>(live.tf),
+                                live.bytes, tf_memory_.log());
       if (!ModelHolds()) return false;
     }
     merge_forced_ = verdict.merge_forced;
@@ -168,20 +162,17 @@ class Runner {
     if (verdict.deviation != Deviation::kNone) return End(verdict.deviation);
     if (tf_memory_.held() > config_.limit) return End(Deviation::kPoolAboveLimit);
     // A request raises the hint to less than twice itself, and every region may double it.
-    if (step.bytes <= config_.limit)
-      hint_bound_ = std::max(hint_bound_, 2.0 * static_cast<double>(step.bytes));
+    if (step.bytes <= config_.limit) hint_bound_ = std::max(hint_bound_, 2.0 * static_cast<double>(step.bytes));
     if (hint_bound_ * std::exp2(static_cast<double>(tf_memory_.successes())) > 0x1p62) {
       return End(Deviation::kHintWraps);
     }
     return true;
   }
 
-  bfc_status_t BfcAllocate(const Step& step, uint64_t freed_before, void** out) {
+  bfc_status_t BfcAllocate(const Step &step, uint64_t freed_before, void **out) {
     size_t bytes = step.bytes;
     if (mutation_ == Mutation::kSize && bytes != 0) bytes += 256;
-    if (config_.one_stream && step.entry != 3) {
-      return bfc_alloc_async(config_.device, bytes, kStream, out);
-    }
+    if (config_.one_stream && step.entry != 3) { return bfc_alloc_async(config_.device, bytes, kStream, out); }
     if (freed_before != 0 && step.entry % 2 == 0) {
       return bfc_alloc_freed_before(config_.device, bytes, freed_before, out);
     }
@@ -200,7 +191,7 @@ class Runner {
                            : bfc_alloc(config_.device, bytes, out);
   }
 
-  bool Free(const Step& step) {
+  bool Free(const Step &step) {
     const auto found = live_.find(step.id);
     if (found == live_.end()) return true;  // its allocation failed, or shrinking removed it
     const Live live = found->second;
@@ -216,12 +207,12 @@ class Runner {
     return ModelHolds();
   }
 
-  bool Frontier(const Step& step) {
+  bool Frontier(const Step &step) {
     const uint64_t next = static_cast<uint64_t>(counter_.get()) + 1;
     const uint64_t count = next > step.lag ? next - step.lag : 0;
     tf_->SetSafeFrontier(count);
-    const bfc_status_t status = bfc_set_safe_frontier(
-        config_.device, mutation_ == Mutation::kFrontier && count != 0 ? count - 1 : count);
+    const bfc_status_t status =
+        bfc_set_safe_frontier(config_.device, mutation_ == Mutation::kFrontier && count != 0 ? count - 1 : count);
     stamps_.OnFrontier(count);
     Note("safe frontier %" PRIu64, count);
     return SameStatus(BFC_OK, status) && SameTimestamp() && SameFigures();
@@ -247,9 +238,8 @@ class Runner {
 
   bool SameStatus(bfc_status_t expected, bfc_status_t status) {
     if (status == expected) return true;
-    return Differ(Format("libbfc says '%s' (%s) where tensorflow's answer means '%s'",
-                         bfc_status_string(status), BfcLastError().c_str(),
-                         bfc_status_string(expected)));
+    return Differ(Format("libbfc says '%s' (%s) where tensorflow's answer means '%s'", bfc_status_string(status),
+                         BfcLastError().c_str(), bfc_status_string(expected)));
   }
 
   bool SameTimestamp() {
@@ -261,7 +251,7 @@ class Runner {
     return Differ(Format("last stamp: tensorflow %" PRIu64 ", libbfc %" PRIu64, expected, count));
   }
 
-  bool SameChunk(const Live& live) {
+  bool SameChunk(const Live &live) {
     size_t requested = 0, allocated = 0;
     int64_t id = 0;
     if (!SameStatus(BFC_OK, bfc_requested_size(config_.device, live.bfc, &requested)) ||
@@ -295,17 +285,17 @@ class Runner {
     // what TensorFlow took from its sub-allocator since then is the same thing.
     const int64_t tf_peak_pool = static_cast<int64_t>(tf_memory_.peak_held());
     if (!cleared_ && tf_peak_pool != *tf.peak_pool_bytes) return Differ("the fake memory miscounts");
-    const int64_t tf_values[kFigures] = {
-        tf.num_allocs,   tf.bytes_in_use, tf.peak_bytes_in_use, tf.largest_alloc_size,
-        *tf.bytes_limit, *tf.pool_bytes,  tf_peak_pool,         LargestFreeChunk(*tf_)};
+    const int64_t tf_values[kFigures] = {tf.num_allocs,         tf.bytes_in_use,       tf.peak_bytes_in_use,
+                                         tf.largest_alloc_size, *tf.bytes_limit,       *tf.pool_bytes,
+                                         tf_peak_pool,          LargestFreeChunk(*tf_)};
     const uint64_t bfc_values[kFigures] = {
         bfc.num_allocs,  bfc.bytes_in_use, bfc.peak_bytes_in_use, bfc.largest_alloc_size,
         bfc.bytes_limit, bfc.pool_bytes,   bfc.peak_pool_bytes,   bfc.largest_free_block_bytes};
     std::string text;
     for (int i = 0; i < kFigures; ++i) {
       if (static_cast<uint64_t>(tf_values[i]) == bfc_values[i]) continue;
-      text += Format("%s%s: tensorflow %" PRId64 ", libbfc %" PRIu64, text.empty() ? "" : "; ",
-                     kFigureNames[i], tf_values[i], bfc_values[i]);
+      text += Format("%s%s: tensorflow %" PRId64 ", libbfc %" PRIu64, text.empty() ? "" : "; ", kFigureNames[i],
+                     tf_values[i], bfc_values[i]);
     }
     if (!text.empty()) return Differ(text);
     ++outcome_.compared;
@@ -319,18 +309,17 @@ class Runner {
   }
 
   // Where TensorFlow no longer is the measure, the model may know what libbfc has to do.
-  bool Deviates(const Stamps::Verdict& verdict, void* given) {
+  bool Deviates(const Stamps::Verdict &verdict, void *given) {
     if (verdict.libbfc_address == 0) return true;
     const uint64_t largest = bfc_->Stats().largest_free_block_bytes;
-    if (reinterpret_cast<uint64_t>(given) == verdict.libbfc_address &&
-        largest == verdict.libbfc_largest_free && bfc_memory_.log().empty()) {
+    if (reinterpret_cast<uint64_t>(given) == verdict.libbfc_address && largest == verdict.libbfc_largest_free &&
+        bfc_memory_.log().empty()) {
       return true;
     }
     return Differ(Format("by %s, libbfc should give 0x%" PRIx64 ", with %" PRIu64 " bytes in one piece left; "
                          "it gives %p, has %" PRIu64 " left, asks its sub-allocator for%s",
-                         TextOf(verdict.deviation).name, verdict.libbfc_address,
-                         verdict.libbfc_largest_free, given, largest,
-                         ShowCalls(bfc_memory_.log()).c_str()));
+                         TextOf(verdict.deviation).name, verdict.libbfc_address, verdict.libbfc_largest_free, given,
+                         largest, ShowCalls(bfc_memory_.log()).c_str()));
   }
 
   // libbfc counts where deviation 5 begins; we found out for ourselves. Both must agree, as far as the
@@ -370,12 +359,12 @@ class Runner {
     outcome_.deviation = deviation;
     return false;
   }
-  bool Differ(const std::string& what) {
+  bool Differ(const std::string &what) {
     outcome_.mismatch = true;
     outcome_.difference = what;
     return false;
   }
-  __attribute__((format(printf, 2, 3))) void Note(const char* format, ...) {
+  __attribute__((format(printf, 2, 3))) void Note(const char *format, ...) {
     if (!record_) return;
     va_list arguments;
     va_start(arguments, format);
@@ -383,8 +372,8 @@ class Runner {
     va_end(arguments);
   }
 
-  const Program& program_;
-  const Config& config_;
+  const Program &program_;
+  const Config &config_;
   const Mutation mutation_;
   const bool record_;
   FakeMemory tf_memory_;
@@ -404,7 +393,7 @@ class Runner {
 
 }  // namespace
 
-Outcome RunProgram(const Program& program, Mutation mutation, bool record) {
+Outcome RunProgram(const Program &program, Mutation mutation, bool record) {
   progress.seed = program.config.seed;
   return Runner(program, mutation, record).Run();
 }

@@ -20,7 +20,7 @@ struct Outcome {
   std::vector<std::string> trace;  // one line a step, only with `record`
 };
 
-Outcome RunProgram(const Program& program, Mutation mutation, bool record);
+Outcome RunProgram(const Program &program, Mutation mutation, bool record);
 
 // Where we are, for the handlers of signals that end the process.
 struct Progress {

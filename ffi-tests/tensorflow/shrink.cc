@@ -53,18 +53,18 @@ class Shrinker {
       while (!OutOfTime() && best_.config.limit >= 256 * divisor) {
         Program candidate = best_;
         candidate.config.limit /= divisor;
-        for (Step& step : candidate.steps) step.bytes = (step.bytes + divisor - 1) / divisor;
+        for (Step &step : candidate.steps) step.bytes = (step.bytes + divisor - 1) / divisor;
         if (!Accept(std::move(candidate))) break;
       }
     }
   }
   void Fuse() {
-    const auto allocates = [](const Step& step) { return step.kind <= Step::kAllocSafe; };
+    const auto allocates = [](const Step &step) { return step.kind <= Step::kAllocSafe; };
     const auto rounded = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     for (size_t i = 0; i + 1 < best_.steps.size() && !OutOfTime();) {
       Program candidate = best_;
-      Step& first = candidate.steps[i];
-      const Step& second = candidate.steps[i + 1];
+      Step &first = candidate.steps[i];
+      const Step &second = candidate.steps[i + 1];
       const bool both = allocates(first) && allocates(second);
       if (both) first.bytes = rounded(first.bytes) + rounded(second.bytes);
       candidate.steps.erase(candidate.steps.begin() + static_cast<std::ptrdiff_t>(i) + 1);
@@ -89,11 +89,11 @@ class Shrinker {
   // Round numbers and plain functions, where the difference survives them.
   void Simplify() {
     for (size_t i = 0; i < best_.steps.size() && !OutOfTime(); ++i) {
-      Try(i, [](Step& step) { step.entry = 0; });
-      Try(i, [](Step& step) { step.lag = 0; });
-      Try(i, [](Step& step) { step.bytes = (step.bytes + 255) / 256 * 256; });
+      Try(i, [](Step &step) { step.entry = 0; });
+      Try(i, [](Step &step) { step.lag = 0; });
+      Try(i, [](Step &step) { step.bytes = (step.bytes + 255) / 256 * 256; });
       for (uint64_t unit = uint64_t{1} << 40; unit >= 256; unit >>= 4) {
-        Try(i, [unit](Step& step) { step.bytes = std::max(step.bytes / unit * unit, uint64_t{256}); });
+        Try(i, [unit](Step &step) { step.bytes = std::max(step.bytes / unit * unit, uint64_t{256}); });
       }
     }
   }
@@ -115,12 +115,9 @@ class Shrinker {
 
   Program best_;
   const Mutation mutation_;
-  const std::chrono::steady_clock::time_point deadline_ =
-      std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + std::chrono::seconds(60);
 };
 
 }  // namespace
 
-Program Shrink(Program program, Mutation mutation) {
-  return Shrinker(std::move(program), mutation).Run();
-}
+Program Shrink(Program program, Mutation mutation) { return Shrinker(std::move(program), mutation).Run(); }

@@ -33,8 +33,8 @@ class Chunks {
   };
 
   bool Has(uint64_t address) const { return chunks_.count(address) != 0; }
-  Chunk& At(uint64_t address) { return chunks_.at(address); }
-  const std::map<uint64_t, Chunk>& all() const { return chunks_; }
+  Chunk &At(uint64_t address) { return chunks_.at(address); }
+  const std::map<uint64_t, Chunk> &all() const { return chunks_; }
 
   void Add(uint64_t address, uint64_t bytes, bool coalescing);
   // Returns whether one of the chunks carried a stamp.
@@ -42,16 +42,16 @@ class Chunks {
   // TensorFlow's TryToCoalesce: at most one neighbour on each side. Returns where the chunk is now.
   uint64_t Merge(uint64_t address, bool ignore_stamps);
   // Each of `order` that still exists in turn, whatever the stamps, until one has `bytes`.
-  bool MergeForced(const std::vector<uint64_t>& order, uint64_t bytes);
+  bool MergeForced(const std::vector<uint64_t> &order, uint64_t bytes);
   // Whether some free chunks without stamps lie beside each other in one region.
   bool CanMerge() const;
   void MergeAll();
   // The best fit: the smallest, then the lowest; 0 if there is none.
-  uint64_t Find(const Want& want) const;
+  uint64_t Find(const Want &want) const;
   // Hands out the first `bytes` of a chunk; the remainder stays free, with the same stamp.
   void Take(uint64_t address, uint64_t bytes);
   uint64_t LargestFree() const;
-  bool operator==(const Chunks& other) const;
+  bool operator==(const Chunks &other) const;
 
  private:
   using Iterator = std::map<uint64_t, Chunk>::iterator;
@@ -79,15 +79,15 @@ class Stamps {
   uint64_t frontier() const { return frontier_; }
   // After a request: TensorFlow gave `bytes` at `address`, which is 0 if it failed; `calls` are what it
   // asked of its sub-allocator meanwhile.
-  Verdict OnAlloc(const Chunks::Want& want, uint64_t address, uint64_t bytes, const Calls& calls);
+  Verdict OnAlloc(const Chunks::Want &want, uint64_t address, uint64_t bytes, const Calls &calls);
   // How TensorFlow's chunks, in address order, differ from the model; empty if they do not.
-  std::string Difference(const std::vector<ChunkAt>& tensorflow) const;
+  std::string Difference(const std::vector<ChunkAt> &tensorflow) const;
 
  private:
   void MergeSafe();
-  bool MergeForced(const Chunks::Want& want, Verdict* verdict);
-  bool Extend(const Calls& calls, size_t* next);
-  bool Collect(const Calls& calls, size_t* next);
+  bool MergeForced(const Chunks::Want &want, Verdict *verdict);
+  bool Extend(const Calls &calls, size_t *next);
+  bool Collect(const Calls &calls, size_t *next);
 
   const bool coalescing_;
   Chunks chunks_;

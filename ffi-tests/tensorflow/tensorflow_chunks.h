@@ -1,4 +1,4 @@
-// TensorFlow's own books, for holding the model of stamps.h against them.
+// TensorFlow's own metadata, for holding the model of stamps.h against them.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace private_access {
 template <class Table, class Regions>
-void Walk(const Table& table, const Regions& regions, std::vector<ChunkAt>* found) {
-  for (const auto& region : regions) {
+void Walk(const Table &table, const Regions &regions, std::vector<ChunkAt> *found) {
+  for (const auto &region : regions) {
     bool first = true;
     for (size_t handle = region.get_handle(region.ptr()); handle != SIZE_MAX;) {
-      const auto& chunk = table[handle];
-      found->push_back({reinterpret_cast<uint64_t>(chunk.ptr),
-                        {chunk.size, chunk.freed_at_count, chunk.in_use(), first}});
+      const auto &chunk = table[handle];
+      found->push_back(
+          {reinterpret_cast<uint64_t>(chunk.ptr), {chunk.size, chunk.freed_at_count, chunk.in_use(), first}});
       handle = chunk.next;
       first = false;
     }
@@ -24,10 +24,10 @@ void Walk(const Table& table, const Regions& regions, std::vector<ChunkAt>* foun
 }
 
 // As for LargestFreeChunk: an explicit instantiation may name private members.
-void WalkBooks(tsl::BFCAllocator& allocator, std::vector<ChunkAt>* found);
+void WalkBooks(tsl::BFCAllocator &allocator, std::vector<ChunkAt> *found);
 template <auto table, auto regions>
 struct OpenBooks {
-  friend void WalkBooks(tsl::BFCAllocator& allocator, std::vector<ChunkAt>* found) {
+  friend void WalkBooks(tsl::BFCAllocator &allocator, std::vector<ChunkAt> *found) {
     Walk(allocator.*table, (allocator.*regions).regions(), found);
   }
 };
@@ -36,7 +36,7 @@ template struct OpenBooks<&tsl::BFCAllocator::chunks_, &tsl::BFCAllocator::regio
 
 // All chunks in address order. Without TensorFlow's lock, so only from the one thread that uses the
 // allocator.
-inline void ChunksOf(tsl::BFCAllocator& allocator, std::vector<ChunkAt>* chunks) {
+inline void ChunksOf(tsl::BFCAllocator &allocator, std::vector<ChunkAt> *chunks) {
   chunks->clear();
   private_access::WalkBooks(allocator, chunks);
 }

@@ -131,7 +131,8 @@ void devices() {
   bfc::tensorrt_allocator on_first(bfc::device(0)), on_second(bfc::device(1)), nowhere(bfc::device(7));
   bfc_stats_t none = BFC_STATS_INIT;
   CHECK_STATUS(bfc_stats(1, &none), BFC_ERROR_NO_ALLOCATOR);
-  void *const first = on_first.allocateAsync(mib, 0, 0, nullptr), *const second = on_second.allocateAsync(mib, 0, 0, nullptr);
+  void *const first = on_first.allocateAsync(mib, 0, 0, nullptr), *const second =
+                                                                      on_second.allocateAsync(mib, 0, 0, nullptr);
   CHECK(bfc::device::owner(first) == bfc::device(0) && bfc::device::owner(second) == bfc::device(1));
   CHECK(stats(1).bytes_limit == 32 * mib);
   CHECK(!on_first.deallocateAsync(second, nullptr));
@@ -152,7 +153,8 @@ void streams() {
   CHECK(simcuda_fill(first, number(ptr), 20 * mib, 1) == 0);
   CHECK(simcuda_expect(first, number(ptr), 20 * mib, 1) == 0);
   CHECK(allocator.deallocateAsync(ptr, first));
-  void *const other = allocator.allocateAsync(20 * mib, 0, 0, second), *const same = allocator.allocateAsync(20 * mib, 0, 0, first);
+  void *const other = allocator.allocateAsync(20 * mib, 0, 0, second), *const same = allocator.allocateAsync(
+                                                                           20 * mib, 0, 0, first);
   CHECK(same == ptr && other != ptr && simcuda_pending(first) != 0);
   CHECK(simcuda_fill(second, number(other), 20 * mib, 2) == 0);
   CHECK(allocator.deallocateAsync(same, first));
@@ -232,8 +234,7 @@ void at_once() {
     std::atomic<int> ready{0};
     const auto first_request = [&] {
       ++ready;
-      while (ready < 2) {
-      }
+      while (ready < 2) {}
       void *const ptr = ours.allocateAsync(256, 0, 0, nullptr);
       CHECK(ptr != nullptr && ours.deallocateAsync(ptr, nullptr));
     };

@@ -64,14 +64,14 @@ class ort_registration;
 
 /* How an ort_allocator says that there is no memory. */
 enum class ort_failure {
-  throwing,       /* std::bad_alloc, as ONNX Runtime's own allocators do */
-  returning_null  /* for callers that look; ONNX Runtime mostly does not */
+  throwing,      /* std::bad_alloc, as ONNX Runtime's own allocators do */
+  returning_null /* for callers that look; ONNX Runtime mostly does not */
 };
 
 /* In which order of device work an ort_allocator's memory is used. */
 enum class ort_order {
-  any_stream,  /* what is freed is handed out to nobody until the device was idle, see bfc_adapters.h */
-  by_stream    /* what AllocOnStream gave is in the order of that stream, as with bfc_alloc_async */
+  any_stream, /* what is freed is handed out to nobody until the device was idle, see bfc_adapters.h */
+  by_stream   /* what AllocOnStream gave is in the order of that stream, as with bfc_alloc_async */
 };
 
 namespace detail {

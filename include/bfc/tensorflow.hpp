@@ -194,9 +194,8 @@ inline bool create_within(std::int32_t ordinal, std::uint64_t limit, bfc_status_
 
 inline bool is_taken(std::int32_t ordinal) {
   const registry &all = known();
-  return std::any_of(all.entries, all.entries + all.used, [&](const served &other) {
-    return other.allocator != nullptr && other.ordinal == ordinal;
-  });
+  return std::any_of(all.entries, all.entries + all.used,
+                     [&](const served &other) { return other.allocator != nullptr && other.ordinal == ordinal; });
 }
 
 /* Finds who is to serve an allocator that comes for the first time. */

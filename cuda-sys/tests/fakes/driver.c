@@ -13,62 +13,54 @@ enum { BY_SYMBOL = 1, BY_FOUR = 4, BY_FIVE = 5, OTHER_VERSION = 9, NOT_FOUND = 5
 int cuInit(unsigned flags) { return (int)flags * BY_SYMBOL; }
 #endif
 
-int cuDriverGetVersion(int *version)
-{
-    *version = VERSION;
-    return 0;
+int cuDriverGetVersion(int *version) {
+  *version = VERSION;
+  return 0;
 }
 
-int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
-{
-    *address = bytes;
-    return BY_SYMBOL;
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
+  *address = bytes;
+  return BY_SYMBOL;
 }
 
 /* Exported, and not known to the functions below. */
-int cuMemFree_v2(unsigned long long address)
-{
-    (void)address;
-    return BY_SYMBOL;
+int cuMemFree_v2(unsigned long long address) {
+  (void)address;
+  return BY_SYMBOL;
 }
 
 #if defined GET_FOUR || defined GET_FIVE
-static int by_four(unsigned long long *address, size_t bytes)
-{
-    *address = bytes;
-    return BY_FOUR;
+static int by_four(unsigned long long *address, size_t bytes) {
+  *address = bytes;
+  return BY_FOUR;
 }
 
 static int other_version(void) { return OTHER_VERSION; }
 
-int cuGetProcAddress(const char *name, void **found, int version, unsigned long long flags)
-{
-    (void)flags;
-    *found = NULL;
-    if (strcmp(name, "cuMemAlloc") != 0)
-        return NOT_FOUND;
-    *found = version == 3020 ? (void *)by_four : (void *)other_version;
-    return 0;
+int cuGetProcAddress(const char *name, void **found, int version, unsigned long long flags) {
+  (void)flags;
+  *found = NULL;
+  if (strcmp(name, "cuMemAlloc") != 0) return NOT_FOUND;
+  *found = version == 3020 ? (void *)by_four : (void *)other_version;
+  return 0;
 }
 #endif
 
 #ifdef GET_FIVE
-static int by_five(unsigned long long *address, size_t bytes)
-{
-    *address = bytes;
-    return BY_FIVE;
+static int by_five(unsigned long long *address, size_t bytes) {
+  *address = bytes;
+  return BY_FIVE;
 }
 
 /* What it does not know it does not give, and calls that a success: the status says it. */
-int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags, int *status)
-{
-    (void)flags;
-    *found = NULL;
-    *status = 1;
-    if (strcmp(name, "cuMemAlloc") == 0) {
-        *found = version == 3020 ? (void *)by_five : (void *)other_version;
-        *status = 0;
-    }
-    return 0;
+int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags, int *status) {
+  (void)flags;
+  *found = NULL;
+  *status = 1;
+  if (strcmp(name, "cuMemAlloc") == 0) {
+    *found = version == 3020 ? (void *)by_five : (void *)other_version;
+    *status = 0;
+  }
+  return 0;
 }
 #endif

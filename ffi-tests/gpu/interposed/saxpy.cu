@@ -39,13 +39,13 @@ enum {
   WAIT_MICROSECONDS = 150 /* of the device, before x is read: time for somebody to overwrite it */
 };
 
-#define CUDA(call)                                                                                      \
-  do {                                                                                                  \
-    const cudaError_t code_ = (call);                                                                   \
-    if (code_ != cudaSuccess) {                                                                         \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(code_));           \
-      exit(2);                                                                                          \
-    }                                                                                                   \
+#define CUDA(call)                                                                            \
+  do {                                                                                        \
+    const cudaError_t code_ = (call);                                                         \
+    if (code_ != cudaSuccess) {                                                               \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(code_)); \
+      exit(2);                                                                                \
+    }                                                                                         \
   } while (0)
 
 /* What a kernel is told. */
@@ -68,25 +68,22 @@ ON_DEVICE void saxpy_one(const struct job *job, size_t at) { job->y[at] = job->a
 /* ---- Kernels ---- */
 
 #ifdef __CUDACC__
-#define KERNEL(name)                                                                            \
-  __global__ void name(struct job job) {                                                        \
-    const size_t all = (size_t)gridDim.x * blockDim.x;                                          \
-    for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < job.count; at += all)  \
-      name##_one(&job, at);                                                                     \
+#define KERNEL(name)                                                                                                 \
+  __global__ void name(struct job job) {                                                                             \
+    const size_t all = (size_t)gridDim.x * blockDim.x;                                                               \
+    for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < job.count; at += all) name##_one(&job, at); \
   }
 
 __global__ void wait_a_while(uint64_t nanoseconds) {
   uint64_t begin, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-  do {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now - begin < nanoseconds);
+  do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
 }
 
-#define LAUNCH(kernel, stream, job)           \
-  do {                                        \
-    kernel<<<64, 256, 0, (stream)>>>(job);    \
-    CUDA(cudaGetLastError());                 \
+#define LAUNCH(kernel, stream, job)        \
+  do {                                     \
+    kernel<<<64, 256, 0, (stream)>>>(job); \
+    CUDA(cudaGetLastError());              \
   } while (0)
 
 static void wait_on(cudaStream_t stream) {
@@ -97,11 +94,11 @@ static void wait_on(cudaStream_t stream) {
 static void open_stream(cudaStream_t *stream) { CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking)); }
 
 #else
-#define KERNEL(name)                                                             \
-  static void name(void *argument) {                                             \
-    struct job *const job = (struct job *)argument;                              \
-    for (size_t at = 0; at < job->count; at++) name##_one(job, at);              \
-    free(job);                                                                   \
+#define KERNEL(name)                                                \
+  static void name(void *argument) {                                \
+    struct job *const job = (struct job *)argument;                 \
+    for (size_t at = 0; at < job->count; at++) name##_one(job, at); \
+    free(job);                                                      \
   }
 
 static void *simulation(const char *name) {

@@ -316,8 +316,8 @@ static int touch_node(Address there, Address here, Handle stream, Handle context
 }
 
 static void copies(void) {
-  Touch *const touches[] = {touch_async, touch_back, touch_peer, touch_dtod, touch_inside, touch_by_runtime, touch_fill,
-                           touch_rectangle, touch_box, touch_peer_box, touch_node};
+  Touch *const touches[] = {touch_async, touch_back,      touch_peer, touch_dtod,     touch_inside, touch_by_runtime,
+                            touch_fill,  touch_rectangle, touch_box,  touch_peer_box, touch_node};
   for (unsigned each = 0; each < sizeof touches / sizeof touches[0]; each++) {
     Handle contexts[2];
     char *memory[2];
@@ -392,7 +392,10 @@ static void later_copies(void) { not_analysed("cuMemcpyByTelepathyAsync"); }
 
 /* The program lets other devices touch what is pooled by mapping it. */
 static void mapped(void) {
-  const struct { int type, device; unsigned flags; } access = {1, 1, 3};
+  const struct {
+    int type, device;
+    unsigned flags;
+  } access = {1, 1, 3};
   OK(cudaSetDevice(0));
   char *memory = pooled(MIB);
   OK(cudaSetDevice(1));

@@ -1,10 +1,9 @@
 /* What a program with one device and the runtime sees, see facts.h. */
 #include "facts.h"
 
-static const size_t SIZES[] = {1,           2,           255,       256,           257,       511,       512,
-                               513,         1000,        1024,      4095,          4096,      4097,      65536,
-                               100000,      MIB - 1,     MIB,       MIB + 1,       2 * MIB,   3 * MIB,   7 * MIB + 7,
-                               100 * MIB,   1000 * MIB + 1};
+static const size_t SIZES[] = {1,    2,       255,     256,     257,         511,       512,           513,
+                               1000, 1024,    4095,    4096,    4097,        65536,     100000,        MIB - 1,
+                               MIB,  MIB + 1, 2 * MIB, 3 * MIB, 7 * MIB + 7, 100 * MIB, 1000 * MIB + 1};
 enum { SIZE_COUNT = sizeof SIZES / sizeof SIZES[0] };
 
 static void sizes(void) {
@@ -56,8 +55,9 @@ static void no_size(void) {
 static void huge_sizes(void) {
   size_t total = 0, free = free_bytes();
   OK(cudaMemGetInfo(&free, &total));
-  const size_t sizes[] = {SIZE_MAX,      SIZE_MAX - 1,   SIZE_MAX - 255, SIZE_MAX - 511, SIZE_MAX - 4096, SIZE_MAX / 2 + 1,
-                          SIZE_MAX / 2,  (size_t)1 << 62, (size_t)1 << 50, (size_t)1 << 40, total + 1,       total + 512};
+  const size_t sizes[] = {SIZE_MAX,        SIZE_MAX - 1,     SIZE_MAX - 255, SIZE_MAX - 511,
+                          SIZE_MAX - 4096, SIZE_MAX / 2 + 1, SIZE_MAX / 2,   (size_t)1 << 62,
+                          (size_t)1 << 50, (size_t)1 << 40,  total + 1,      total + 512};
   for (unsigned each = 0; each < sizeof sizes / sizeof sizes[0]; each++) {
     char what[100];
     void *memory = (void *)0x4321;
@@ -148,7 +148,7 @@ static void kinds(void) {
     SAY_CODE("cudaHostAlloc with flags", cudaHostAlloc(&memory, 4097, each));
     if (each == 8) break;
     SAY("flags: %d", cuMemHostGetFlags(&flags, memory));
-  SAY("they are %u", flags);
+    SAY("they are %u", flags);
     SAY_CODE("freed", cudaFreeHost(memory));
   }
   SAY_CODE("cudaMallocAsync", cudaMallocAsync(&memory, 20000, NULL));

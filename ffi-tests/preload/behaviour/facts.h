@@ -9,11 +9,11 @@
 #define SAY(...) (printf(__VA_ARGS__), printf("\n"))
 
 /* A call's code, and what it leaves behind for cudaGetLastError. */
-#define SAY_CODE(what, call)                                                              \
-  do {                                                                                    \
-    const int code_ = (call);                                                             \
-    const int peeked_ = cudaPeekAtLastError(), last_ = cudaGetLastError();                \
-    SAY("%s: %d, last error %d %d %d", what, code_, peeked_, last_, cudaGetLastError());  \
+#define SAY_CODE(what, call)                                                             \
+  do {                                                                                   \
+    const int code_ = (call);                                                            \
+    const int peeked_ = cudaPeekAtLastError(), last_ = cudaGetLastError();               \
+    SAY("%s: %d, last error %d %d %d", what, code_, peeked_, last_, cudaGetLastError()); \
   } while (0)
 
 /* The CU_POINTER_ATTRIBUTEs that say what a pointer is, but P2P_TOKENS, which wants rights. */
@@ -21,10 +21,27 @@ static const int ATTRIBUTES[] = {1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
 enum { ATTRIBUTE_COUNT = sizeof ATTRIBUTES / sizeof ATTRIBUTES[0], MOST_ATTRIBUTES = 21 };
 
 UNUSED static const char *attribute_name(int attribute) {
-  static const char *const names[MOST_ATTRIBUTES] = {
-      "0", "context", "memory type", "device pointer", "host pointer", "tokens", "sync memops", "buffer id", "is managed",
-      "device ordinal", "has legacy IPC", "range start", "range size", "is mapped", "handle types", "has RDMA",
-      "access flags", "pool", "mapping size", "mapping base", "memory block id"};
+  static const char *const names[MOST_ATTRIBUTES] = {"0",
+                                                     "context",
+                                                     "memory type",
+                                                     "device pointer",
+                                                     "host pointer",
+                                                     "tokens",
+                                                     "sync memops",
+                                                     "buffer id",
+                                                     "is managed",
+                                                     "device ordinal",
+                                                     "has legacy IPC",
+                                                     "range start",
+                                                     "range size",
+                                                     "is mapped",
+                                                     "handle types",
+                                                     "has RDMA",
+                                                     "access flags",
+                                                     "pool",
+                                                     "mapping size",
+                                                     "mapping base",
+                                                     "memory block id"};
   return names[attribute];
 }
 
@@ -42,19 +59,26 @@ UNUSED static void say_value(const char *what, int attribute, int code, uint64_t
     case 1: { /* CONTEXT */
       Handle current = NULL;
       cuCtxGetCurrent(&current);
-      SAY("%s, %s: %d, %s", what, name, code, !value ? "none" : value == (uint64_t)(uintptr_t)current ? "the current one" : "another");
+      SAY("%s, %s: %d, %s", what, name, code,
+          !value                                  ? "none"
+          : value == (uint64_t)(uintptr_t)current ? "the current one"
+                                                  : "another");
       break;
     }
-    case 3: case 4: case 11: case 19: /* addresses */
+    case 3:
+    case 4:
+    case 11:
+    case 19: /* addresses */
       if (value) SAY("%s, %s: %d, %lld from it", what, name, code, (long long)(value - at));
       else SAY("%s, %s: %d, NULL", what, name, code);
       break;
-    case 7: case 17: case 20: /* numbers of things */
-      SAY("%s, %s: %d, %s", what, name, code, value ? "there" : "none");
-      break;
+    case 7:
+    case 17:
+    case 20: /* numbers of things */ SAY("%s, %s: %d, %s", what, name, code, value ? "there" : "none"); break;
     default: {
       const int half = value >> 32 == marked() >> 32;
-      SAY("%s, %s: %d, %llx in %d bytes", what, name, code, (unsigned long long)(half ? (uint32_t)value : value), half ? 4 : 8);
+      SAY("%s, %s: %d, %llx in %d bytes", what, name, code, (unsigned long long)(half ? (uint32_t)value : value),
+          half ? 4 : 8);
     }
   }
 }
@@ -67,8 +91,12 @@ UNUSED static void say_runtime(const char *what, Address at) {
   memset(&seen, 0x5a, sizeof seen);
   const int code = cudaPointerGetAttributes(&seen, (void *)at);
   SAY("%s: runtime %d, type %d, device %d, device pointer %s, host pointer %s", what, code, (int)seen.type, seen.device,
-      (Address)seen.devicePointer == at ? "itself" : seen.devicePointer ? "another" : "NULL",
-      (Address)seen.hostPointer == at ? "itself" : seen.hostPointer ? "another" : "NULL");
+      (Address)seen.devicePointer == at ? "itself"
+      : seen.devicePointer              ? "another"
+                                        : "NULL",
+      (Address)seen.hostPointer == at ? "itself"
+      : seen.hostPointer              ? "another"
+                                      : "NULL");
   cudaGetLastError();
 }
 

@@ -87,8 +87,7 @@ static void end_receiver(void) {
 
 /* Offers memory by the handle of an address at or before it, and has the receiver see all of it, and write. */
 static void shared_from(char *base, char *memory, size_t bytes, unsigned char fill) {
-  Offer offer = {
-      .offset = (size_t)(memory - base), .bytes = bytes, .filled = fill, .then = (unsigned char)(fill + 1)};
+  Offer offer = {.offset = (size_t)(memory - base), .bytes = bytes, .filled = fill, .then = (unsigned char)(fill + 1)};
   int code = -2;
   OK(cudaMemset(memory, fill, bytes));
   OK(cudaIpcGetMemHandle(&offer.handle, base));

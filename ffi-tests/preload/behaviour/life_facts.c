@@ -257,8 +257,8 @@ static void captures(void) {
       if (call == 5) SAY("%s, cudaFreeAsync: %d", MODES[mode], cudaFreeAsync(memory, stream));
       OK(cudaStreamIsCapturing(stream, &status));
       const int ended = cudaStreamEndCapture(stream, &graph);
-      SAY("%s, %s: %d, last error %d; the capture is %d, its end %d, a graph %d", MODES[mode], what, code, last, (int)status,
-          ended, graph != NULL);
+      SAY("%s, %s: %d, last error %d; the capture is %d, its end %d, a graph %d", MODES[mode], what, code, last,
+          (int)status, ended, graph != NULL);
       cudaGetLastError();
       if (!ended) OK(cudaGraphDestroy(graph));
       graph = NULL;

@@ -51,9 +51,10 @@ static void untracked_frees(void) {
 /* HAMi-core #312, #281: what a call that failed had not written was read, or written over. */
 static void outputs_of_failures(void) {
   char *memory = pooled(1000);
-  const char *names[] = {"cuMemAlloc", "cuMemGetInfo", "cuMemGetAddressRange", "cuPointerGetAttribute",
-                         "cuPointerGetAttributes", "cuIpcGetMemHandle", "cuMemAllocPitch", "cuMemAllocManaged",
-                         "cuMemAllocAsync", "cuMemHostAlloc", "cuMemCreate"};
+  const char *names[] = {
+      "cuMemAlloc",        "cuMemGetInfo",    "cuMemGetAddressRange", "cuPointerGetAttribute", "cuPointerGetAttributes",
+      "cuIpcGetMemHandle", "cuMemAllocPitch", "cuMemAllocManaged",    "cuMemAllocAsync",       "cuMemHostAlloc",
+      "cuMemCreate"};
   const MemoryKind kind = MEMORY_OF(0);
   for (int code = 1; code <= 999; code += 499) {
     for (unsigned each = 0; each < sizeof names / sizeof names[0]; each++) {

@@ -206,10 +206,8 @@ static void trimmed(void) {
     simcuda_clear_log();
     OK(simcuda_fail("cuMemHostAlloc", 1, OUT_OF_MEMORY));
     OK(simcuda_fail("cuMemAllocHost", 1, OUT_OF_MEMORY));
-    if (each)
-      OK(cuMemAllocHost_v2(&memory, 9 * MIB));
-    else
-      OK(cudaHostAlloc(&memory, MIB, 1));
+    if (each) OK(cuMemAllocHost_v2(&memory, 9 * MIB));
+    else OK(cudaHostAlloc(&memory, MIB, 1));
     CHECK(!is_pooled(memory));
     IS(simcuda_calls("cuMemFreeHost"), 1);
     IS(simcuda_calls("cuMemHostAlloc") + simcuda_calls("cuMemAllocHost"), 2);

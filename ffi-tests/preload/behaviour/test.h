@@ -24,17 +24,17 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    if (!(condition)) test_failed(__FILE__, __LINE__, "%s is false", #condition);     \
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) test_failed(__FILE__, __LINE__, "%s is false", #condition); \
   } while (0)
 
 /* Two whole numbers are the same. */
-#define IS(actual, expected)                                                                                       \
-  do {                                                                                                             \
-    const long long is_ = (long long)(actual), should_ = (long long)(expected);                                    \
-    if (is_ != should_)                                                                                            \
-      test_failed(__FILE__, __LINE__, "%s is %lld, not %s (%lld)", #actual, is_, #expected, should_);              \
+#define IS(actual, expected)                                                                          \
+  do {                                                                                                \
+    const long long is_ = (long long)(actual), should_ = (long long)(expected);                       \
+    if (is_ != should_)                                                                               \
+      test_failed(__FILE__, __LINE__, "%s is %lld, not %s (%lld)", #actual, is_, #expected, should_); \
   } while (0)
 
 #define OK(call) IS(call, 0)

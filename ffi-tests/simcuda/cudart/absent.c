@@ -3,8 +3,8 @@
  * None has its arguments here, so no test compares their signatures. */
 #include "inside.h"
 
-#define ABSENT(name)                                                                                                   \
-  API cudaError_t name(void);                                                                                          \
+#define ABSENT(name)          \
+  API cudaError_t name(void); \
   API cudaError_t name(void) { return done(cudaErrorNotSupported); }
 
 #ifndef WITH_NVIDIA_HEADERS

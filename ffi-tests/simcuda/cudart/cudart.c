@@ -42,11 +42,11 @@ static void load(void) {
   int (*get_version)(int *) = (int (*)(int *))dlsym(library, "cuDriverGetVersion");
   if (!get_version || get_version(&version) || version < 13000) return;
 #endif
-#define FIND(name, version, arguments)                                                                                 \
-  {                                                                                                                    \
-    void *found = NULL;                                                                                                \
-    if (look_up("cu" #name, &found, version, 0, NULL) || !found) found = (void *)unsupported;                          \
-    driver.name = (int(*) arguments)found;                                                                             \
+#define FIND(name, version, arguments)                                                        \
+  {                                                                                           \
+    void *found = NULL;                                                                       \
+    if (look_up("cu" #name, &found, version, 0, NULL) || !found) found = (void *)unsupported; \
+    driver.name = (int(*) arguments)found;                                                    \
   }
   *(void **)&driver.GetProcAddress = dlsym(library, LOOKUP_SYMBOL);
   if (!driver.GetProcAddress) return;
@@ -413,8 +413,8 @@ API cudaError_t CUDARTAPI cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum 
                                                       unsigned long long *id, cudaGraph_t *graph,
                                                       const cudaGraphNode_t **nodes, size_t *count) {
 #endif
-  IN_CONTEXT(driver.StreamGetCaptureInfo(stream, (int *)status, (uint64_t *)id, (Handle *)graph,
-                                         (const Handle **)nodes, count));
+  IN_CONTEXT(driver.StreamGetCaptureInfo(stream, (int *)status, (uint64_t *)id, (Handle *)graph, (const Handle **)nodes,
+                                         count));
 }
 
 API cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph,
@@ -442,6 +442,4 @@ API cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t
   IN_CONTEXT(driver.IpcOpenMemHandle((Address *)memory, handle, flags));
 }
 
-API cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void *memory) {
-  IN_CONTEXT(driver.IpcCloseMemHandle((Address)memory));
-}
+API cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void *memory) { IN_CONTEXT(driver.IpcCloseMemHandle((Address)memory)); }

@@ -41,8 +41,9 @@ API cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void *to, int to_device, const voi
 }
 
 /* Row by row: as many items of work as there are rows. */
-API cudaError_t CUDARTAPI cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                                            size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+API cudaError_t CUDARTAPI cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                                            size_t width, size_t height, enum cudaMemcpyKind kind,
+                                            cudaStream_t stream) {
   if (width > to_pitch || width > from_pitch) return done(cudaErrorInvalidPitchValue);
   for (size_t row = 0; row < height; row++) {
     char *target = (char *)to + row * to_pitch;
@@ -65,7 +66,8 @@ API cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaM
   return done(code ? code : driver.MemPoolGetAttribute(pool, (int)attribute, value));
 }
 
-API cudaError_t CUDARTAPI cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc *whose, size_t count) {
+API cudaError_t CUDARTAPI cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc *whose,
+                                               size_t count) {
   int code = driver_there();
   return done(code ? code : driver.MemPoolSetAccess(pool, whose, count));
 }

@@ -6,13 +6,13 @@
 
 static int failures;
 
-#define IS(actual, expected)                                                                                           \
-  do {                                                                                                                 \
-    long long is_ = (long long)(actual), should_ = (long long)(expected);                                              \
-    if (is_ != should_) {                                                                                              \
-      fprintf(stderr, "line %d: %s is %lld, not %s (%lld)\n", __LINE__, #actual, is_, #expected, should_);             \
-      failures++;                                                                                                      \
-    }                                                                                                                  \
+#define IS(actual, expected)                                                                               \
+  do {                                                                                                     \
+    long long is_ = (long long)(actual), should_ = (long long)(expected);                                  \
+    if (is_ != should_) {                                                                                  \
+      fprintf(stderr, "line %d: %s is %lld, not %s (%lld)\n", __LINE__, #actual, is_, #expected, should_); \
+      failures++;                                                                                          \
+    }                                                                                                      \
   } while (0)
 
 #endif

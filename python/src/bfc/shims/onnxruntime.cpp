@@ -57,9 +57,7 @@ EXPORTED int bfc_onnxruntime_begin(std::int32_t device, char *words, std::size_t
     return 0;
   } catch (const bfc::error &error) {
     return failed(error.code().value(), error.what(), words, capacity);
-  } catch (const std::exception &error) {
-    return failed(-1, error.what(), words, capacity);
-  }
+  } catch (const std::exception &error) { return failed(-1, error.what(), words, capacity); }
 }
 
 /* Sessions that are made from now on are ONNX Runtime's own. */

@@ -31,7 +31,7 @@ SHOWN int bfc_tensorflow_is_in_front(void) {
 
 // One of TensorFlow's allocators that have come so far; 0 if there is none with that index. The name is cut to fit.
 SHOWN int bfc_tensorflow_allocator(std::size_t index, char *name, std::size_t capacity, std::int32_t *device,
-                             std::int64_t *own_allocations, std::int64_t *own_bytes) {
+                                   std::int64_t *own_allocations, std::int64_t *own_bytes) {
   const auto all = bfc::tensorflow::allocators();
   if (index >= all.size() || capacity == 0) return 0;
   std::strncpy(name, all[index].name.c_str(), capacity - 1);

@@ -83,7 +83,8 @@ class Words {
     uint64_t hundredths = rest >> bits;
     if (over > one / 2 || (over == one / 2 && hundredths % 2 == 1)) hundredths++;
     put_number((bytes >> bits) + hundredths / 100);
-    const char digits[] = {'.', static_cast<char>('0' + hundredths / 10 % 10), static_cast<char>('0' + hundredths % 10), 0};
+    const char digits[] = {'.', static_cast<char>('0' + hundredths / 10 % 10), static_cast<char>('0' + hundredths % 10),
+                           0};
     put(digits);
     put(names[unit]);
   }
@@ -145,9 +146,7 @@ void put_refusal(Words &words, size_t size, int device) noexcept {
 
 #ifdef BFC_WITH_TORCH
 
-c10::Device gpu(int device) {
-  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)};
-}
+c10::Device gpu(int device) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)}; }
 
 // For torch.profiler: the bytes of an event, with what is in use and what is held after it. The size of a chunk, which
 // bfc.torch.memory_allocated() counts too. An event that the profiler cannot take fails no allocation.
@@ -159,16 +158,14 @@ void profile(void *address, int device, bool freed) noexcept try {
   const int64_t change = static_cast<int64_t>(bytes);
   const size_t in_use = stats.bytes_in_use - (freed ? bytes : 0);
   c10::reportMemoryUsageToProfiler(address, freed ? -change : change, in_use, stats.pool_bytes, gpu(device));
-} catch (...) {
-}
+} catch (...) {}
 
 void profile_out_of_memory(size_t size, int device) noexcept try {
   if (!c10::memoryProfilingEnabled()) return;
   bfc_stats_t stats = BFC_STATS_INIT;
   bfc_stats(device, &stats);
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size), stats.bytes_in_use, stats.pool_bytes, gpu(device));
-} catch (...) {
-}
+} catch (...) {}
 
 // For the trace of GPU memory, by which PyTorch's sanitizer (TORCH_CUDA_SANITIZER) learns of allocations.
 #if __cplusplus >= 202002L
@@ -190,8 +187,7 @@ void report(void *address, int device, bool freed) noexcept {
 #if __cplusplus >= 202002L
   try {
     trace(c10::impl::GPUTrace::get_trace(), address, freed);
-  } catch (...) {
-  }
+  } catch (...) {}
 #endif
 }
 
