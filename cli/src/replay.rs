@@ -93,7 +93,7 @@ pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
     }
     let run = tally(&players, stats);
     drop(players);
-    // With everything freed the pool must let itself be destroyed: a check of its books.
+    // With everything freed the pool must let itself be destroyed: a check of its metadata.
     device.destroy()?;
     Ok(run)
 }

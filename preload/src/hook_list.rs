@@ -10,7 +10,7 @@ macro_rules! hooks {
     ($callback:ident) => {
         $callback! {
         // Lookups of functions return the hooks.
-        cuGetProcAddress: cuGetProcAddress, Watched, "gives these hooks to whoever looks functions up by it, the runtime above all";
+        cuGetProcAddress: cuGetProcAddress, Watched, "gives these hooks to programs that look functions up by it, the runtime above all";
         cuGetProcAddress_v2: cuGetProcAddress_v2, Watched, "the same, since CUDA 12";
         // Device memory.
         cuMemAlloc_v2: cuMemAlloc_v2, Pooled, "the pool's main job";
@@ -110,7 +110,7 @@ macro_rules! hooks {
         cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
         cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context, and captures end with it";
         cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease_v2, Watched, "the same";
-        cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "the memory is gone: so are the pool's books of it, and captures have ended";
+        cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "the memory is gone: so is the pool's record of it, and captures have ended";
         cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset_v2, Watched, "the same";
         cuCtxCreate_v2: cuCtxCreate_v2, Watched, "its work may touch pooled memory, as a peer's or by copies: it is waited for too";
         cuCtxCreate_v3: cuCtxCreate_v3, Watched, "the same";

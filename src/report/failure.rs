@@ -146,7 +146,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     line(out, "largest free chunk", stats.largest_free_block_bytes)?;
     line(out, "peak in use", stats.peak_bytes_in_use)?;
     line(out, "largest allocation", stats.largest_alloc_size)?;
-    line(out, "host memory for books", stats.metadata_bytes)?;
+    line(out, "allocator metadata", stats.metadata_bytes)?;
     let (whole, tenth) = fragmentation_permille(free, stats.largest_free_block_bytes);
     writeln!(out, "  fragmentation {whole}.{tenth}% (1 - largest free chunk / free)")?;
     let (chunks, regions) = (stats.num_chunks, stats.num_regions);

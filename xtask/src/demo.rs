@@ -147,7 +147,7 @@ fn host(result: &Value, speeds: Option<&Speeds>) -> Result<String> {
                      may be larger than the request, as TensorFlow's are
       pool           {pool}: address space held; the host gives memory only to pages
                      that are touched, and a replay touches none
-      own books      {books} of host memory. For a pool of this size TensorFlow's table of
+      metadata       {books} of host memory. For a pool of this size TensorFlow's table of
                      pointers alone takes {table} (computed: 8 bytes for each 256)
 
       The pool at that moment, from its first byte to its last (* used, x lost inside chunks, _ free):
@@ -262,7 +262,7 @@ mod tests {
         for words in ["4735 allocations", "42 ns", "1.00 GiB", "1.50 GiB", "50.0% more", "***___"] {
             assert!(text.contains(words), "{words} in {text}");
         }
-        assert!(text.contains("own books      72.3 KiB") && text.contains("alone takes 64.0 MiB (computed"));
+        assert!(text.contains("metadata       72.3 KiB") && text.contains("alone takes 64.0 MiB (computed"));
         assert!(text.contains("`cargo xtask bench` times") && !text.contains("README"), "{text}");
     }
 

@@ -97,7 +97,7 @@ fn verdict_in_words(finding: &Finding, nobody_has_driver: bool) -> String {
         Verdict::Silent(Some(signal)) => {
             format!("signal {} ended it before it was seen with the driver", signal_name(signal))
         }
-        Verdict::Silent(None) => "it ended without a word: by _exit, as some shells do, or it put a program in its \
+        Verdict::Silent(None) => "it exited without reporting: by _exit, as some shells do, or it put a program in its \
                                   place (exec) which the interposer does not reach, because that is statically linked \
                                   or setuid or has got an environment without LD_PRELOAD (env -i, sudo, a container). \
                                   What helps: give that program to bfc run itself, behind the one that changes the \
@@ -323,7 +323,7 @@ mod tests {
         for (lines, words) in [
             ("7 exit driver=mapped\n", "RTLD_DEEPBIND"),
             ("7 exit driver=absent\n", "bfc info"),
-            ("", "it ended without a word: by _exit"),
+            ("", "it exited without reporting: by _exit"),
             ("7 looked-up dlsym x\n", "never allocated"),
             ("7 called cuMemAllocAsync\n", "--async has cudaMallocAsync served"),
             ("7 called cuMemAllocHost_v2\n", "--pinned has pinned host memory served"),

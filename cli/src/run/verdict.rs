@@ -62,7 +62,7 @@ pub enum Verdict {
     NotCalled,
     /// It has opened the driver, and none of its lookups came by us.
     Hidden,
-    /// It ended without a word, and without having been seen with the driver: by a signal, if it is known which.
+    /// It exited without reporting, and without having been seen with the driver: by a signal, if it is known which.
     Silent(Option<i32>),
     /// The driver was not in it.
     NoDriver,

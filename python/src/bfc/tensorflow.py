@@ -49,7 +49,7 @@ class Allocator(NamedTuple):
     device: int | None
     """Who serves it: an ordinal of libbfc's, as for :func:`bfc.stats`; None for one that TensorFlow serves itself."""
     own_allocations: int
-    """How many requests TensorFlow has served by itself, by its own books."""
+    """How many requests TensorFlow has served by itself, by its own statistics."""
     own_bytes: int
     """How many bytes TensorFlow holds for it by itself."""
 

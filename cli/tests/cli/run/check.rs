@@ -52,7 +52,7 @@ fn otherwise_it_is_3_and_the_reason_is_told() {
     let ended = said(3, "", "mapped", &["sh", "-c", "kill -KILL $$"]).expect("there was a compiler");
     assert!(ended.contains("signal 9 (SIGKILL) ended it before it was seen with the driver"), "{ended}");
     let gone = said(3, "", "mapped", &["env", "-i", "true"]).expect("there was a compiler");
-    assert!(gone.contains("env (process ") && gone.contains("it ended without a word"), "{gone}");
+    assert!(gone.contains("env (process ") && gone.contains("it exited without reporting"), "{gone}");
 }
 
 #[test]
