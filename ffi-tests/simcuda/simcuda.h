@@ -31,6 +31,7 @@ int simcuda_configure(int devices, uint64_t memory);
 /* From now on every function of the driver is CUDA_ERROR_DEINITIALIZED, as at the end of a process. */
 void simcuda_shutdown(void);
 
+/* clang-format off */
 typedef enum simcuda_option {
   SIMCUDA_DRIVER_VERSION = 0,    /* 13050: newer functions are not found, and not supported if called */
   SIMCUDA_POISON = 1,            /* 0: freed memory is unmapped, a stray access faults; 1: filled with 0xdd */
@@ -44,24 +45,22 @@ typedef enum simcuda_option {
   SIMCUDA_VMM = 8,               /* 1; 0: virtual memory management is not supported; 2: it is, without the flag
                                     gpuDirectRDMACapable */
   SIMCUDA_POOLS = 9,             /* 1; 0: memory pools are not supported */
-  SIMCUDA_PEERS = 10,      /* who can access whose memory (cuDeviceCanAccessPeer). 1: each device all others'; 0: none;
+  SIMCUDA_PEERS = 10,            /* who can access whose memory (cuDeviceCanAccessPeer). 1: each device all others'; 0: none;
                                     2: devices 0 and 1 each other's, 2 and 3, and so on; 3: that of lower ordinals */
-  SIMCUDA_RESET_ENDS = 11, /* what the end of a primary context does to virtual memory of its device. 0: nothing;
+  SIMCUDA_RESET_ENDS = 11,       /* what the end of a primary context does to virtual memory of its device. 0: nothing;
                                     1: mappings and physical memory go; 2: reserved ranges too */
-  SIMCUDA_EVENTS_LIE = 12, /* 1: queries of events and waits for them find everything done, so that a test of
+  SIMCUDA_EVENTS_LIE = 12,       /* 1: queries of events and waits for them find everything done, so that a test of
                                     races can show that it sees one; no driver does that */
-  SIMCUDA_STALE_ABORTS = 13, /* 1: the use of a destroyed handle prints a message and aborts the process, as the
+  SIMCUDA_STALE_ABORTS = 13,     /* 1: the use of a destroyed handle prints a message and aborts the process, as the
                                     real driver may crash; 0: it is counted and fails */
-  SIMCUDA_DEADLOCK_MILLISECONDS =
-      14, /* 10000: how long a blocking call gives other threads to resolve a deadlock, before
+  SIMCUDA_DEADLOCK_MILLISECONDS = 14, /* 10000: how long a blocking call gives other threads to resolve a deadlock, before
                                          it fails and a misuse is counted */
-  SIMCUDA_CAPTURED_STREAMS_HIDE =
-      15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
+  SIMCUDA_CAPTURED_STREAMS_HIDE = 15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
                                         end the capture even in a thread in relaxed mode; 0: there they succeed */
-  SIMCUDA_GRAPH_ORDER =
-      16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
+  SIMCUDA_GRAPH_ORDER = 16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
                               reverse, so that branches which share memory by mistake show it */
 } simcuda_option;
+/* clang-format on */
 
 /* Takes effect at once and lasts until simcuda_configure. */
 int simcuda_set(int option, int64_t value);
@@ -138,6 +137,7 @@ uint64_t simcuda_stale(int kind);
 /* How often a kernel of simcuda_expect found something else. */
 uint64_t simcuda_mismatches(void);
 
+/* clang-format off */
 typedef enum simcuda_kind {
   SIMCUDA_CONTEXTS = 0,
   SIMCUDA_STREAMS = 1, /* created, not destroyed or with work left */
@@ -150,6 +150,7 @@ typedef enum simcuda_kind {
   SIMCUDA_CAPTURES = 8,
   SIMCUDA_RETAINS = 9 /* references to primary contexts */
 } simcuda_kind;
+/* clang-format on */
 
 /* How many there are now: what is left at a test's end has leaked. */
 uint64_t simcuda_live(int kind);

@@ -15,7 +15,7 @@ macro_rules! hooks {
         // Device memory.
         cuMemAlloc_v2: cuMemAlloc_v2, Pooled, "the pool's main job";
         cuMemFree_v2: cuMemFree_v2, Pooled, "a chunk waits until the contexts that may use it were synchronized after its free; other pointers go to the driver";
-        cuMemGetInfo_v2: cuMemGetInfo_v2, Corrected, "what the pool holds and nobody uses counts as free, and no more than a limit leaves";
+        cuMemGetInfo_v2: cuMemGetInfo_v2, Corrected, "what the pool holds and is not in use counts as free, and no more than a limit leaves";
         cuMemGetAddressRange_v2: cuMemGetAddressRange_v2, Corrected, "a pooled allocation is the range, not the region that it is cut from; with BFC_PRELOAD_IPC=1 the region is";
         cuPointerGetAttribute: cuPointerGetAttribute, Corrected, "range, mapping, identity and IPC of a pooled allocation are its own; with BFC_PRELOAD_IPC=1 its region's";
         cuPointerGetAttributes: cuPointerGetAttributes, Corrected, "the same";
