@@ -10,7 +10,7 @@
 //!   chunks.
 //! - I4 Used + free + unmapped chunks = the regions. Used + free = mapped bytes. The counters agree with the chunks.
 //! - I5 The best fit is what a scan over all chunks finds.
-//! - I6 Every chunk's start maps to its chunk, and nothing else maps to anything.
+//! - I6 The start of every chunk in use maps to its chunk, and nothing else maps to anything.
 //! - I7 With several queues, a free chunk is in its queue's list, ordered by points that are not done, or waits for
 //!   other queues, or is reusable by every stream.
 //! - I8 With several queues, each queue's index holds exactly its free spans.

@@ -73,10 +73,17 @@ impl Counters {
     pub(in crate::core) fn allocated(&mut self, size: u64, requested: u64) -> u64 {
         self.allocs += 1;
         self.bytes_in_use += size;
-        self.peak_bytes_in_use = self.peak_bytes_in_use.max(self.bytes_in_use);
         self.bytes_requested += requested;
-        self.peak_bytes_requested = self.peak_bytes_requested.max(self.bytes_requested);
-        self.largest_alloc_size = self.largest_alloc_size.max(size);
+        // New peaks are rare, so branches cost less than stores.
+        if self.bytes_in_use > self.peak_bytes_in_use {
+            self.peak_bytes_in_use = self.bytes_in_use;
+        }
+        if self.bytes_requested > self.peak_bytes_requested {
+            self.peak_bytes_requested = self.bytes_requested;
+        }
+        if size > self.largest_alloc_size {
+            self.largest_alloc_size = size;
+        }
         self.allocs
     }
 

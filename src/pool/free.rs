@@ -1,43 +1,78 @@
 //! Frees, and recorded uses of chunks on other streams.
 
 use super::guarded;
-use super::slot::{Slot, Unready};
+use super::slot::{AtOnce, Slot};
 use super::take_back::{free_now, free_now_on};
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 
 /// Frees a chunk.
-#[inline]
+#[inline(always)]
 pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
-    match slot.enter_plainly() {
-        Ok(guard) => free_now(guard, addr),
-        Err(guard) => free_oddly(guard, addr),
+    match free_at_once(slot, addr, Stream::NONE) {
+        Ok(()) => Ok(()),
+        Err(entered) => free_otherwise(slot, entered, addr),
     }
-}
-
-#[cold]
-fn free_oddly(guard: Unready<'_>, addr: u64) -> Result<(), Error> {
-    let guard = guard.check_entry()?;
-    if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
 }
 
 /// Frees a chunk in the order of a stream.
-#[inline]
+#[inline(always)]
 pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
-    match slot.enter_plainly() {
-        Ok(guard) => free_now_on(guard, addr, stream),
-        Err(guard) => free_oddly_on(guard, addr, stream),
+    match free_at_once(slot, addr, stream) {
+        Ok(()) => Ok(()),
+        Err(entered) => free_otherwise_on(slot, entered, addr, stream),
     }
 }
 
-#[cold]
-fn free_oddly_on(guard: Unready<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
-    let guard = guard.check_entry()?;
-    if guard.is_guarded() {
-        guard.require_no_timestamps()?;
-        return guarded::free(guard, addr, stream);
+/// Frees a chunk in the usual case. Otherwise returns the slot, if it was ready.
+#[inline(always)]
+fn free_at_once(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<AtOnce<'_>>> {
+    let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
+    if !entered.pool().is_some_and(|pool| pool.arena.free_at_once(addr, stream)) {
+        return Err(Some(entered));
     }
-    free_now_on(guard, addr, stream)
+    if entered.has_sleepers() {
+        wake(entered);
+    } else {
+        entered.leave();
+    }
+    Ok(())
+}
+
+#[cold]
+fn wake(entered: AtOnce<'_>) {
+    entered.into_guard().notify();
+}
+
+#[inline(never)]
+fn free_otherwise(slot: &Slot, entered: Option<AtOnce<'_>>, addr: u64) -> Result<(), Error> {
+    match entered.map_or_else(|| slot.enter_plainly(), |entered| Ok(entered.into_guard())) {
+        Ok(guard) => free_now(guard, addr),
+        Err(unready) => {
+            let guard = unready.check_entry()?;
+            if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
+        }
+    }
+}
+
+#[inline(never)]
+fn free_otherwise_on(
+    slot: &Slot,
+    entered: Option<AtOnce<'_>>,
+    addr: u64,
+    stream: Stream,
+) -> Result<(), Error> {
+    match entered.map_or_else(|| slot.enter_plainly(), |entered| Ok(entered.into_guard())) {
+        Ok(guard) => free_now_on(guard, addr, stream),
+        Err(unready) => {
+            let guard = unready.check_entry()?;
+            if guard.is_guarded() {
+                guard.require_no_timestamps()?;
+                return guarded::free(guard, addr, stream);
+            }
+            free_now_on(guard, addr, stream)
+        }
+    }
 }
 
 /// Records that a live chunk is also used on a stream.

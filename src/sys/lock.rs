@@ -77,6 +77,12 @@ impl Lock {
         }
     }
 
+    /// Acquires the lock if it is open.
+    #[inline(always)]
+    pub(crate) fn try_acquire(&self) -> bool {
+        self.holder.compare_exchange(0, token::current(), Acquire, Relaxed).is_ok()
+    }
+
     /// Acquires the lock like [`Self::acquire`], but waits only until a time of [`clock::monotonic_ms`].
     pub(crate) fn acquire_before(&self, deadline: u64) -> Result<(), NotTaken> {
         let this = token::current();

@@ -54,7 +54,6 @@ impl Arena {
 
     fn insert_region(&mut self, base: u64, given: u64) -> Result<(), HostMemoryExhausted> {
         self.reserve_chunks(1)?;
-        self.heap_mut().reserve_starts(1)?;
         let coalesce = self.settings.coalesce_regions;
         let id = self.heap_mut().add_region(base, usable(given), given, coalesce)?;
         self.release(id);

@@ -11,6 +11,7 @@ use crate::core::streams::{Dependencies, Freed, Place, StreamHeap, StreamSetting
 use crate::core::units::{Span, UNIT};
 use crate::core::vmm::{Range, VmRange, is_unmapped};
 use crate::sys::HostMemoryExhausted;
+use std::num::NonZeroU64;
 
 /// The configuration of an arena. Fixed at creation, except for the limit.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +83,7 @@ impl Arena {
         let Some(tag) = request.scope else { return self.alloc_untagged(request) };
         self.heap_mut().chunks_mut().start_tags()?;
         let allocated = self.alloc_untagged(request)?;
-        if let Some(id) = allocated.and_then(|addr| self.chunk_at(addr)) {
+        if let Some(id) = allocated.and_then(|addr| self.chunk_in_use(addr)) {
             self.heap_mut().chunks_mut().set_tag(id, *tag);
         }
         Ok(allocated)
@@ -113,6 +114,23 @@ impl Arena {
             return self.alloc_slowly(&request);
         }
         self.streams.heap_mut().alloc(size, requested)
+    }
+
+    /// Allocates as [`Self::alloc_plain`] does in the usual case. Otherwise nothing changes.
+    #[inline(always)]
+    pub(crate) fn alloc_at_once(&mut self, size: u64, requested: u64, stream: Stream) -> Option<u64> {
+        if !self.streams.is_fast(stream) {
+            return None;
+        }
+        self.streams.heap_mut().alloc_at_once(size, requested).map(NonZeroU64::get)
+    }
+
+    /// Frees as [`Self::free_on`] does in the usual case. Otherwise nothing changes.
+    #[inline(always)]
+    pub(crate) fn free_at_once(&mut self, addr: u64, stream: Stream) -> bool {
+        let is_fast =
+            if stream == Stream::NONE { self.streams.frees_fast() } else { self.streams.is_fast(stream) };
+        is_fast && self.streams.heap_mut().free_at_once(addr)
     }
 
     /// Out of line: otherwise the fast path computes the address of `streams` for it.
@@ -187,7 +205,7 @@ impl Arena {
         Freed::Done
     }
 
-    /// Reserves room for `count` more chunks, but not for their addresses.
+    /// Reserves room for `count` more chunks.
     #[inline]
     pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.streams.reserve_chunks(count)?;
@@ -346,7 +364,8 @@ impl Arena {
 
     /// Returns the chunk in use that begins at `addr`.
     pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
-        self.chunk_at(addr).filter(|&id| self.chunks().in_use(id))
+        // Every chunk in use has an entry in the address map.
+        self.heap().entry_at(addr).filter(|&id| self.chunks().in_use(id))
     }
 
     /// Returns the chunk around an address of a region; see [`Heap::chunk_around`].

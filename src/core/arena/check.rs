@@ -35,11 +35,12 @@ impl Arena {
                 let sound = size != 0 && size % UNIT == 0 && self.chunks().region(id) == region && meets;
                 require(linked && sound && self.chunks().state(id) != State::Vacant, Broken::I1Tiling)?;
                 require(self.is_whole(id), Broken::I1Tiling)?;
-                require(self.chunk_at(addr) == Some(id), Broken::I6Starts)?;
+                let entry = Some(id).filter(|&id| self.chunks().in_use(id));
+                require(self.heap().entry_at(addr) == entry, Broken::I6Starts)?;
                 // Nothing else maps to it. All units of a small chunk are checked, and the first units behind the start
                 // of a large one.
                 let inside = (1..(size / UNIT).min(64)).map(|unit| addr + unit * UNIT);
-                let strays = inside.filter(|&at| self.chunk_at(at).is_some());
+                let strays = inside.filter(|&at| self.heap().entry_at(at).is_some());
                 require(strays.count() == 0, Broken::I6Starts)?;
                 require(prev == NIL || !self.should_be_one(prev, id), Broken::I2Coalescing)?;
                 expected += size;

@@ -22,7 +22,7 @@ impl Arena {
             return Ok(None);
         }
         let Some(mut id) = self.find_constrained(request) else { return Ok(None) };
-        self.heap_mut().reserve_starts(2)?;
+        self.heap_mut().reserve_start()?;
         let stamp = self.stamps.remove_free(self.streams.heap_mut(), id);
         if request.alignment > UNIT {
             id = self.split_prefix(id, request.alignment, stamp);

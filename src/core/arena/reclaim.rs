@@ -1,7 +1,7 @@
 //! Giving memory back: garbage collection, trim, and destruction.
 
 use super::arena::Arena;
-use crate::core::heap::{Region, State};
+use crate::core::heap::{InUse, Region, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::sort::sort_by_key;
 use crate::core::vmm::has_donors;
@@ -169,7 +169,7 @@ impl Arena {
                 State::Free | State::Held if settings.timestamps => _ = stamps.remove_free(heap, id),
                 State::Free => heap.unindex(id),
                 // Only when the whole arena is destroyed.
-                State::InUse => heap.count_free(id),
+                State::InUse => heap.count_free(InUse::of(id)),
                 State::Unmapped => vm.forget(heap, id),
                 _ => {}
             }

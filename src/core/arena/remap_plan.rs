@@ -257,7 +257,6 @@ impl Arena {
 
     fn reserve_cuts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.reserve_chunks(count)?;
-        self.heap_mut().reserve_starts(count)?;
         // Every piece may end as an unmapped chunk of its own.
         let pieces = self.vm.coming() + count;
         self.vm.reserve(pieces + 1)

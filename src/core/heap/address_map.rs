@@ -1,7 +1,9 @@
-//! The map from addresses to the chunks that begin there.
+//! The map from addresses to the chunks in use that begin there.
 //!
-//! It is a hash table of chunk numbers. It takes 8 to 16 bytes a chunk while it is small, and half of that when it is
-//! large. With a thousand chunks it stays in the cache. Unlike a flat table (4 bytes for each 256 of a region), it
+//! Free chunks have no entries. No request looks for one by its address, and so a split or a merge changes nothing here.
+//!
+//! It is a hash table of chunk numbers. It takes 32 to 64 bytes a chunk in use while it is small, and half of that when
+//! it is large. With a thousand chunks it stays in the cache. Unlike a flat table (4 bytes for each 256 of a region), it
 //! touches no new page when a chunk begins where none began before. With a flat table these page faults cost 3 to 6
 //! times as much as everything else an operation does, measured on the recorded traces with a fresh pool.
 //!
@@ -50,19 +52,19 @@ const BUSY: isize = 1 << 40;
 const ENDLESS: isize = BUSY / 2;
 
 const FIRST_SLOTS: usize = 64;
-/// Tables up to this size (64 KiB) stay three quarters empty. A search then nearly always ends where it begins, which
-/// matters because a misprediction costs more than the computation. Larger tables stay half empty, because cache misses
-/// dominate there.
+/// Tables up to this size (64 KiB) stay seven eighths empty. A search then nearly always ends where it begins, which
+/// matters because a misprediction costs more than the computation. Larger tables stay three quarters empty, because
+/// cache misses dominate there.
 const ROOMY_SLOTS: usize = 1 << 14;
-/// In a half-full table, one insertion in 10^10 has to go this far.
+/// In a table that is a quarter full, hardly any insertion ever has to go this far.
 const LONGEST_WAY: usize = 128;
-/// Slots emptied, and regions given flat tables, at each allocation. Four slots would be enough: the next table has
-/// room for as many more chunks as this one holds, and this one has at most four slots a chunk.
+/// Slots emptied, and regions given flat tables, at each allocation. Eight slots would be enough: the next table has
+/// room for as many more chunks as this one holds, and this one has at most eight slots a chunk.
 const STEP: usize = 16;
 
 /// Returns how many chunks a table of `slots` slots takes.
 fn capacity(slots: usize) -> usize {
-    slots / if slots <= ROOMY_SLOTS { 4 } else { 2 }
+    slots / if slots <= ROOMY_SLOTS { 8 } else { 4 }
 }
 
 /// Returns how many chunks a table takes while regions get flat tables.
@@ -81,12 +83,41 @@ impl AddressMap {
         Ok(AddressMap { table, room, dense: false, work: Work::Nothing })
     }
 
-    /// Returns the chunk that begins at an address, in use or free.
+    /// Returns the entry for an address: the chunk that begins there.
     #[inline(always)]
     pub(super) fn get(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
-        match self.table.get(slab, addr) {
-            Some(id) => Some(id),
+        match self.find(slab, addr) {
+            Some((id, _)) => Some(id),
             None => self.get_elsewhere(slab, regions, addr),
+        }
+    }
+
+    /// Returns the entry for an address and where it is, if that is in the hash table.
+    #[inline(always)]
+    pub(super) fn find(&self, slab: &[Hot], addr: u64) -> Option<(ChunkId, usize)> {
+        self.table.find(slab, addr)
+    }
+
+    /// Removes an entry that [`Self::find`] has found in a slot. All chunks of the table must still have their
+    /// addresses.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, slab: &[Hot], slot: usize) {
+        self.table.remove_at(slab, slot);
+        self.room += 1;
+    }
+
+    /// Returns whether one entry can be added by [`Self::add`].
+    #[inline(always)]
+    pub(super) fn takes_one(&self) -> bool {
+        (1..ENDLESS / 2).contains(&self.room)
+    }
+
+    /// Stores the start of a chunk as [`Self::set`] does, where [`Self::takes_one`].
+    #[inline(always)]
+    pub(super) fn add(&mut self, addr: u64, id: ChunkId) {
+        self.room -= 1;
+        if self.table.insert(addr, id) > LONGEST_WAY {
+            self.found_long_way();
         }
     }
 
@@ -94,7 +125,7 @@ impl AddressMap {
     fn get_elsewhere(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
         let flat = if self.dense { get_flat(regions, addr) } else { None };
         match &self.work {
-            Work::Move(older) if flat.is_none() => older.table().get(slab, addr),
+            Work::Move(older) if flat.is_none() => older.table().find(slab, addr).map(|(id, _)| id),
             _ => flat,
         }
     }
@@ -220,13 +251,11 @@ impl AddressMap {
         if self.dense {
             return set_flat(regions, addr, id);
         }
-        self.room -= 1;
-        if self.table.insert(addr, id) > LONGEST_WAY {
-            self.found_long_way();
-        }
+        self.add(addr, id);
     }
 
     #[cold]
+    #[inline(never)]
     fn found_long_way(&mut self) {
         if matches!(self.work, Work::Nothing) {
             self.begin(Work::Reseed);
@@ -265,7 +294,7 @@ impl AddressMap {
         chunks: impl Iterator<Item = ChunkId> + Clone,
     ) {
         let count = chunks.clone().count();
-        let slots = (count * 4).next_power_of_two().max(FIRST_SLOTS);
+        let slots = (count * 8).next_power_of_two().max(FIRST_SLOTS);
         let smaller = self.dense || slots < self.table.len();
         if smaller && (slots * size_of::<ChunkId>()) as u64 <= regions.flat_bytes().max(4096) {
             if let Ok(mut sparse) = AddressMap::with_slots(slots, self.table.seed()) {
@@ -450,12 +479,12 @@ mod tests {
     fn a_long_search_leads_to_another_hash() {
         let (mut starts, mut regions) = (AddressMap::new(3).unwrap(), Regions::new());
         regions.add(0, 1 << 50, 1 << 50, false).unwrap();
-        // All at the same place of a table with 1024 slots, and of all smaller ones.
+        // All at the same place of a table with 2048 slots, and of all smaller ones.
         let seed = Seed::new(3);
-        let addrs = (1..).map(|unit| unit * UNIT).filter(|&addr| seed.hash(addr) >> 54 == 77);
+        let addrs = (1..).map(|unit| unit * UNIT).filter(|&addr| seed.hash(addr) >> 53 == 77);
         let slab: Vec<Hot> =
-            std::iter::once(0).chain(addrs.take(250)).map(|addr| Hot::new(addr, UNIT, 0, NIL, NIL)).collect();
-        for id in (1..=250).map(ChunkId) {
+            std::iter::once(0).chain(addrs.take(400)).map(|addr| Hot::new(addr, UNIT, 0, NIL, NIL)).collect();
+        for id in (1..=400).map(ChunkId) {
             starts.reserve(&slab, &mut regions, 1).unwrap();
             starts.set(&mut regions, slab[..][id].addr, id);
             assert!(
@@ -463,7 +492,7 @@ mod tests {
             );
         }
         let steps = starts.steps(&slab);
-        assert!(steps.longest < LONGEST_WAY && steps.search < 3 * 250, "{steps:?}");
+        assert!(steps.longest < LONGEST_WAY && steps.search < 3 * 400, "{steps:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::chunks::Chunks;
 use super::heap::Heap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::sys::HostMemoryExhausted;
+use std::num::NonZeroU64;
 
 /// Why a free was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,60 +15,166 @@ pub(crate) enum Refused {
     AlreadyFree,
 }
 
+/// A chunk in use that was found by its address.
+#[derive(Clone, Copy)]
+pub(in crate::core) struct InUse {
+    pub(in crate::core) id: ChunkId,
+    /// Where the address map has it, if that is in the hash table.
+    slot: Option<usize>,
+}
+
+impl InUse {
+    /// Returns a chunk that is known to be in use.
+    pub(in crate::core) fn of(id: ChunkId) -> Self {
+        InUse { id, slot: None }
+    }
+}
+
 impl Heap {
-    /// Allocates the best fit of the index for `size` bytes, without any other attempt. Returns `None` if nothing fits.
-    #[inline(always)]
+    /// Allocates the best fit of the index for `size` bytes. Returns `None` if nothing fits.
+    #[inline]
     pub(in crate::core) fn alloc(
         &mut self,
         size: u64,
         requested: u64,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        self.chunks.reserve(1)?;
-        let Heap { chunks, index, regions, starts, .. } = self;
-        let Chunks { slab, vacant, .. } = chunks;
-        let slab = &mut slab[..];
-        let Some((id, class)) = index.best_fit(slab, size) else { return Ok(None) };
-        let hot = slab[id];
-        let whole = hot.size();
-        if !splits(whole, size, self.max_slack) {
-            index.remove_from(slab, class, id);
-            slab[id].mark_in_use();
-            if hot.next == NIL {
-                regions.touch(hot.region(), hot.addr + whole);
-            }
-            self.hand_out(id, whole, requested);
-            return Ok(Some(hot.addr));
+        match self.alloc_at_once(size, requested) {
+            Some(addr) => Ok(Some(addr.get())),
+            None => self.alloc_with_room(size, requested),
         }
-        starts.reserve(slab, regions, 1)?;
-        index.remove_from(slab, class, id);
-        let at = hot.addr + size;
-        let rest = vacant.fill(slab, Hot::new(at, whole - size, hot.region(), id, hot.next));
-        if hot.next != NIL {
-            slab[hot.next].prev = rest;
-        } else {
-            regions.touch(hot.region(), at);
-        }
-        let hot = &mut slab[id];
-        hot.set_size(size);
-        hot.next = rest;
-        hot.mark_in_use();
-        starts.set(regions, at, rest);
-        index.insert(slab, rest, whole - size);
-        self.hand_out(id, size, requested);
-        Ok(Some(at - size))
     }
 
-    /// Records that a chunk is in use from now on.
+    /// Allocates the best fit if the tables have room. Otherwise nothing changes. Out of line, so that all of it stays
+    /// in registers.
+    #[inline(never)]
+    pub(in crate::core) fn alloc_at_once(&mut self, size: u64, requested: u64) -> Option<NonZeroU64> {
+        if !self.starts.takes_one() {
+            return None;
+        }
+        self.alloc_in_room::<true>(size, requested)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_with_room(&mut self, size: u64, requested: u64) -> Result<Option<u64>, HostMemoryExhausted> {
+        self.chunks.reserve(1)?;
+        self.reserve_start()?;
+        Ok(self.alloc_in_room::<false>(size, requested).map(NonZeroU64::get))
+    }
+
+    /// Allocates the best fit. There must be room in the address map, in its hash table if `HASHED`.
+    #[inline(always)]
+    fn alloc_in_room<const HASHED: bool>(&mut self, size: u64, requested: u64) -> Option<NonZeroU64> {
+        let Heap { chunks, index, regions, starts, counters, max_slack, .. } = self;
+        let Chunks { slab, vacant, cold, .. } = chunks;
+        let slab = &mut slab[..];
+        if vacant.is_empty() {
+            return None;
+        }
+        let id = index.take_best_fit(slab, size)?;
+        let Hot { addr, next, .. } = slab[id];
+        let (whole, region) = (slab[id].size(), slab[id].region());
+        let mut taken = whole;
+        if splits(whole, size, *max_slack) {
+            taken = size;
+            let left = whole - size;
+            let rest = vacant.fill(slab, Hot::held(addr + size, left, region, id, next));
+            index.insert(slab, rest, left);
+            slab[id].set_size_in(size, region);
+            slab[id].next = rest;
+            if next != NIL {
+                slab[next].prev = rest;
+            }
+        }
+        if next == NIL {
+            regions.touch(region, addr + taken);
+        }
+        slab[id].mark_in_use();
+        let allocation_id = counters.allocated(taken, requested);
+        cold[id.index()] = Cold { requested, allocation_id };
+        if HASHED {
+            starts.add(addr, id);
+        } else {
+            starts.set(regions, addr, id);
+        }
+        NonZeroU64::new(addr)
+    }
+
+    /// Records that a chunk is in use from now on. Room for its entry in the address map must be reserved.
     #[inline]
     pub(in crate::core) fn hand_out(&mut self, id: ChunkId, size: u64, requested: u64) {
-        let Heap { chunks, counters, .. } = self;
+        let Heap { chunks, regions, starts, counters, .. } = self;
         let allocation_id = counters.allocated(size, requested);
         chunks.set_cold(id, Cold { requested, allocation_id });
+        starts.set(regions, chunks.addr(id), id);
     }
 
-    /// Frees the chunk that begins at an address and coalesces it with its free neighbours.
-    #[inline(always)]
+    /// Frees the chunk that begins at an address and coalesces it with its free neighbours. There must be no stamps.
+    #[inline]
     pub(in crate::core) fn free(&mut self, addr: u64) -> Result<(), Refused> {
+        match self.free_at_once(addr) {
+            true => Ok(()),
+            false => self.free_found_elsewhere(addr),
+        }
+    }
+
+    /// Frees a chunk whose entry is in the hash table. If there is none in use, nothing changes. Out of line, so that
+    /// all of it stays in registers.
+    #[inline(never)]
+    pub(in crate::core) fn free_at_once(&mut self, addr: u64) -> bool {
+        let slab = self.chunks.slab();
+        let Some((id, slot)) = self.starts.find(slab, addr) else { return false };
+        let Hot { prev, next, .. } = slab[id];
+        if !slab[id].in_use() {
+            return false;
+        }
+        let is_free = |id: ChunkId| id != NIL && slab[id].is_findable();
+        match (is_free(prev), is_free(next)) {
+            (false, false) => self.merge_at_once::<false, false>(id, slot),
+            (false, true) => self.merge_at_once::<false, true>(id, slot),
+            (true, false) => self.merge_at_once::<true, false>(id, slot),
+            (true, true) => self.merge_at_once::<true, true>(id, slot),
+        }
+        true
+    }
+
+    /// Frees a chunk in use and merges it with the neighbours that are free. `slot` is where the address map has it.
+    #[inline(always)]
+    fn merge_at_once<const PREV: bool, const NEXT: bool>(&mut self, id: ChunkId, slot: usize) {
+        let Heap { chunks, index, starts, counters, .. } = self;
+        let Chunks { slab, vacant, cold, .. } = chunks;
+        let slab = &mut slab[..];
+        let Hot { prev, mut next, .. } = slab[id];
+        let size = slab[id].size();
+        let (mut whole, mut merged) = (size, id);
+        counters.freed(size, cold[id.index()].requested);
+        starts.remove(slab, slot);
+        if NEXT {
+            let gone = slab[next];
+            index.remove(slab, next, gone.size());
+            vacant.add(slab, next);
+            (whole, next) = (whole + gone.size(), gone.next);
+        }
+        if PREV {
+            let before = slab[prev].size();
+            index.remove(slab, prev, before);
+            vacant.add(slab, id);
+            (whole, merged) = (whole + before, prev);
+        }
+        if PREV || NEXT {
+            slab[merged].set_size(whole);
+            slab[merged].next = next;
+            if next != NIL {
+                slab[next].prev = merged;
+            }
+        }
+        index.insert(slab, merged, whole);
+    }
+
+    /// Frees a chunk whose entry is not in the hash table, or says why there is none.
+    #[cold]
+    #[inline(never)]
+    fn free_found_elsewhere(&mut self, addr: u64) -> Result<(), Refused> {
         let id = self.begin_free(addr)?;
         self.release::<false>(id);
         Ok(())
@@ -76,55 +183,73 @@ impl Heap {
     /// Finds the chunk in use at an address and counts it as freed.
     #[inline(always)]
     pub(in crate::core) fn begin_free(&mut self, addr: u64) -> Result<ChunkId, Refused> {
-        let Heap { chunks, regions, starts, .. } = self;
-        let Some(id) = starts.get(chunks.slab(), regions, addr) else { return Err(Refused::NotAChunk) };
-        let hot = &chunks.slab()[id];
-        if !hot.in_use() {
-            return Err(Refused::AlreadyFree);
+        let found = self.find_in_use(addr)?;
+        self.count_free(found);
+        Ok(found.id)
+    }
+
+    /// Returns the chunk in use that begins at an address, or why a free of that address is refused.
+    #[inline(always)]
+    pub(in crate::core) fn find_in_use(&self, addr: u64) -> Result<InUse, Refused> {
+        match self.starts.find(self.chunks.slab(), addr) {
+            Some((id, slot)) if self.chunks.in_use(id) => Ok(InUse { id, slot: Some(slot) }),
+            _ => self.find_in_use_elsewhere(addr),
         }
-        self.counters.freed(hot.size(), chunks.cold(id).requested);
-        Ok(id)
     }
 
-    /// Counts a chunk in use as freed.
-    pub(in crate::core) fn count_free(&mut self, id: ChunkId) {
-        self.counters.freed(self.chunks.size(id), self.chunks.cold(id).requested);
+    #[cold]
+    fn find_in_use_elsewhere(&self, addr: u64) -> Result<InUse, Refused> {
+        match self.entry_at(addr).or_else(|| self.chunk_at(addr)) {
+            Some(id) if self.chunks.in_use(id) => Ok(InUse { id, slot: None }),
+            Some(_) => Err(Refused::AlreadyFree),
+            None => Err(Refused::NotAChunk),
+        }
     }
 
-    /// Reserves room for `count` more chunks, without their entries in the address map.
+    /// Counts a chunk in use as freed, and removes its entry from the address map. The map must not have changed since
+    /// the chunk was found.
+    #[inline(always)]
+    pub(in crate::core) fn count_free(&mut self, InUse { id, slot }: InUse) {
+        let Heap { chunks, regions, starts, counters, .. } = self;
+        counters.freed(chunks.size(id), chunks.cold(id).requested);
+        match slot {
+            Some(slot) => starts.remove(chunks.slab(), slot),
+            None => starts.clear(chunks.slab(), regions, chunks.addr(id), id),
+        }
+    }
+
+    /// Reserves room for `count` more chunks.
     #[inline]
     pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.chunks.reserve(count)
     }
 
-    /// Reserves room for `count` more entries in the address map.
+    /// Reserves room for the entry of one more chunk in use in the address map.
     #[inline]
-    pub(in crate::core) fn reserve_starts(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        self.starts.reserve(self.chunks.slab(), &mut self.regions, count)
+    pub(in crate::core) fn reserve_start(&mut self) -> Result<(), HostMemoryExhausted> {
+        self.starts.reserve(self.chunks.slab(), &mut self.regions, 1)
     }
 
     /// Coalesces a chunk that is in no tree with its free neighbours and puts the result into the index. Returns the
     /// result. A neighbour with a stamp is not merged. The chunk itself has no stamp.
     #[inline(always)]
     pub(in crate::core) fn release<const STAMPED: bool>(&mut self, id: ChunkId) -> ChunkId {
-        let Heap { chunks, index, regions, starts, .. } = self;
+        let Heap { chunks, index, .. } = self;
         let Chunks { slab, vacant, stamps, .. } = chunks;
         let slab = &mut slab[..];
         let stamps = if STAMPED { stamps.as_deref().unwrap_or_default() } else { &[] };
-        let Hot { addr, prev, mut next, .. } = slab[id];
+        let Hot { prev, mut next, .. } = slab[id];
         let (mut size, mut whole) = (slab[id].size(), id);
         let merges = |hot: &Hot, id: ChunkId| hot.is_findable() && (!STAMPED || stamps[id.index()] == 0);
         if next != NIL && merges(&slab[next], next) {
             let hot = slab[next];
             index.remove(slab, next, hot.size());
-            starts.clear(slab, regions, hot.addr, next);
             vacant.add(slab, next);
             (size, next) = (size + hot.size(), hot.next);
         }
         if prev != NIL && merges(&slab[prev], prev) {
             let before = slab[prev].size();
             index.remove(slab, prev, before);
-            starts.clear(slab, regions, addr, id);
             vacant.add(slab, id);
             (size, whole) = (size + before, prev);
         }
@@ -141,18 +266,15 @@ impl Heap {
     /// Merges a chunk that is in no tree with the given neighbours, which are in no tree either. Returns the result.
     #[inline(always)]
     pub(in crate::core) fn coalesce(&mut self, id: ChunkId, with_prev: bool, with_next: bool) -> ChunkId {
-        let Heap { chunks, regions, starts, .. } = self;
-        let (slab, vacant) = chunks.slab_and_vacant();
-        let Hot { addr, prev, mut next, .. } = slab[id];
+        let (slab, vacant) = self.chunks.slab_and_vacant();
+        let Hot { prev, mut next, .. } = slab[id];
         let (mut size, mut whole) = (slab[id].size(), id);
         if with_next {
             let gone = slab[next];
-            starts.clear(slab, regions, gone.addr, next);
             vacant.add(slab, next);
             (size, next) = (size + gone.size(), gone.next);
         }
         if with_prev {
-            starts.clear(slab, regions, addr, id);
             vacant.add(slab, id);
             (size, whole) = (size + slab[prev].size(), prev);
         }
@@ -181,11 +303,10 @@ impl Heap {
     }
 
     /// Splits a chunk that is in no tree at `at` bytes. Returns the second part, which is marked as in use. The caller
-    /// must have reserved a chunk and its entry in the address map.
+    /// must have reserved a chunk.
     #[inline]
     pub(in crate::core) fn split(&mut self, id: ChunkId, at: u64) -> ChunkId {
-        let Heap { chunks, regions, starts, .. } = self;
-        let (slab, vacant) = chunks.slab_and_vacant();
+        let (slab, vacant) = self.chunks.slab_and_vacant();
         let Hot { addr, next, .. } = slab[id];
         let (size, region) = (slab[id].size(), slab[id].region());
         let rest = vacant.fill(slab, Hot::new(addr + at, size - at, region, id, next));
@@ -194,8 +315,7 @@ impl Heap {
         }
         slab[id].set_size(at);
         slab[id].next = rest;
-        chunks.set_stamp(rest, 0);
-        starts.set(regions, addr + at, rest);
+        self.chunks.set_stamp(rest, 0);
         rest
     }
 

@@ -69,7 +69,8 @@ fn i1_chunks_tile_their_region() {
 #[test]
 fn i2_free_neighbours_have_merged() {
     let free_alone: Break = |arena, of| {
-        heap(arena).counters.freed(3 * UNIT, 3 * UNIT - 1);
+        let addr = heap(arena).chunks.addr(of.between);
+        heap(arena).begin_free(addr).unwrap();
         insert(arena, of.between, 3 * UNIT);
     };
     each_is_named(Broken::I2Coalescing, false, false, &[free_alone]);
@@ -151,8 +152,13 @@ fn i5_best_fit_finds_the_best() {
 fn i6_starts_map_to_their_chunks() {
     let breaks: &[Break] = &[
         |arena, of| forget(arena, of.used),
-        |arena, of| forget(arena, of.other),
-        |arena, of| forget(arena, of.rest),
+        |arena, of| forget(arena, of.between),
+        |arena, of| forget(arena, of.last),
+        // An entry for a free chunk.
+        |arena, of| {
+            let addr = heap(arena).chunks.addr(of.other);
+            set_start(arena, addr, of.other);
+        },
         |arena, _| heap(arena).regions.get_mut(0).first = NIL,
         // An entry for a chunk that began inside another before it was merged into that.
         |arena, of| {
@@ -177,6 +183,11 @@ fn i6_also_where_the_tables_are_flat() {
             let inside = heap(arena).chunks.addr(id) + UNIT;
             set_start(arena, inside, id);
         },
+        |arena, id| {
+            let free = heap(arena).chunks.next(id);
+            let addr = heap(arena).chunks.addr(free);
+            set_start(arena, addr, free);
+        },
     ];
     for (number, break_it) in breaks.iter().enumerate() {
         let mut arena = empty(1 << 15, false, false);
@@ -184,7 +195,7 @@ fn i6_also_where_the_tables_are_flat() {
             .map(|_| arena.alloc(&AllocRequest::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap())
             .collect();
         arena.free(small[40]).unwrap();
-        let id = arena.chunk_at(small[40]).unwrap();
+        let id = arena.chunk_in_use(small[39]).unwrap();
         assert!(heap(&mut arena).starts.needs_flat());
         assert_eq!(arena.check(), Ok(()));
         break_it(&mut arena, id);

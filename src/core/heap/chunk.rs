@@ -67,6 +67,12 @@ impl Hot {
         Hot { addr, size_and_region, prev, next, left: IN_USE, right: NIL }
     }
 
+    /// Creates a free chunk that is in no tree.
+    #[inline]
+    pub(super) fn held(addr: u64, size: u64, region: u32, prev: ChunkId, next: ChunkId) -> Self {
+        Hot { left: HELD, ..Hot::new(addr, size, region, prev, next) }
+    }
+
     #[inline]
     pub(in crate::core) fn size(&self) -> u64 {
         (self.size_and_region >> REGION_BITS) * UNIT
@@ -75,6 +81,12 @@ impl Hot {
     #[inline]
     pub(super) fn set_size(&mut self, size: u64) {
         self.size_and_region = size << SIZE_SHIFT | (self.size_and_region & REGION_MASK);
+    }
+
+    /// Sets the size of a chunk in a region that is known.
+    #[inline]
+    pub(super) fn set_size_in(&mut self, size: u64, region: u32) {
+        self.size_and_region = size << SIZE_SHIFT | u64::from(region);
     }
 
     #[inline]

@@ -28,6 +28,11 @@ pub(super) struct Vacant {
 }
 
 impl Vacant {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == NIL
+    }
+
     /// Puts a new chunk into a vacant place, which the caller must have reserved.
     #[inline]
     pub(super) fn fill(&mut self, slab: &mut [Hot], chunk: Hot) -> ChunkId {
@@ -52,7 +57,7 @@ impl Vacant {
 pub(crate) struct Chunks {
     pub(super) slab: Vec<Hot>,
     pub(super) vacant: Vacant,
-    cold: Vec<Cold>,
+    pub(super) cold: Vec<Cold>,
     pub(super) stamps: Option<Vec<u64>>,
     /// The tag of each chunk with the number of the allocation that it belongs to. A tag counts only for that
     /// allocation, so an allocation without a tag does not have to clear the previous one.

@@ -57,28 +57,53 @@ impl FreeIndex {
         self.classes = ClassSet::new();
     }
 
-    /// Returns the smallest chunk of at least `size` bytes, at the lowest address among equals, with its class.
+    /// Returns the smallest chunk of at least `size` bytes, at the lowest address among equals.
     #[inline(always)]
-    pub(super) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<(ChunkId, usize)> {
-        let class = class_of(size);
-        let first = self.classes.first_from(class)?;
-        let root = self.roots[first];
-        let here = &nodes[root.index()];
+    pub(super) fn best_fit<N: Node>(&self, nodes: &[N], size: u64) -> Option<ChunkId> {
+        let root = self.roots[self.classes.first_from(class_of(size))?];
         // Nearly always the root is the smallest of its class. In the request's own class it must also be large enough.
+        let here = &nodes[root.index()];
         if here.left() == NIL && here.key().0 >= size {
-            return Some((root, first));
+            return Some(root);
         }
-        self.best_fit_below(nodes, class, size)
+        self.best_fit_below(nodes, size)
     }
 
+    #[cold]
     #[inline(never)]
-    fn best_fit_below<N: Node>(&self, nodes: &[N], class: usize, size: u64) -> Option<(ChunkId, usize)> {
-        let found = self.first_in(nodes, class, (size, 0));
-        if found != NIL {
-            return Some((found, class));
+    fn best_fit_below<N: Node>(&self, nodes: &[N], size: u64) -> Option<ChunkId> {
+        self.first_from(nodes, (size, 0))
+    }
+
+    /// Removes the smallest chunk of at least `size` bytes, at the lowest address among equals, and returns it.
+    #[inline(always)]
+    pub(super) fn take_best_fit<N: Node>(&mut self, nodes: &mut [N], size: u64) -> Option<ChunkId> {
+        let class = self.classes.first_from(class_of(size))?;
+        let root = self.roots[class];
+        let here = &nodes[root.index()];
+        if here.left() != NIL || here.key().0 < size {
+            return self.take_best_fit_below(nodes, size);
         }
-        let class = self.classes.next_after(class)?;
-        Some((self.first_of(nodes, class), class))
+        self.remove_least(class, here.right());
+        Some(root)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_best_fit_below<N: Node>(&mut self, nodes: &mut [N], size: u64) -> Option<ChunkId> {
+        let id = self.best_fit_below(nodes, size)?;
+        self.remove(nodes, id, nodes[id.index()].key().0);
+        Some(id)
+    }
+
+    /// Removes the root of a class that has only a right subtree, or none.
+    #[inline(always)]
+    fn remove_least(&mut self, class: usize, right: ChunkId) {
+        self.roots[class] = right;
+        // Nearly always the root is the only node.
+        if right == NIL {
+            self.classes.remove(class);
+        }
     }
 
     /// Returns the first chunk that is not below `key`.
@@ -143,6 +168,7 @@ impl FreeIndex {
         (*here.left_mut(), *here.right_mut()) = (NIL, NIL);
     }
 
+    #[cold]
     #[inline(never)]
     fn insert_below<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
         let key = nodes[id.index()].key();
@@ -166,24 +192,24 @@ impl FreeIndex {
     /// Removes a chunk of `size` bytes.
     #[inline(always)]
     pub(super) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, size: u64) {
-        self.remove_from(nodes, class_of(size), id);
-    }
-
-    /// Removes a chunk from its class.
-    #[inline(always)]
-    pub(super) fn remove_from<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
+        let class = class_of(size);
         if self.roots[class] != id {
             return self.remove_below(nodes, class, id);
         }
         let (left, right) = (nodes[id.index()].left(), nodes[id.index()].right());
-        // Nearly always the root is the only node.
-        if left == NIL && right == NIL {
-            self.roots[class] = NIL;
-            return self.classes.remove(class);
+        if left != NIL {
+            return self.remove_root(nodes, class, left, right);
         }
+        self.remove_least(class, right);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_root<N: Node>(&mut self, nodes: &mut [N], class: usize, left: ChunkId, right: ChunkId) {
         self.join(nodes, Link::Root(class), left, right);
     }
 
+    #[cold]
     #[inline(never)]
     fn remove_below<N: Node>(&mut self, nodes: &mut [N], class: usize, id: ChunkId) {
         let link = self.search(nodes, class, id);

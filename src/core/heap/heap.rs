@@ -146,19 +146,32 @@ impl Heap {
         std::iter::successors(Some(first).filter(|&id| id != NIL), next)
     }
 
-    /// Returns the chunk that begins at an address, in use or free.
+    /// Returns the chunk that begins at an address, in use or free. For a free chunk without an entry in the address
+    /// map, and if there is no such chunk, this walks as [`Self::chunk_around`] does.
     #[inline]
     pub(in crate::core) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
+        match self.entry_at(addr) {
+            Some(id) => Some(id),
+            None => self.walk_to(addr).filter(|&id| self.chunks.addr(id) == addr),
+        }
+    }
+
+    /// Returns the entry of the address map for an address.
+    #[inline(always)]
+    pub(in crate::core) fn entry_at(&self, addr: u64) -> Option<ChunkId> {
         self.starts.get(self.chunks.slab(), &self.regions, addr)
     }
 
     /// Returns the chunk that contains an address of a region. Unless the address map is dense, this walks along the
     /// chunks of the region. Allocations and frees only look up starts of chunks.
     pub(in crate::core) fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
-        let mut id = match self.chunk_at(addr) {
-            Some(id) => return Some(id),
-            None => self.regions.chunk_before(addr)?,
-        };
+        self.entry_at(addr).or_else(|| self.walk_to(addr))
+    }
+
+    /// Returns the chunk that contains an address of a region for which there is no entry.
+    #[cold]
+    fn walk_to(&self, addr: u64) -> Option<ChunkId> {
+        let mut id = self.regions.chunk_before(addr)?;
         while addr - self.chunks.addr(id) >= self.chunks.size(id) {
             id = self.chunks.next(id);
             if id == NIL {
@@ -171,7 +184,7 @@ impl Heap {
     /// Returns the best fit of the index: the smallest chunk of at least `size` bytes, at the lowest address.
     #[inline]
     pub(in crate::core) fn best_fit(&self, size: u64) -> Option<ChunkId> {
-        self.index.best_fit(self.chunks.slab(), size).map(|(id, _)| id)
+        self.index.best_fit(self.chunks.slab(), size)
     }
 
     /// Returns the first chunk of the index that is not below a size and an address.

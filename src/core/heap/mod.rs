@@ -36,6 +36,7 @@ pub(crate) use self::heap::{Heap, Parts};
 pub(crate) use self::region_growth::{Extension, Growth};
 pub(crate) use self::regions::{Region, Regions};
 
+pub(in crate::core) use self::alloc::InUse;
 pub(in crate::core) use self::chunk::Hot;
 #[cfg(test)]
 pub(in crate::core) use self::probing::Steps;

@@ -53,8 +53,9 @@ impl Probing {
         (self.seed.hash(addr) >> self.shift) as usize
     }
 
+    /// Returns the chunk that begins at an address, and the slot that it is in.
     #[inline(always)]
-    pub(super) fn get(&self, slab: &[Hot], addr: u64) -> Option<ChunkId> {
+    pub(super) fn find(&self, slab: &[Hot], addr: u64) -> Option<(ChunkId, usize)> {
         let mask = self.slots.len() - 1;
         let mut place = self.home(addr);
         loop {
@@ -63,7 +64,7 @@ impl Probing {
                 return None;
             }
             if slab[id].addr == addr {
-                return Some(id);
+                return Some((id, place));
             }
             place = (place + 1) & mask;
         }
@@ -93,6 +94,26 @@ impl Probing {
             }
             hole = (hole + 1) & mask;
         }
+        self.remove_at(slab, hole);
+        true
+    }
+
+    /// Removes the chunk of a slot. All chunks of the table must still have their addresses.
+    #[inline(always)]
+    pub(super) fn remove_at(&mut self, slab: &[Hot], slot: usize) {
+        let mask = self.slots.len() - 1;
+        if self.slots[(slot + 1) & mask] == EMPTY {
+            self.slots[slot] = EMPTY;
+        } else {
+            self.close(slab, slot);
+        }
+    }
+
+    /// Empties a slot that another one behind it may be reached through.
+    #[cold]
+    #[inline(never)]
+    fn close(&mut self, slab: &[Hot], mut hole: usize) {
+        let mask = self.slots.len() - 1;
         let mut place = hole;
         // Later entries move up instead of leaving a tombstone, so that searches stay short.
         loop {
@@ -108,7 +129,6 @@ impl Probing {
             }
         }
         self.slots[hole] = EMPTY;
-        true
     }
 }
 

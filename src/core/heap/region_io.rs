@@ -11,7 +11,7 @@ use crate::sys::HostMemoryExhausted;
 impl Heap {
     /// Adds `bytes` of memory at `base` as one chunk that is in no tree, and returns the chunk. `given` is the size
     /// that the backend gave. With `coalesce` the memory becomes part of the region that ends there. The caller must
-    /// have reserved a chunk and its entry in the address map.
+    /// have reserved a chunk.
     pub(in crate::core) fn add_region(
         &mut self,
         base: u64,
@@ -37,7 +37,6 @@ impl Heap {
             slab[last].next = id;
         }
         self.chunks.set_stamp(id, 0);
-        self.starts.set(&mut self.regions, base, id);
         Ok(id)
     }
 
@@ -64,8 +63,6 @@ impl Heap {
     /// Ends a chunk of a detached region. No tree or list may refer to it.
     pub(in crate::core) fn end_chunk(&mut self, id: ChunkId) {
         let (slab, vacant) = self.chunks.slab_and_vacant();
-        let addr = slab[id].addr;
-        self.starts.clear(slab, &mut self.regions, addr, id);
         vacant.add(slab, id);
     }
 
@@ -94,6 +91,7 @@ impl Heap {
     /// Shrinks the address map to what the current chunks need.
     pub(in crate::core) fn shrink_starts(&mut self) {
         let Heap { chunks, regions, starts, .. } = self;
-        starts.rebuild(chunks.slab(), regions, chunks.ids());
+        let in_use = chunks.ids().filter(|&id| chunks.in_use(id));
+        starts.rebuild(chunks.slab(), regions, in_use);
     }
 }

@@ -61,8 +61,10 @@ impl StreamHeap {
         if self.admit(stream).is_err() {
             return false;
         }
-        let Some(id) = self.heap.chunk_at(addr).filter(|_| self.is_multi()) else { return true };
-        self.queue_to_free_in(id, stream).is_ok()
+        match self.heap.find_in_use(addr) {
+            Ok(found) if self.is_multi() => self.queue_to_free_in(found.id, stream).is_ok(),
+            _ => true,
+        }
     }
 
     /// Returns the streams that certainly exist, some of them more than once: the default streams, those with chunks in

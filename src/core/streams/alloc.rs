@@ -45,7 +45,7 @@ impl StreamHeap {
         let queue = self.queues.enter(self.queues.directed(request.stream))?;
         // Room for the pieces split off in front and behind.
         self.reserve_chunks(2)?;
-        self.heap.reserve_starts(2)?;
+        self.heap.reserve_start()?;
         if self.is_sharing() {
             self.share_for(request, queue);
         }

@@ -23,6 +23,8 @@ use crate::sys::HostMemoryExhausted;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     first: u64,
+    /// The chunk that began at `first` when the place was found. It spares a walk along the region.
+    first_id: ChunkId,
     pub(in crate::core) span: Span,
 }
 
@@ -151,11 +153,11 @@ impl StreamHeap {
             true => Some(planned),
             false => self.place_among(vm, request, possible),
         };
-        let Some(Place { first, span }) = place else { return false };
-        let (start, stop) = (span.base, span.base + span.bytes);
+        let Some(place) = place else { return false };
+        let (start, stop) = (place.span.base, place.span.base + place.span.bytes);
         // Without host memory for the pieces, nothing is split and the stream gets more.
-        let may_cut = self.reserve_chunks(2).is_ok() && self.heap.reserve_starts(2).is_ok();
-        let mut at = self.heap.chunk_at(first).unwrap_or(NIL);
+        let may_cut = self.reserve_chunks(2).is_ok();
+        let mut at = self.first_of(&place).unwrap_or(NIL);
         while at != NIL && self.heap.addr(at) < stop {
             if self.heap.end_of(at) > start && self.is_free_chunk(at) && !self.may_use(own, at) {
                 if may_cut && self.heap.addr(at) < start {
@@ -204,7 +206,8 @@ impl StreamHeap {
         }
         let (at, first) =
             vm.place_to_grow_at(&self.heap, request, |id| self.is_free_chunk(id) && possible(id))?;
-        Some(Place { first: self.heap.addr(first), span: Span { base: at, bytes: request.size } })
+        let span = Span { base: at, bytes: request.size };
+        Some(Place { first: self.heap.addr(first), first_id: first, span })
     }
 
     /// Returns the place of a request in adjacent free neighbours: from the aligned address to the point where the
@@ -216,12 +219,21 @@ impl StreamHeap {
         let base = addr.next_multiple_of(request.alignment.max(UNIT));
         let left = addr + bytes - base;
         let bytes = if self.heap.splits(left, request.size) { request.size } else { left };
-        Place { first: addr, span: Span { base, bytes } }
+        Place { first: addr, first_id: first, span: Span { base, bytes } }
+    }
+
+    /// Returns the chunk that begins where a place does. The lock may have been open since the place was found.
+    fn first_of(&self, place: &Place) -> Option<ChunkId> {
+        let Place { first, first_id: id, .. } = *place;
+        let chunks = self.heap.chunks();
+        let is_there =
+            id.index() < chunks.places() && chunks.state(id) != State::Vacant && chunks.addr(id) == first;
+        if is_there { Some(id) } else { self.heap.chunk_at(first) }
     }
 
     /// Returns whether all mapped memory at a place may be used.
     fn is_free_at(&self, place: &Place, possible: impl Fn(ChunkId) -> bool) -> bool {
-        let Some(first) = self.heap.chunk_at(place.first) else { return false };
+        let Some(first) = self.first_of(place) else { return false };
         let (base, stop) = (place.span.base, place.span.base + place.span.bytes);
         let mut all = self.heap.from(first).skip_while(|&id| self.heap.end_of(id) <= base);
         let mut end = base;
@@ -281,7 +293,7 @@ impl StreamHeap {
     /// Returns the free chunks of a place.
     fn chunks_in<'a>(&'a self, place: &Place) -> impl Iterator<Item = ChunkId> + use<'a> {
         let Span { base, bytes } = place.span;
-        let first = self.heap.chunk_at(place.first).unwrap_or(NIL);
+        let first = self.first_of(place).unwrap_or(NIL);
         let all = self.heap.from(first).take_while(move |&id| self.heap.addr(id) < base + bytes);
         all.filter(move |&id| self.heap.end_of(id) > base && self.is_free_chunk(id))
     }

@@ -56,7 +56,6 @@ impl StreamHeap {
         };
         let regions = self.heap.regions().count();
         self.heap.reserve_chunks(regions)?;
-        self.heap.reserve_starts(regions)?;
         self.queues.reserve(self.heap.chunks().places())?;
         if has_recorded {
             self.queues.reserve_uses(self.heap.counters().live())?;
@@ -118,19 +117,19 @@ impl StreamHeap {
         addr: u64,
         stream: Stream,
     ) -> Result<Option<Freed>, HostMemoryExhausted> {
-        let Some(id) = self.heap.chunk_at(addr) else { return Ok(Some(Freed::Refused(Refused::NotAChunk))) };
-        if !self.heap.chunks().in_use(id) {
-            return Ok(Some(Freed::Refused(Refused::AlreadyFree)));
-        }
+        let found = match self.heap.find_in_use(addr) {
+            Ok(found) => found,
+            Err(refused) => return Ok(Some(Freed::Refused(refused))),
+        };
         if !self.is_multi() && stream != Stream::NONE {
             self.admit(stream)?;
         }
         if !self.is_multi() {
             return Ok(None);
         }
-        let queue = self.queue_to_free_in(id, stream)?;
-        self.heap.count_free(id);
-        self.free_in_queue(id, queue);
+        let queue = self.queue_to_free_in(found.id, stream)?;
+        self.heap.count_free(found);
+        self.free_in_queue(found.id, queue);
         Ok(Some(self.freed_in_queue()))
     }
 
@@ -156,10 +155,10 @@ impl StreamHeap {
         addr: u64,
         stream: Stream,
     ) -> Result<Result<(), Refused>, HostMemoryExhausted> {
-        let Some(id) = self.heap.chunk_at(addr) else { return Ok(Err(Refused::NotAChunk)) };
-        if !self.heap.chunks().in_use(id) {
-            return Ok(Err(Refused::AlreadyFree));
-        }
+        let id = match self.heap.find_in_use(addr) {
+            Ok(found) => found.id,
+            Err(refused) => return Ok(Err(refused)),
+        };
         self.admit(stream)?;
         match &mut self.mode {
             // All chunks are freed on this one stream too, unless another stream appears first.

@@ -101,7 +101,7 @@ impl StreamHeap {
         self.fast_stream != NO_FAST_STREAM
     }
 
-    /// Reserves room for `count` more chunks, but not for their addresses.
+    /// Reserves room for `count` more chunks.
     #[inline]
     pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
         self.heap.reserve_chunks(count)?;

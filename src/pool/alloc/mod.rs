@@ -8,14 +8,14 @@ mod strategies;
 
 use self::retry_state::RetryState;
 use self::strategies::{Attempt, Outcome};
-use super::slot::{Guard, Slot};
+use super::slot::{AtOnce, Guard, Slot};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
 use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::core::units::{UNIT, round_up, round_up_to_512};
+use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report;
@@ -46,10 +46,41 @@ pub(crate) struct RequestParams<'a> {
 /// Serves a request without special parameters, in the order of a stream or of none. Returns address 0 for 0 bytes.
 #[inline(always)]
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
-    let mut guard = match slot.enter_plainly() {
+    match alloc_at_once(slot, bytes, stream) {
+        Ok(addr) => Ok(addr),
+        Err(entered) => alloc_otherwise(slot, entered, bytes, stream),
+    }
+}
+
+/// Serves a request in the usual case. Otherwise returns the slot, if it was ready.
+#[inline(always)]
+fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Option<AtOnce<'_>>> {
+    let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
+    if (1..=MAX_CHUNK).contains(&bytes)
+        && let Some(size) = round_up(bytes)
+        && let Some(pool) = entered.pool()
+        && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
+    {
+        entered.leave();
+        return Ok(addr);
+    }
+    Err(Some(entered))
+}
+
+#[inline(never)]
+fn alloc_otherwise(
+    slot: &Slot,
+    entered: Option<AtOnce<'_>>,
+    bytes: u64,
+    stream: Stream,
+) -> Result<u64, Error> {
+    let mut guard = match entered.map_or_else(|| slot.enter_plainly(), |entered| Ok(entered.into_guard())) {
         Ok(guard) => guard,
-        Err(guard) => {
-            return serve(guard.check_entry()?, &RequestParams { bytes, stream, ..RequestParams::default() });
+        Err(unready) => {
+            return serve(
+                unready.check_entry()?,
+                &RequestParams { bytes, stream, ..RequestParams::default() },
+            );
         }
     };
     if stream != Stream::NONE {

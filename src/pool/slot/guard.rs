@@ -40,6 +40,21 @@ impl Slot {
         Err(Unready(Some(guard)))
     }
 
+    /// Locks a slot that [`Self::enter_plainly`] would lock, if its lock is open.
+    #[inline(always)]
+    pub(in crate::pool) fn enter_at_once(&self) -> Option<AtOnce<'_>> {
+        if !self.lock.try_acquire() {
+            return None;
+        }
+        let entered = AtOnce { slot: self };
+        let inner = entered.inner();
+        if inner.phase == Phase::Live && inner.calls.is_empty() {
+            return Some(entered);
+        }
+        entered.leave();
+        None
+    }
+
     /// Locks a slot in any state. Fails in a signal handler that interrupted the thread which holds the lock.
     #[inline]
     pub(in crate::pool) fn try_lock(&self) -> Result<Guard<'_>, HeldByThisThread> {
@@ -103,6 +118,54 @@ pub(crate) struct Guard<'a> {
     /// The thread was unwinding already when it took the lock: a destructor of the program made the call, and the panic
     /// is not the library's.
     pub(super) unwinding: bool,
+}
+
+/// A locked slot for a call that ends with [`AtOnce::leave`] or [`AtOnce::into_guard`]. Other than a [`Guard`] it need
+/// not know whether the thread is unwinding: it is dropped only by a panic of the library.
+pub(in crate::pool) struct AtOnce<'a> {
+    slot: &'a Slot,
+}
+
+impl<'a> AtOnce<'a> {
+    #[inline(always)]
+    fn inner(&self) -> &Inner {
+        // SAFETY: the lock is held, and the borrow does not outlive `self`.
+        unsafe { &*self.slot.inner.get() }
+    }
+
+    /// Returns the pool, if there is one. In phase [`Phase::Live`] there is.
+    #[inline(always)]
+    pub(in crate::pool) fn pool(&mut self) -> Option<&mut Pool> {
+        // SAFETY: the lock is held, and `&mut self` excludes another borrow.
+        unsafe { &mut *self.slot.inner.get() }.pool.as_deref_mut()
+    }
+
+    /// Returns whether threads sleep until something changes.
+    #[inline(always)]
+    pub(in crate::pool) fn has_sleepers(&self) -> bool {
+        !self.inner().sleepers.is_empty()
+    }
+
+    /// Releases the lock. No region may have changed.
+    #[inline(always)]
+    pub(in crate::pool) fn leave(self) {
+        self.slot.lock.release();
+        std::mem::forget(self);
+    }
+
+    /// Goes on with the lock held.
+    pub(in crate::pool) fn into_guard(self) -> Guard<'a> {
+        let slot = self.slot;
+        std::mem::forget(self);
+        Guard { slot, unwinding: std::thread::panicking() }
+    }
+}
+
+impl Drop for AtOnce<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        drop(Guard { slot: self.slot, unwinding: false });
+    }
 }
 
 impl Drop for Guard<'_> {
