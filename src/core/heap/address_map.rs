@@ -48,8 +48,8 @@ enum Work {
 
 /// More than the number of chunks can ever be.
 const BUSY: isize = 1 << 40;
-/// The room with flat tables, which have a place for every unit.
-const ENDLESS: isize = BUSY / 2;
+/// The room in the hash table while the tables are flat.
+const NONE_AT_ALL: isize = -BUSY;
 
 const FIRST_SLOTS: usize = 64;
 /// Tables up to this size (64 KiB) stay seven eighths empty. A search then nearly always ends where it begins, which
@@ -109,7 +109,7 @@ impl AddressMap {
     /// Returns whether one entry can be added by [`Self::add`].
     #[inline(always)]
     pub(super) fn takes_one(&self) -> bool {
-        (1..ENDLESS / 2).contains(&self.room)
+        self.room > 0
     }
 
     /// Stores the start of a chunk as [`Self::set`] does, where [`Self::takes_one`].
@@ -153,7 +153,7 @@ impl AddressMap {
         loop {
             let worked = self.work(slab, regions, steps);
             let busy = if matches!(self.work, Work::Nothing) { 0 } else { BUSY };
-            if self.room + busy >= count.cast_signed() {
+            if self.dense || self.room + busy >= count.cast_signed() {
                 // If the work failed for lack of memory, the next allocation tries again.
                 return Ok(());
             }
@@ -188,7 +188,7 @@ impl AddressMap {
                     self.finish();
                     self.dense = true;
                     self.move_to(none);
-                    self.room = ENDLESS - BUSY;
+                    self.room = NONE_AT_ALL - BUSY;
                 }
             }
             Work::Move(older) => {
@@ -312,7 +312,7 @@ impl AddressMap {
     pub(super) fn clear_all(&mut self) {
         self.table.clear();
         self.work = Work::Nothing;
-        self.room = if self.dense { ENDLESS } else { capacity(self.table.len()).cast_signed() };
+        self.room = if self.dense { NONE_AT_ALL } else { capacity(self.table.len()).cast_signed() };
     }
 
     /// Returns the host memory held beside the regions' flat tables, in bytes.

@@ -56,8 +56,9 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
 #[inline(always)]
 fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Option<AtOnce<'_>>> {
     let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
-    if (1..=MAX_CHUNK).contains(&bytes)
-        && let Some(size) = round_up(bytes)
+    let size = bytes.wrapping_add(UNIT - 1) & !(UNIT - 1);
+    // Not 0 bytes, and not more than any chunk has.
+    if bytes.wrapping_sub(1) < MAX_CHUNK
         && let Some(pool) = entered.pool()
         && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
     {
