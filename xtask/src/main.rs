@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `cliffs`, `header`, `install`, `package` and `wheel`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `budget`, `cliffs`, `header`, `install`, `package` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -6,6 +6,7 @@
 mod bench;
 mod bindings;
 mod book;
+mod budget;
 mod cargo;
 mod clean;
 mod cliffs;
@@ -57,6 +58,9 @@ enum Chore {
     Test(suites::Test),
     /// Measure speed and host memory, beside TensorFlow's own allocator where that can be had
     Bench(bench::Bench),
+    /// Count the instructions of an allocation and a free on recorded programs, and hold them against
+    /// benches/instructions.tsv
+    Budget(budget::Budget),
     /// Search for allocator calls that take far more instructions than others of their kind
     Cliffs(cliffs::Cliffs),
     /// Generate the headers in include/, and from them bfc-sys and Python's prototypes
@@ -94,6 +98,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
         Chore::Clean(clean) => clean.run(&workspace)?,
+        Chore::Budget(budget) => budget.run(&workspace)?,
         Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
         Chore::Header => header::write(&workspace)?,
         Chore::Hooks => hooks::write(&workspace)?,

@@ -6,9 +6,10 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::context::{Context, Count};
+use crate::budget;
 use crate::files;
 use crate::simcuda;
-use crate::tools::{self, CMake};
+use crate::tools::{self, CMake, Unavailable};
 use crate::workspace::plainly;
 
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
@@ -56,13 +57,20 @@ pub fn stack(context: &mut Context) -> Result<()> {
     run(context, &["-L", "stack"])
 }
 
-/// Each program once more, every access and every block watched.
+/// Each program once more, every access and every block watched; and the instructions of allocations and frees.
 pub fn valgrind(context: &mut Context) -> Result<()> {
     if files::program("valgrind").is_none() {
         context.skip("all of it", "valgrind is not installed (Debian: apt-get install valgrind)");
         return Ok(());
     }
-    run(context, &["-L", "valgrind"])
+    run(context, &["-L", "valgrind"])?;
+    let name = "instructions of recorded programs";
+    let prefix = context.prefix()?;
+    match budget::check(&context.workspace, &prefix) {
+        Err(why) if why.is::<Unavailable>() => context.skip(name, &format!("{why:#}")),
+        checked => context.check(name, |_| checked),
+    }
+    Ok(())
 }
 
 /// Runs tests of a project that is built; their results lie beside the log as JUnit's XML, too.

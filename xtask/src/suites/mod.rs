@@ -113,7 +113,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "valgrind",
-        about: "the programs of ffi-tests under valgrind",
+        about: "the programs of ffi-tests under valgrind; instructions of allocations and frees on recorded programs",
         usual: true,
         run: Run::Own(ctest::valgrind),
     },
