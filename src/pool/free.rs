@@ -46,7 +46,7 @@ fn wake(entered: AtOnce<'_>) {
 
 #[inline(never)]
 fn free_otherwise(slot: &Slot, entered: Option<AtOnce<'_>>, addr: u64) -> Result<(), Error> {
-    match entered.map_or_else(|| slot.enter_plainly(), |entered| Ok(entered.into_guard())) {
+    match slot.enter_after(entered) {
         Ok(guard) => free_now(guard, addr),
         Err(unready) => {
             let guard = unready.check_entry()?;
@@ -62,7 +62,7 @@ fn free_otherwise_on(
     addr: u64,
     stream: Stream,
 ) -> Result<(), Error> {
-    match entered.map_or_else(|| slot.enter_plainly(), |entered| Ok(entered.into_guard())) {
+    match slot.enter_after(entered) {
         Ok(guard) => free_now_on(guard, addr, stream),
         Err(unready) => {
             let guard = unready.check_entry()?;

@@ -83,6 +83,13 @@ impl Lock {
         self.holder.compare_exchange(0, token::current(), Acquire, Relaxed).is_ok()
     }
 
+    /// Acquires the lock after [`Self::try_acquire`] has failed. Another attempt to write at once would only take the
+    /// cache line from the holder.
+    pub(crate) fn acquire_after_try(&self) -> Result<(), HeldByThisThread> {
+        let holder = self.holder.load(Relaxed);
+        self.acquire_contended(token::current(), holder, NEVER).map_err(|_| HeldByThisThread)
+    }
+
     /// Acquires the lock like [`Self::acquire`], but waits only until a time of [`clock::monotonic_ms`].
     pub(crate) fn acquire_before(&self, deadline: u64) -> Result<(), NotTaken> {
         let this = token::current();

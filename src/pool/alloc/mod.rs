@@ -75,7 +75,7 @@ fn alloc_otherwise(
     bytes: u64,
     stream: Stream,
 ) -> Result<u64, Error> {
-    let mut guard = match entered.map_or_else(|| slot.enter_plainly(), |entered| Ok(entered.into_guard())) {
+    let mut guard = match slot.enter_after(entered) {
         Ok(guard) => guard,
         Err(unready) => {
             return serve(

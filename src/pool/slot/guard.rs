@@ -34,10 +34,21 @@ impl Slot {
     #[inline]
     pub(crate) fn enter_plainly(&self) -> Result<Guard<'_>, Unready<'_>> {
         let Ok(guard) = self.try_lock() else { return Err(Unready(None)) };
-        if guard.inner().phase == Phase::Live && guard.inner().calls.is_empty() {
-            return Ok(guard);
+        guard.if_ready()
+    }
+
+    /// Does the same as [`Self::enter_plainly`], after [`Self::enter_at_once`].
+    pub(in crate::pool) fn enter_after<'a>(
+        &'a self,
+        entered: Option<AtOnce<'a>>,
+    ) -> Result<Guard<'a>, Unready<'a>> {
+        if let Some(entered) = entered {
+            return Ok(entered.into_guard());
         }
-        Err(Unready(Some(guard)))
+        if self.lock.acquire_after_try().is_err() {
+            return Err(Unready(None));
+        }
+        Guard { slot: self, unwinding: std::thread::panicking() }.if_ready()
     }
 
     /// Locks a slot that [`Self::enter_plainly`] would lock, if its lock is open.
@@ -181,6 +192,14 @@ impl Drop for Guard<'_> {
 }
 
 impl<'a> Guard<'a> {
+    #[inline]
+    fn if_ready(self) -> Result<Self, Unready<'a>> {
+        if self.inner().phase == Phase::Live && self.inner().calls.is_empty() {
+            return Ok(self);
+        }
+        Err(Unready(Some(self)))
+    }
+
     /// Releases the lock. Cheaper than dropping the guard, but allowed only if no panic is possible and no region has
     /// changed.
     #[inline]
