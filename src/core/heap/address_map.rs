@@ -98,11 +98,10 @@ impl AddressMap {
         self.table.find(slab, addr)
     }
 
-    /// Removes an entry that [`Self::find`] has found in a slot. All chunks of the table must still have their
-    /// addresses.
+    /// Removes an entry that [`Self::find`] has found in a slot.
     #[inline(always)]
-    pub(super) fn remove(&mut self, slab: &[Hot], slot: usize) {
-        self.table.remove_at(slab, slot);
+    pub(super) fn remove(&mut self, slot: usize) {
+        self.table.remove_at(slot);
         self.room += 1;
     }
 
@@ -262,23 +261,23 @@ impl AddressMap {
         }
     }
 
-    /// Removes the start of a chunk. All chunks of the table must still have their addresses.
+    /// Removes the start of a chunk.
     #[inline]
-    pub(super) fn clear(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
-        if self.table.remove(slab, addr, id) {
+    pub(super) fn clear(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
+        if self.table.remove(addr, id) {
             self.room += 1;
         } else {
-            self.clear_elsewhere(slab, regions, addr, id);
+            self.clear_elsewhere(regions, addr, id);
         }
     }
 
     #[cold]
-    fn clear_elsewhere(&mut self, slab: &[Hot], regions: &mut Regions, addr: u64, id: ChunkId) {
+    fn clear_elsewhere(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
         if self.dense && get_flat(regions, addr) == Some(id) {
             return set_flat(regions, addr, NONE);
         }
         if let Work::Move(older) = &mut self.work
-            && older.remove(slab, addr, id)
+            && older.remove(addr, id)
             && !self.dense
         {
             self.room += 1;
@@ -381,7 +380,7 @@ mod tests {
             let (id, addr) = (ChunkId(i as u32 + 1), addr(i));
             // Removals are rarer than insertions, so the number of chunks rises.
             if random.is_multiple_of(8) && model.remove(&addr).is_some() {
-                starts.clear(&slab, &mut regions, addr, id);
+                starts.clear(&mut regions, addr, id);
             } else if model.insert(addr, id).is_none() {
                 starts.reserve(&slab, &mut regions, 1).unwrap();
                 starts.set(&mut regions, addr, id);
@@ -442,7 +441,7 @@ mod tests {
             assert!(moves > 8 && starts.dense == dense, "{moves}");
             // The last chunks are removed first, so that the move stops where it is.
             for id in (1..=COUNT as u32).rev().map(ChunkId) {
-                starts.clear(&slab, &mut regions, slab[..][id].addr, id);
+                starts.clear(&mut regions, slab[..][id].addr, id);
                 assert_eq!(starts.get(&slab, &regions, slab[..][id].addr), None);
             }
         }

@@ -122,53 +122,37 @@ impl Heap {
     /// all of it stays in registers.
     #[inline(never)]
     pub(in crate::core) fn free_at_once(&mut self, addr: u64) -> bool {
-        let slab = self.chunks.slab();
-        let Some((id, slot)) = self.starts.find(slab, addr) else { return false };
-        let Hot { prev, next, .. } = slab[id];
-        if !slab[id].in_use() {
-            return false;
-        }
-        let is_free = |id: ChunkId| id != NIL && slab[id].is_findable();
-        match (is_free(prev), is_free(next)) {
-            (false, false) => self.merge_at_once::<false, false>(id, slot),
-            (false, true) => self.merge_at_once::<false, true>(id, slot),
-            (true, false) => self.merge_at_once::<true, false>(id, slot),
-            (true, true) => self.merge_at_once::<true, true>(id, slot),
-        }
-        true
-    }
-
-    /// Frees a chunk in use and merges it with the neighbours that are free. `slot` is where the address map has it.
-    #[inline(always)]
-    fn merge_at_once<const PREV: bool, const NEXT: bool>(&mut self, id: ChunkId, slot: usize) {
         let Heap { chunks, index, starts, counters, .. } = self;
         let Chunks { slab, vacant, cold, .. } = chunks;
         let slab = &mut slab[..];
+        let Some((id, slot)) = starts.find(slab, addr) else { return false };
         let Hot { prev, mut next, .. } = slab[id];
         let size = slab[id].size();
-        let (mut whole, mut merged) = (size, id);
+        if !slab[id].in_use() {
+            return false;
+        }
         counters.freed(size, cold[id.index()].requested);
-        starts.remove(slab, slot);
-        if NEXT {
+        starts.remove(slot);
+        let (mut whole, mut merged) = (size, id);
+        if next != NIL && slab[next].is_findable() {
             let gone = slab[next];
             index.remove(slab, next, gone.size());
             vacant.add(slab, next);
             (whole, next) = (whole + gone.size(), gone.next);
         }
-        if PREV {
+        if prev != NIL && slab[prev].is_findable() {
             let before = slab[prev].size();
             index.remove(slab, prev, before);
             vacant.add(slab, id);
             (whole, merged) = (whole + before, prev);
         }
-        if PREV || NEXT {
-            slab[merged].set_size(whole);
-            slab[merged].next = next;
-            if next != NIL {
-                slab[next].prev = merged;
-            }
+        slab[merged].set_size(whole);
+        slab[merged].next = next;
+        if next != NIL {
+            slab[next].prev = merged;
         }
         index.insert(slab, merged, whole);
+        true
     }
 
     /// Frees a chunk whose entry is not in the hash table, or says why there is none.
@@ -213,8 +197,8 @@ impl Heap {
         let Heap { chunks, regions, starts, counters, .. } = self;
         counters.freed(chunks.size(id), chunks.cold(id).requested);
         match slot {
-            Some(slot) => starts.remove(chunks.slab(), slot),
-            None => starts.clear(chunks.slab(), regions, chunks.addr(id), id),
+            Some(slot) => starts.remove(slot),
+            None => starts.clear(regions, chunks.addr(id), id),
         }
     }
 

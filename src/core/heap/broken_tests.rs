@@ -214,8 +214,8 @@ fn set_start(arena: &mut Arena, addr: u64, id: ChunkId) {
 }
 
 fn clear_start(arena: &mut Arena, addr: u64, id: ChunkId) {
-    let Heap { chunks, starts, regions, .. } = heap(arena);
-    starts.clear(chunks.slab(), regions, addr, id);
+    let Heap { starts, regions, .. } = heap(arena);
+    starts.clear(regions, addr, id);
 }
 
 fn take_from_pool(arena: &mut Arena, bytes: u64) {

