@@ -296,6 +296,12 @@ impl Arena {
         self.heap_mut().counters_mut().miscount();
     }
 
+    /// Makes the next allocation or free panic in the middle of its change, for tests.
+    #[cfg(test)]
+    pub(crate) fn break_index(&mut self) {
+        self.heap_mut().break_index();
+    }
+
     pub(crate) fn reset_stats(&mut self) {
         let heap = self.heap_mut();
         heap.counters_mut().reset();

@@ -294,6 +294,12 @@ impl FreeIndex {
         if marked { self.classes.insert(class) } else { self.classes.remove(class) }
     }
 
+    /// For tests: replaces every root by a chunk that does not exist, so that the next use of the index panics.
+    #[cfg(test)]
+    pub(super) fn break_roots(&mut self) {
+        self.roots.fill(ChunkId(u32::MAX - 100));
+    }
+
     /// For tests: returns the depth of the deepest tree.
     #[cfg(test)]
     pub(super) fn depth<N: Node>(&self, nodes: &[N]) -> usize {

@@ -217,6 +217,12 @@ impl Heap {
             + self.starts.metadata_bytes()
     }
 
+    /// Makes the next use of the index panic.
+    #[cfg(test)]
+    pub(in crate::core) fn break_index(&mut self) {
+        self.index.break_roots();
+    }
+
     /// Returns the cost of searches in the address map.
     #[cfg(test)]
     pub(in crate::core) fn search_steps(&self) -> Steps {

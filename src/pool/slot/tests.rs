@@ -110,6 +110,25 @@ fn a_panic_in_the_middle_of_a_change_poisons() {
     is_poisoned(slot, addr);
 }
 
+/// An allocation and a free in their usual case hold the lock without a [`Guard`].
+#[test]
+fn a_panic_in_the_usual_case_of_a_call_poisons() {
+    for frees in [false, true] {
+        let (slot, addr) = full();
+        if !frees {
+            free::free(slot, addr).unwrap();
+        }
+        slot.lock().arena.break_index();
+        let panicked = catch_unwind(AssertUnwindSafe(|| match frees {
+            true => free::free(slot, addr).err(),
+            false => alloc::alloc_plain(slot, 1, Stream::NONE).err(),
+        }));
+        assert!(panicked.is_err(), "{panicked:?}");
+        assert!(!slot.lock.is_taken());
+        is_poisoned(slot, addr);
+    }
+}
+
 #[test]
 fn a_panic_in_a_call_of_the_backend_poisons() {
     let (slot, addr) = full();
