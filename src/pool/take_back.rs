@@ -57,7 +57,10 @@ pub(super) fn free_now_on(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Re
 #[cold]
 fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
     let name = &guard.name;
-    let around = guard.arena.chunk_around(addr);
+    let around = match refused {
+        Refused::AlreadyFree(id) => Some(id),
+        Refused::NotAChunk(around) => around,
+    };
     match refused {
         _ if around.is_some_and(|id| guard.arena.is_unmapped(id)) => {
             fail!(
@@ -65,10 +68,10 @@ fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
                 "{name}: {addr:#x} is in a granule that is not mapped; was it freed already?"
             )
         }
-        Refused::AlreadyFree => {
+        Refused::AlreadyFree(_) => {
             fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already")
         }
-        Refused::NotAChunk => match around {
+        Refused::NotAChunk(_) => match around {
             Some(id) => {
                 let chunks = guard.arena.chunks();
                 let (start, in_use) = (chunks.addr(id), chunks.in_use(id));

@@ -10,9 +10,10 @@ use std::num::NonZeroU64;
 /// Why a free was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// The address is not the start of a chunk.
-    NotAChunk,
-    AlreadyFree,
+    /// The address is not the start of a chunk. The chunk around it, if it is in a region.
+    NotAChunk(Option<ChunkId>),
+    /// The address is the start of a free chunk.
+    AlreadyFree(ChunkId),
 }
 
 /// A chunk in use that was found by its address.
@@ -183,10 +184,11 @@ impl Heap {
 
     #[cold]
     fn find_in_use_elsewhere(&self, addr: u64) -> Result<InUse, Refused> {
-        match self.entry_at(addr).or_else(|| self.chunk_at(addr)) {
+        match self.chunk_around(addr) {
+            Some(id) if self.chunks.addr(id) != addr => Err(Refused::NotAChunk(Some(id))),
             Some(id) if self.chunks.in_use(id) => Ok(InUse { id, slot: None }),
-            Some(_) => Err(Refused::AlreadyFree),
-            None => Err(Refused::NotAChunk),
+            Some(id) => Err(Refused::AlreadyFree(id)),
+            None => Err(Refused::NotAChunk(None)),
         }
     }
 

@@ -426,7 +426,10 @@ impl Program {
         let in_use = start.is_some_and(|c| matches!(c.2, Live { .. }));
         assert_eq!(arena.chunk_in_use(addr).is_some(), in_use);
         if !in_use {
-            let refused = if start.is_some() { Refused::AlreadyFree } else { Refused::NotAChunk };
+            let refused = match arena.chunk_at(addr) {
+                Some(id) => Refused::AlreadyFree(id),
+                None => Refused::NotAChunk(arena.chunk_around(addr)),
+            };
             assert_eq!(arena.free(addr), Freed::Refused(refused));
         }
         self.did(format!("probe {addr:#x}"));
