@@ -364,14 +364,14 @@ impl Arena {
     }
 
     /// Returns the chunk that begins at an address, in use or free.
+    #[cfg(test)]
     pub(crate) fn chunk_at(&self, addr: u64) -> Option<ChunkId> {
         self.heap().chunk_at(addr)
     }
 
     /// Returns the chunk in use that begins at `addr`.
     pub(crate) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
-        // Every chunk in use has an entry in the address map.
-        self.heap().entry_at(addr).filter(|&id| self.chunks().in_use(id))
+        self.heap().chunk_in_use(addr)
     }
 
     /// Returns the chunk around an address of a region; see [`Heap::chunk_around`].

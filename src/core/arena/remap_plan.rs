@@ -29,6 +29,13 @@ pub(crate) struct Piece {
     pub(crate) mapped: bool,
 }
 
+impl Piece {
+    /// Returns the piece's chunk, until the plan is committed.
+    pub(crate) fn id(&self) -> ChunkId {
+        self.id
+    }
+}
+
 /// The chunks that a plan concerns; see the top of this file.
 #[derive(Default, Debug)]
 pub(crate) struct Plan {

@@ -33,34 +33,25 @@ impl InUse {
 
 impl Heap {
     /// Allocates the best fit of the index for `size` bytes. Returns `None` if nothing fits.
-    #[inline]
+    #[inline(never)]
     pub(in crate::core) fn alloc(
         &mut self,
         size: u64,
         requested: u64,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        match self.alloc_at_once(size, requested) {
-            Some(addr) => Ok(Some(addr.get())),
-            None => self.alloc_with_room(size, requested),
-        }
+        self.chunks.reserve(1)?;
+        self.reserve_start()?;
+        Ok(self.alloc_in_room::<false>(size, requested).map(NonZeroU64::get))
     }
 
-    /// Allocates the best fit if the tables have room. Otherwise nothing changes. Out of line, so that all of it stays
-    /// in registers.
+    /// Allocates as [`Self::alloc`] does if the tables have room. Otherwise nothing changes. Out of line, so that all of
+    /// it stays in registers.
     #[inline(never)]
     pub(in crate::core) fn alloc_at_once(&mut self, size: u64, requested: u64) -> Option<NonZeroU64> {
         if !self.starts.takes_one() {
             return None;
         }
         self.alloc_in_room::<true>(size, requested)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn alloc_with_room(&mut self, size: u64, requested: u64) -> Result<Option<u64>, HostMemoryExhausted> {
-        self.chunks.reserve(1)?;
-        self.reserve_start()?;
-        Ok(self.alloc_in_room::<false>(size, requested).map(NonZeroU64::get))
     }
 
     /// Allocates the best fit. There must be room in the address map, in its hash table if `HASHED`.
@@ -111,16 +102,15 @@ impl Heap {
     }
 
     /// Frees the chunk that begins at an address and coalesces it with its free neighbours. There must be no stamps.
-    #[inline]
+    #[inline(never)]
     pub(in crate::core) fn free(&mut self, addr: u64) -> Result<(), Refused> {
-        match self.free_at_once(addr) {
-            true => Ok(()),
-            false => self.free_found_elsewhere(addr),
-        }
+        let id = self.begin_free(addr)?;
+        self.release::<false>(id);
+        Ok(())
     }
 
-    /// Frees a chunk whose entry is in the hash table. If there is none in use, nothing changes. Out of line, so that
-    /// all of it stays in registers.
+    /// Frees as [`Self::free`] does if the chunk's entry is in the hash table. Otherwise nothing changes. Out of line,
+    /// so that all of it stays in registers.
     #[inline(never)]
     pub(in crate::core) fn free_at_once(&mut self, addr: u64) -> bool {
         let Heap { chunks, index, starts, counters, .. } = self;
@@ -154,15 +144,6 @@ impl Heap {
         }
         index.insert(slab, merged, whole);
         true
-    }
-
-    /// Frees a chunk whose entry is not in the hash table, or says why there is none.
-    #[cold]
-    #[inline(never)]
-    fn free_found_elsewhere(&mut self, addr: u64) -> Result<(), Refused> {
-        let id = self.begin_free(addr)?;
-        self.release::<false>(id);
-        Ok(())
     }
 
     /// Finds the chunk in use at an address and counts it as freed.

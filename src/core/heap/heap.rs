@@ -156,6 +156,11 @@ impl Heap {
         }
     }
 
+    /// Returns the chunk in use that begins at an address. Every one has an entry in the address map.
+    pub(in crate::core) fn chunk_in_use(&self, addr: u64) -> Option<ChunkId> {
+        self.entry_at(addr).filter(|&id| self.chunks.in_use(id))
+    }
+
     /// Returns the entry of the address map for an address.
     #[inline(always)]
     pub(in crate::core) fn entry_at(&self, addr: u64) -> Option<ChunkId> {

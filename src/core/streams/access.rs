@@ -61,8 +61,8 @@ impl StreamHeap {
         if self.admit(stream).is_err() {
             return false;
         }
-        match self.heap.find_in_use(addr) {
-            Ok(found) if self.is_multi() => self.queue_to_free_in(found.id, stream).is_ok(),
+        match self.heap.chunk_in_use(addr) {
+            Some(id) if self.is_multi() => self.queue_to_free_in(id, stream).is_ok(),
             _ => true,
         }
     }

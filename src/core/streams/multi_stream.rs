@@ -7,11 +7,14 @@ use super::chunk_state::{ChunkStreamState, QueueId};
 use super::free::Freed;
 use super::free_spans::FreeSpan;
 use super::stream_heap::{StreamHeap, StreamMode};
-use crate::core::heap::Refused;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::stream_id::{NO_FAST_STREAM, Stream};
 use crate::sys::HostMemoryExhausted;
+
+/// An address is not the start of a chunk in use.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotInUse;
 
 impl StreamHeap {
     /// Ensures that what a stream is about to do can be told apart from what other streams do. On failure nothing
@@ -154,11 +157,8 @@ impl StreamHeap {
         &mut self,
         addr: u64,
         stream: Stream,
-    ) -> Result<Result<(), Refused>, HostMemoryExhausted> {
-        let id = match self.heap.find_in_use(addr) {
-            Ok(found) => found.id,
-            Err(refused) => return Ok(Err(refused)),
-        };
+    ) -> Result<Result<(), NotInUse>, HostMemoryExhausted> {
+        let Some(id) = self.heap.chunk_in_use(addr) else { return Ok(Err(NotInUse)) };
         self.admit(stream)?;
         match &mut self.mode {
             // All chunks are freed on this one stream too, unless another stream appears first.

@@ -15,7 +15,7 @@ use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
+use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report;
@@ -56,9 +56,7 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
 #[inline(always)]
 fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Option<AtOnce<'_>>> {
     let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
-    let size = bytes.wrapping_add(UNIT - 1) & !(UNIT - 1);
-    // Not 0 bytes, and not more than any chunk has.
-    if bytes.wrapping_sub(1) < MAX_CHUNK
+    if let Some(size @ 1..) = round_up(bytes)
         && let Some(pool) = entered.pool()
         && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
     {

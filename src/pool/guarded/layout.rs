@@ -85,8 +85,7 @@ impl Pool {
             return;
         }
         for piece in &plan.sources {
-            let id = self.arena.chunk_at(piece.span.base);
-            if let Some(next) = id.and_then(|id| self.behind(id)) {
+            if let Some(next) = self.behind(piece.id()) {
                 self.guards().exempt.set(next, FRONT, true);
             }
         }

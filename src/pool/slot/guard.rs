@@ -43,7 +43,7 @@ impl Slot {
         entered: Option<AtOnce<'a>>,
     ) -> Result<Guard<'a>, Unready<'a>> {
         if let Some(entered) = entered {
-            return Ok(entered.into_guard());
+            return entered.into_guard().if_ready();
         }
         if self.lock.acquire_after_try().is_err() {
             return Err(Unready(None));
@@ -51,19 +51,10 @@ impl Slot {
         Guard { slot: self, unwinding: std::thread::panicking() }.if_ready()
     }
 
-    /// Locks a slot that [`Self::enter_plainly`] would lock, if its lock is open.
+    /// Locks a slot in any state, if its lock is open.
     #[inline(always)]
     pub(in crate::pool) fn enter_at_once(&self) -> Option<AtOnce<'_>> {
-        if !self.lock.try_acquire() {
-            return None;
-        }
-        let entered = AtOnce { slot: self };
-        let inner = entered.inner();
-        if inner.phase == Phase::Live && inner.calls.is_empty() {
-            return Some(entered);
-        }
-        entered.leave();
-        None
+        self.lock.try_acquire().then(|| AtOnce { slot: self })
     }
 
     /// Locks a slot in any state. Fails in a signal handler that interrupted the thread which holds the lock.
@@ -131,8 +122,8 @@ pub(crate) struct Guard<'a> {
     pub(super) unwinding: bool,
 }
 
-/// A locked slot for a call that ends with [`AtOnce::leave`] or [`AtOnce::into_guard`]. Other than a [`Guard`] it need
-/// not know whether the thread is unwinding: it is dropped only by a panic of the library.
+/// A locked slot for a call that ends with [`AtOnce::leave`] or [`AtOnce::into_guard`]. Unlike a [`Guard`] it need not
+/// know whether the thread is unwinding: it is dropped only by a panic of the library.
 pub(in crate::pool) struct AtOnce<'a> {
     slot: &'a Slot,
 }
@@ -144,11 +135,12 @@ impl<'a> AtOnce<'a> {
         unsafe { &*self.slot.inner.get() }
     }
 
-    /// Returns the pool, if there is one. In phase [`Phase::Live`] there is.
+    /// Returns the pool in phase [`Phase::Live`] without calls under way.
     #[inline(always)]
     pub(in crate::pool) fn pool(&mut self) -> Option<&mut Pool> {
         // SAFETY: the lock is held, and `&mut self` excludes another borrow.
-        unsafe { &mut *self.slot.inner.get() }.pool.as_deref_mut()
+        let inner = unsafe { &mut *self.slot.inner.get() };
+        if inner.is_ready() { inner.pool.as_deref_mut() } else { None }
     }
 
     /// Returns whether threads sleep until something changes.
@@ -194,10 +186,7 @@ impl Drop for Guard<'_> {
 impl<'a> Guard<'a> {
     #[inline]
     fn if_ready(self) -> Result<Self, Unready<'a>> {
-        if self.inner().phase == Phase::Live && self.inner().calls.is_empty() {
-            return Ok(self);
-        }
-        Err(Unready(Some(self)))
+        if self.inner().is_ready() { Ok(self) } else { Err(Unready(Some(self))) }
     }
 
     /// Releases the lock. Cheaper than dropping the guard, but allowed only if no panic is possible and no region has

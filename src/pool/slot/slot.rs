@@ -65,6 +65,12 @@ impl Phase {
 }
 
 impl Inner {
+    /// Returns whether a plain call may go on at once.
+    #[inline(always)]
+    pub(super) fn is_ready(&self) -> bool {
+        self.phase == Phase::Live && self.calls.is_empty()
+    }
+
     pub(super) const EMPTY: Self = Inner {
         phase: Phase::Empty,
         calls: StackList::EMPTY,
