@@ -16,6 +16,7 @@ use crate::files;
 use crate::install;
 use crate::instructions;
 use crate::interposer;
+use crate::peers;
 use crate::remap_overhead;
 use crate::targets;
 use crate::tensorflow;
@@ -30,8 +31,8 @@ pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
     /// same_size, threads (both allocators), streams (against the plain calls), waste (the least limits of the
     /// traces on HOST_VMM), preload (the interposer, on the simulated driver), driver_calls (of frees and requests on
-    /// streams, on the simulated driver), instructions (of a pair, by callgrind), cliffs (the worst call of each kind), locks
-    /// (kinds of locks)
+    /// streams, on the simulated driver), instructions (of a pair, by callgrind), cliffs (the worst call of each kind), peers
+    /// (other allocators: table and charts in target/bench/peers), locks (kinds of locks)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
@@ -52,6 +53,7 @@ impl Bench {
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let others = [
             LOCKS,
+            peers::SECTION,
             remap_overhead::SECTION,
             interposer::SECTION,
             driver_calls::SECTION,
@@ -100,6 +102,11 @@ impl Bench {
                 print!("{}", cliffs::table(&rows));
                 Ok(rows)
             })?);
+        }
+        if wanted(peers::SECTION) {
+            let prefix = prefix(workspace);
+            install::install(workspace, &prefix, Profile::Release)?;
+            peers::measure(workspace, &prefix, self.quick)?;
         }
         if figures.is_none() && (self.json.is_some() || self.check) {
             bail!("--json and --check are about the allocators' figures, and --only {LOCKS} measures none");

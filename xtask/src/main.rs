@@ -21,6 +21,7 @@ mod install;
 mod instructions;
 mod interposer;
 mod package;
+mod peers;
 mod progress;
 mod remap_overhead;
 mod simcuda;

@@ -8,6 +8,7 @@ mod fuzz;
 mod gpu;
 mod header;
 mod lints;
+mod peers;
 mod preload;
 mod races;
 mod rust;
@@ -134,6 +135,12 @@ const SUITES: &[Suite] = &[
         about: "155 thousand random programs on simulated streams, and 85 thousand under the interposer",
         usual: false,
         run: Run::Own(races::run),
+    },
+    Suite {
+        name: "peers",
+        about: "the benchmark beside other allocators: that each runs and none returns memory that overlaps",
+        usual: false,
+        run: Run::Own(peers::run),
     },
     Suite {
         name: "gpu",

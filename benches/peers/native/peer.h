@@ -1,0 +1,26 @@
+// What a peer that is not a crate exports: one allocator for the process.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Where peers over memory that nobody touches have it: addresses, and nothing behind them.
+#define PEER_ADDRESS ((uintptr_t)1 << 40)
+
+// Makes the allocator with one region of `capacity` bytes, of real memory if `touched`. Returns NULL, or why there is
+// none, which stays valid.
+const char *peer_open(uint64_t capacity, int touched);
+
+// Returns NULL if there is no memory.
+void *peer_alloc(size_t bytes);
+
+// Frees what was allocated with so many bytes.
+void peer_free(void *ptr, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif

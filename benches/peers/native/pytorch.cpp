@@ -1,0 +1,32 @@
+// PyTorch's native CUDACachingAllocator, over the simulated runtime. It takes segments on demand.
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <exception>
+#include <string>
+
+#include "peer.h"
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+
+const char *peer_open(uint64_t, int touched) {
+  static std::string why;
+  if (touched != 0) return "only over the simulated device";
+  try {
+    caching::init(1);
+    caching::raw_delete(caching::raw_alloc(1));
+    return nullptr;
+  } catch (const std::exception &error) {
+    why = error.what();
+    return why.c_str();
+  }
+}
+
+void *peer_alloc(size_t bytes) {
+  try {
+    return caching::raw_alloc(bytes);
+  } catch (const std::exception &) {
+    return nullptr;
+  }
+}
+
+void peer_free(void *ptr, size_t) { caching::raw_delete(ptr); }
