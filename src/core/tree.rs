@@ -38,6 +38,12 @@ enum Link {
 impl<Order> Tree<Order> {
     pub(in crate::core) const EMPTY: Self = Tree { root: NIL, order: PhantomData };
 
+    /// Returns the tree with a root.
+    #[inline]
+    pub(in crate::core) fn of(root: ChunkId) -> Self {
+        Tree { root, order: PhantomData }
+    }
+
     /// Returns the root, or [`NIL`].
     #[inline]
     pub(in crate::core) fn root(&self) -> ChunkId {
@@ -179,6 +185,6 @@ fn below<Order, N: Node<Order>>(nodes: &[N], node: ChunkId, key: (u64, u64)) -> 
 
 /// Returns the priority of a key. Priorities of ordered keys are in random order.
 #[inline]
-fn priority(seed: Seed, key: (u64, u64)) -> u64 {
+pub(in crate::core) fn priority(seed: Seed, key: (u64, u64)) -> u64 {
     seed.hash(key.0.rotate_left(32) ^ key.1)
 }

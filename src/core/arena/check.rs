@@ -100,8 +100,7 @@ impl Arena {
     fn check_index(&self) -> Result<(), Broken> {
         self.check_unmapped()?;
         for class in 0..CLASSES {
-            let (marked, holds) = self.heap().class_marks(class);
-            require(marked == holds, Broken::I3Index)?;
+            require(self.heap().is_class_sound(class), Broken::I3Index)?;
         }
         let slab = self.chunks().slab();
         let (mut indexed, mut last) = (0, (0, 0));

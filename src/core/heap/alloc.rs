@@ -197,7 +197,7 @@ impl Heap {
         self.starts.reserve(self.chunks.slab(), &mut self.regions, 1)
     }
 
-    /// Coalesces a chunk that is in no tree with its free neighbours and puts the result into the index. Returns the
+    /// Coalesces a chunk that is in no index with its free neighbours and puts the result into the index. Returns the
     /// result. A neighbour with a stamp is not merged. The chunk itself has no stamp.
     #[inline(always)]
     pub(in crate::core) fn release<const STAMPED: bool>(&mut self, id: ChunkId) -> ChunkId {
@@ -230,7 +230,7 @@ impl Heap {
         whole
     }
 
-    /// Merges a chunk that is in no tree with the given neighbours, which are in no tree either. Returns the result.
+    /// Merges a chunk that is in no index with the given neighbours, which are in no index either. Returns the result.
     #[inline(always)]
     pub(in crate::core) fn coalesce(&mut self, id: ChunkId, with_prev: bool, with_next: bool) -> ChunkId {
         let (slab, vacant) = self.chunks.slab_and_vacant();
@@ -253,7 +253,7 @@ impl Heap {
         whole
     }
 
-    /// Puts a chunk that is in no tree into the index.
+    /// Puts a chunk that is in no index into the index.
     #[inline]
     pub(in crate::core) fn add_to_index(&mut self, id: ChunkId) {
         let slab = self.chunks.slab_mut();
@@ -269,7 +269,7 @@ impl Heap {
         self.index.remove(slab, id, size);
     }
 
-    /// Splits a chunk that is in no tree at `at` bytes. Returns the second part, which is marked as in use. The caller
+    /// Splits a chunk that is in no index at `at` bytes. Returns the second part, which is marked as in use. The caller
     /// must have reserved a chunk.
     #[inline]
     pub(in crate::core) fn split(&mut self, id: ChunkId, at: u64) -> ChunkId {
@@ -286,7 +286,7 @@ impl Heap {
         rest
     }
 
-    /// Merges the chunk behind `id`, which is in no tree and no list, into `id`.
+    /// Merges the chunk behind `id`, which is in no index, into `id`.
     #[inline]
     pub(in crate::core) fn absorb_next(&mut self, id: ChunkId) {
         self.coalesce(id, false, true);

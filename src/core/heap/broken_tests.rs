@@ -83,7 +83,7 @@ fn i3_the_index_holds_what_is_free() {
         |arena, of| heap(arena).unindex(of.rest),
         |arena, of| heap(arena).unindex(of.free),
         |arena, of| heap(arena).unindex(of.other),
-        // The upper chunk of the two in a tree loses the lower one, or has it on the wrong side.
+        // The first of the two in a list loses the second one, or has it on the wrong side.
         |arena, of| {
             let upper = upper_of(arena, of);
             (hot(arena, upper).left, hot(arena, upper).right) = (NIL, NIL);
@@ -105,11 +105,11 @@ fn i3_the_index_holds_what_is_free() {
         },
     ];
     each_is_named(Broken::I3Index, false, false, breaks);
-    // With stamps the two are in a tree of another index, linked in the same way.
+    // With stamps the two are in the tree of another index.
     each_is_named(Broken::I3Index, true, false, &[breaks[0], breaks[3], breaks[4]]);
 }
 
-/// Returns which of the two free chunks of one tree is its root.
+/// Returns one of the two free chunks of a class that is linked to the other; in a tree the root.
 fn upper_of(arena: &mut Arena, of: &Placed) -> ChunkId {
     let Hot { left, right, .. } = *hot(arena, of.free);
     if left == NIL && right == NIL { of.other } else { of.free }

@@ -1,14 +1,14 @@
 //! One chunk: 32 hot bytes, and what is rarely read of it.
 //!
 //! `prev` and `next` link the chunks of a region in address order. While a chunk is in the index, `left` and `right`
-//! are its links in a tree. Otherwise `left` holds the chunk's state.
+//! are its links in a list or a tree. Otherwise `left` holds the chunk's state.
 
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tree::Node;
 use crate::core::units::UNIT;
 use std::ops::{Index, IndexMut};
 
-/// In `left`: handed out to a caller. Values above `NIL` are no tree links.
+/// In `left`: handed out to a caller. Values above `NIL` are no links.
 const IN_USE: ChunkId = ChunkId(u32::MAX - 2);
 /// In `left`: see [`State::Withheld`], [`State::BeingMapped`] and [`State::Unmapped`].
 const WITHHELD: ChunkId = ChunkId(u32::MAX - 5);

@@ -3,12 +3,11 @@
 use super::address_map::AddressMap;
 use super::chunk::State;
 use super::chunks::Chunks;
-use super::free_index::FreeIndex;
+use super::free_index::{FreeIndex, Tables};
 #[cfg(test)]
 use super::probing::Steps;
 use super::region_growth::Growth;
 use super::regions::Regions;
-use super::size_classes::CLASSES;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::stats::Counters;
 use crate::sys::HostMemoryExhausted;
@@ -27,13 +26,13 @@ pub(crate) struct Heap {
 
 /// The parts of a new heap whose allocation may fail.
 pub(crate) struct Parts {
-    roots: Box<[ChunkId; CLASSES]>,
+    tables: Tables,
     starts: AddressMap,
 }
 
 impl Parts {
     pub(crate) fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
-        Ok(Parts { roots: FreeIndex::roots()?, starts: AddressMap::new(seed)? })
+        Ok(Parts { tables: Tables::new()?, starts: AddressMap::new(seed)? })
     }
 }
 
@@ -49,7 +48,7 @@ impl Heap {
     ) -> Self {
         Heap {
             chunks: Chunks::new(has_stamps),
-            index: FreeIndex::with(parts.roots, seed),
+            index: FreeIndex::with(parts.tables, seed),
             regions: Regions::new(),
             starts: parts.starts,
             growth,
@@ -209,9 +208,9 @@ impl Heap {
         self.index.largest(self.chunks.slab())
     }
 
-    /// Returns whether a size class is marked as holding a chunk, and whether it does.
-    pub(in crate::core) fn class_marks(&self, class: usize) -> (bool, bool) {
-        self.index.class_marks(class)
+    /// Returns whether a size class of the index is marked and linked as it must be.
+    pub(in crate::core) fn is_class_sound(&self, class: usize) -> bool {
+        self.index.is_sound(self.chunks.slab(), class)
     }
 
     /// Returns the host memory held beside the struct itself, in bytes.
@@ -225,7 +224,7 @@ impl Heap {
     /// Makes the next use of the index panic.
     #[cfg(test)]
     pub(in crate::core) fn break_index(&mut self) {
-        self.index.break_roots();
+        self.index.break_tops();
     }
 
     /// Returns the cost of searches in the address map.

@@ -1,7 +1,7 @@
-//! Size classes: which tree of the index holds a free chunk, and which trees are not empty.
+//! Size classes: which set of the index holds a free chunk, and which sets are not empty.
 //!
 //! A class is an exponent and the next [`MANTISSA_BITS`] bits of the size in units, as in TLSF (Masmano et al., 2004),
-//! but finer. A tree then rarely holds more than a few chunks, so a search is two bitmap lookups and one or two
+//! but finer. A set then rarely holds more than a few chunks, so a search is two bitmap lookups and one or two
 //! comparisons. Classes partition the sizes in order, so best fit over classes and then within one class is best fit
 //! over all chunks.
 

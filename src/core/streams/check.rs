@@ -74,7 +74,7 @@ impl StreamHeap {
         let is_head = |id: ChunkId| self.owner(id) == Some(queue) && self.queues.chunk_state(id).is_head();
         let heads = self.heap.chunks().ids().filter(|&id| is_head(id));
         let spans = entry.spans.iter_from(&self.queues.chunk_states, (0, 0)).take(own + 1).count();
-        require(spans == heads.count() && entry.spans.is_marked_right(), Broken::I8Spans)
+        require(spans == heads.count() && entry.spans.is_sound(&self.queues.chunk_states), Broken::I8Spans)
     }
 
     /// Recorded uses of free chunks are in the list of their queue, in the order of points.

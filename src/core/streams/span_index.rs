@@ -1,12 +1,12 @@
-//! The free spans of one queue in (bytes, address) order: a tree for each half octave of sizes.
+//! The free spans of one queue in (bytes, address) order: a set for each half octave of sizes.
 //!
 //! There is one such index for each stream, so it is small, and coarser than the index of chunks reusable by every
 //! stream.
 
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::ordered::Ordered;
 use crate::core::seed::Seed;
 use crate::core::tree::Node;
-use crate::core::tree::Tree;
 use crate::core::units::UNIT;
 
 /// The order of the addresses at which free spans begin.
@@ -15,7 +15,7 @@ pub(super) enum ByAddress {}
 const CLASSES: usize = 64;
 
 pub(super) struct SpanIndex {
-    trees: [Tree; CLASSES],
+    sets: [Ordered; CLASSES],
     /// The classes that have a free span.
     marks: u64,
     seed: Seed,
@@ -33,7 +33,7 @@ fn class_of(bytes: u64) -> usize {
 
 impl SpanIndex {
     pub(super) fn new(seed: Seed) -> Self {
-        SpanIndex { trees: [Tree::EMPTY; CLASSES], marks: 0, seed }
+        SpanIndex { sets: [Ordered::EMPTY; CLASSES], marks: 0, seed }
     }
 
     /// Returns the shortest free span of at least `bytes`, the one at the lowest address among equals, or [`NIL`].
@@ -46,7 +46,7 @@ impl SpanIndex {
     #[inline]
     pub(super) fn first_from<N: Node>(&self, nodes: &[N], key: (u64, u64)) -> ChunkId {
         let class = class_of(key.0);
-        let found = self.trees[class].first_from(nodes, key);
+        let found = self.sets[class].first_from(nodes, key);
         if found != NIL {
             return found;
         }
@@ -55,28 +55,28 @@ impl SpanIndex {
         if others == 0 {
             return NIL;
         }
-        self.trees[others.trailing_zeros() as usize % CLASSES].first_from(nodes, (0, 0))
+        self.sets[others.trailing_zeros() as usize % CLASSES].first_from(nodes, (0, 0))
     }
 
     /// Returns the longest free span, or [`NIL`].
     pub(super) fn largest<N: Node>(&self, nodes: &[N]) -> ChunkId {
-        self.marks.checked_ilog2().map_or(NIL, |class| self.trees[class as usize].last(nodes))
+        self.marks.checked_ilog2().map_or(NIL, |class| self.sets[class as usize].last(nodes))
     }
 
     /// Adds a free span of `bytes` bytes that is in no index.
     #[inline]
     pub(super) fn insert<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
         let class = class_of(bytes);
-        self.trees[class].insert(nodes, self.seed, id);
+        self.sets[class].insert(nodes, self.seed, id);
         self.marks |= 1 << class;
     }
 
     #[inline]
     pub(super) fn remove<N: Node>(&mut self, nodes: &mut [N], id: ChunkId, bytes: u64) {
         let class = class_of(bytes);
-        let tree = &mut self.trees[class];
-        tree.remove(nodes, self.seed, id);
-        if tree.is_empty() {
+        let set = &mut self.sets[class];
+        set.remove(nodes, self.seed, id);
+        if set.is_empty() {
             self.marks &= !(1 << class);
         }
     }
@@ -95,9 +95,12 @@ impl SpanIndex {
         })
     }
 
-    /// Returns whether exactly the classes that have a free span are marked.
-    pub(super) fn is_marked_right(&self) -> bool {
-        self.trees.iter().enumerate().all(|(class, tree)| (self.marks >> class & 1 == 1) != tree.is_empty())
+    /// Returns whether exactly the classes that have a free span are marked, and all lists are sound.
+    pub(super) fn is_sound<N: Node>(&self, nodes: &[N]) -> bool {
+        let is_sound = |(class, set): (usize, &Ordered)| {
+            (self.marks >> class & 1 == 1) != set.is_empty() && set.is_sound(nodes)
+        };
+        self.sets.iter().enumerate().all(is_sound)
     }
 }
 
