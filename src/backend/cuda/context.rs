@@ -29,11 +29,15 @@ pub(super) fn inside_in_any_mode<T>(
     if cuda.is_over() {
         return Err(Failure::Gone);
     }
-    let checked = |driver: Driver| {
-        cuda.require_same(driver)?;
-        work(driver)
+    let done = if cuda.is_current() {
+        work(cuda.driver)
+    } else {
+        in_context(cuda, |driver| {
+            cuda.require_same(driver)?;
+            work(driver)
+        })
     };
-    in_context(cuda, checked).map_err(|failure| cuda.look_after(failure))
+    done.map_err(|failure| cuda.look_after(failure))
 }
 
 /// Like [`inside`], without checking that the context is still the one that was opened.

@@ -63,6 +63,12 @@ impl Cuda {
         self.over().load(Acquire)
     }
 
+    /// Returns whether the context that was opened is the current one. The number tells both by one call; without
+    /// numbers this is not known.
+    pub(super) fn is_current(&self) -> bool {
+        self.id.is_some() && calls::current_id(self.driver) == Ok(self.id)
+    }
+
     /// Fails if the current context is not the one that was opened.
     pub(super) fn require_same(&self, driver: Driver) -> Result<(), Failure> {
         if self.id.is_some() && calls::current_id(driver)? != self.id { Err(Failure::Gone) } else { Ok(()) }
