@@ -54,7 +54,7 @@ TREES = [
         """
         steps units ids seed sort stream_id invariants
         tree tables stats
-        op_names
+        op_names ordered
         heap
         request
         vmm

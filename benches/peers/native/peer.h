@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// Where peers over memory that nobody touches have it: addresses, and nothing behind them.
+// The start of the region of peers that only compute addresses: there is no memory behind it.
 #define PEER_ADDRESS ((uintptr_t)1 << 40)
 
 // Makes the allocator with one region of `capacity` bytes, of real memory if `touched`. Returns NULL, or why there is

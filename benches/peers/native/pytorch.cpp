@@ -10,7 +10,7 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 
 const char *peer_open(uint64_t, int touched) {
   static std::string why;
-  if (touched != 0) return "only over the simulated device";
+  if (touched != 0) return "the simulated device has no memory to write to";
   try {
     caching::init(1);
     caching::raw_delete(caching::raw_alloc(1));
@@ -24,9 +24,7 @@ const char *peer_open(uint64_t, int touched) {
 void *peer_alloc(size_t bytes) {
   try {
     return caching::raw_alloc(bytes);
-  } catch (const std::exception &) {
-    return nullptr;
-  }
+  } catch (const std::exception &) { return nullptr; }
 }
 
 void peer_free(void *ptr, size_t) { caching::raw_delete(ptr); }

@@ -22,7 +22,7 @@ Resource *resource = nullptr;
 
 const char *peer_open(uint64_t capacity, int touched) {
   static std::string why;
-  if (touched != 0) return "only over the simulated device";
+  if (touched != 0) return "the simulated device has no memory to write to";
   try {
     resource = new Resource(new rmm::mr::cuda_memory_resource, capacity);
     return nullptr;
@@ -35,9 +35,7 @@ const char *peer_open(uint64_t capacity, int touched) {
 void *peer_alloc(size_t bytes) {
   try {
     return resource->allocate_async(bytes, rmm::cuda_stream_view{});
-  } catch (const std::exception &) {
-    return nullptr;
-  }
+  } catch (const std::exception &) { return nullptr; }
 }
 
 void peer_free(void *ptr, size_t bytes) { resource->deallocate_async(ptr, bytes, rmm::cuda_stream_view{}); }

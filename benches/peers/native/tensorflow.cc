@@ -24,7 +24,7 @@ tsl::BFCAllocator *allocator = nullptr;
 }  // namespace
 
 const char *peer_open(uint64_t capacity, int touched) {
-  if (touched != 0) return "only over memory that nobody touches";
+  if (touched != 0) return "it only computes addresses";
   tsl::BFCAllocator::Options options;
   options.allow_growth = false;
   // A request that fails does so at once.

@@ -7,7 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::measure::Row;
-use crate::table::mean_ratio;
+use crate::table::{self, mean_ratio};
 
 const SIZE: (u32, u32) = (960, 420);
 const OWN: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
@@ -42,7 +42,9 @@ pub fn write(folder: &Path, rows: &[Row], peers: &[String]) -> Result<()> {
             "Random sizes, small ones as likely as large ones: nanoseconds of an operation",
         ),
     ] {
-        let lines: Vec<Line> = peers.iter().filter_map(|peer| line(rows, kind, peer)).collect();
+        // What is wrapped is for the tables: the lines would be too many.
+        let plain = peers.iter().filter(|peer| !peer.contains('+'));
+        let lines: Vec<Line<'_>> = plain.filter_map(|peer| line(rows, kind, peer)).collect();
         if !lines.is_empty() {
             draw(&folder.join(file), |root| random_chart(root, title, &lines))?;
         }
@@ -90,8 +92,10 @@ fn recorded_chart(root: &Area<'_>, bars: &[(&str, f64)]) -> Result<()> {
     let own = PathElement::new([(1.0, 0.0), (1.0, count)], OWN.stroke_width(3));
     chart.draw_series([own]).map_err(|error| anyhow!("{error}"))?;
     let label = |(place, &(name, ratio)): (usize, &(&str, f64))| {
+        let color = if name == table::BASE { OWN } else { BLACK };
+        let style = (FONT, 15).into_font().color(&color);
         EmptyElement::at((ratio.max(1.0), place as f64 + 0.5))
-            + Text::new(format!("{name}  {ratio:.2}"), (6, -7), (FONT, 15))
+            + Text::new(format!("{name}  {ratio:.2}"), (6, -7), style)
     };
     chart.draw_series(bars.iter().enumerate().map(label)).map_err(|error| anyhow!("{error}"))?;
     Ok(())
@@ -137,7 +141,7 @@ fn random_chart(root: &Area<'_>, title: &str, lines: &[Line<'_>]) -> Result<()> 
         .draw()
         .map_err(|error| anyhow!("{error}"))?;
     for (place, line) in lines.iter().enumerate() {
-        let is_own = line.peer == crate::table::BASE;
+        let is_own = line.peer == table::BASE;
         let color = if is_own { OWN.to_rgba() } else { COLORS[place % COLORS.len()].mix(0.8) };
         let style = color.stroke_width(if is_own { 4 } else { 2 });
         chart
@@ -169,7 +173,7 @@ where
         let y = y.max(lowest.saturating_add(HEIGHT));
         lowest = y;
         let line = &lines[place];
-        let is_own = line.peer == crate::table::BASE;
+        let is_own = line.peer == table::BASE;
         let color = if is_own { OWN.to_rgba() } else { COLORS[place % COLORS.len()].to_rgba() };
         let style = TextStyle::from((FONT, 14).into_font()).color(&color);
         root.draw(&Text::new(line.peer.to_owned(), (x + 8, y - 8), style))

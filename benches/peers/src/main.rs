@@ -9,6 +9,7 @@ mod program;
 mod serve;
 mod smallest;
 mod table;
+mod wrapped;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -29,11 +29,15 @@ pub struct About {
 }
 
 /// All peers, libbfc first.
-pub const ALL: [About; 13] = [
+pub const ALL: [About; 16] = [
     About { name: "libbfc", remark: "exact best fit, lock, map of pointers, statistics; by its C ABI" },
     About {
         name: "smallest",
         remark: "exact best fit, split and coalesce, and nothing else: see smallest.rs",
+    },
+    About {
+        name: "smallest+lock+map",
+        remark: "the same behind a lock and a hash table from pointers: see wrapped.rs",
     },
     About { name: "tensorflow", remark: "exact best fit, lock, map of pointers, statistics" },
     About {
@@ -60,6 +64,11 @@ pub const ALL: [About; 13] = [
         name: "rlsf",
         remark: "not exact: two-level classes (TLSF), no lock; headers in the memory itself",
     },
+    About {
+        name: "offset-allocator+lock+map",
+        remark: "offset-allocator behind the same lock and hash table",
+    },
+    About { name: "rlsf+lock+map", remark: "rlsf behind the same lock and hash table" },
     About { name: "mimalloc", remark: "size classes, caches for each thread; real memory" },
     About { name: "jemalloc", remark: "size classes, caches for each thread; real memory" },
     About { name: "glibc", remark: "malloc of the system; real memory" },

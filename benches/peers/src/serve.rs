@@ -15,6 +15,7 @@ use crate::native::Native;
 use crate::peer::Peer;
 use crate::program::{Name, Op, Program};
 use crate::smallest::Smallest;
+use crate::wrapped::Wrapped;
 
 /// The clock is read after so many operations.
 const OPS: usize = 256;
@@ -37,6 +38,9 @@ pub fn serve(peer: &str, program: &Name) -> Result<()> {
     let program = program.load()?;
     match peer {
         "smallest" => answer(Runner::<Smallest>::new(program)?),
+        "smallest+lock+map" => answer(Runner::<Wrapped<Smallest>>::new(program)?),
+        "offset-allocator+lock+map" => answer(Runner::<Wrapped<crates::OffsetAllocator>>::new(program)?),
+        "rlsf+lock+map" => answer(Runner::<Wrapped<crates::Rlsf>>::new(program)?),
         "gpu-allocator" => answer(Runner::<crates::GpuAllocator>::new(program)?),
         "offset-allocator" => answer(Runner::<crates::OffsetAllocator>::new(program)?),
         "rlsf" => answer(Runner::<crates::Rlsf>::new(program)?),

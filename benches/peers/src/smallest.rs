@@ -134,7 +134,7 @@ impl Peer for Smallest {
 
     fn open(capacity: u64, touched: bool) -> Result<Self> {
         if touched {
-            bail!("only over memory that nobody touches");
+            bail!("it only computes addresses");
         }
         let whole = Chunk {
             addr: 1 << 40,
