@@ -20,6 +20,7 @@ pub const SECTION: &str = "driver_calls";
 pub const ALONE: &str = "one stream alone, free";
 pub const SEVERAL: &str = "four streams, free";
 pub const RECORDED: &str = "two streams, a use recorded on the other, free";
+pub const OF_THREAD: &str = "a thread's default stream alone, free";
 
 /// The benchmark's program, built for an installed libbfc.
 pub struct Program {
