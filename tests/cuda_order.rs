@@ -105,11 +105,8 @@ fn a_request_behind_four_streams_enters_the_context_a_few_times() {
         // For what the stream freed alone, and for what is its own now.
         assert_eq!(sim.calls("cuEventRecord"), 2, "{}", sim.log_text());
         assert_eq!(sim.calls("cuStreamWaitEvent"), 4, "{}", sim.log_text());
-        let entered = ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"].map(|call| sim.calls(call));
+        let entered = ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxGetId"].map(|call| sim.calls(call));
         assert!(entered.iter().all(|&times| times <= 4), "{entered:?}:\n{}", sim.log_text());
-        // Before and after the context is pushed; nothing else looks for the current one.
-        let looks = ["cuCtxGetId", "cuCtxGetCurrent"].map(|call| sim.calls(call));
-        assert!(looks[0] <= 8 && looks[1] == 0, "{looks:?}:\n{}", sim.log_text());
         gpu.set_current(context);
         sim.release_all();
         drop(pool);

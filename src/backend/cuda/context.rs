@@ -29,15 +29,11 @@ pub(super) fn inside_in_any_mode<T>(
     if cuda.is_over() {
         return Err(Failure::Gone);
     }
-    let done = match cuda.is_current() {
-        Some(true) => work(cuda.driver),
-        Some(false) => pushed(cuda, |driver| {
-            cuda.require_same(driver)?;
-            work(driver)
-        }),
-        None => in_context(cuda, work),
+    let checked = |driver: Driver| {
+        cuda.require_same(driver)?;
+        work(driver)
     };
-    done.map_err(|failure| cuda.look_after(failure))
+    in_context(cuda, checked).map_err(|failure| cuda.look_after(failure))
 }
 
 /// Like [`inside`], without checking that the context is still the one that was opened.
@@ -48,12 +44,9 @@ pub(super) fn within<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Fail
 fn in_context<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
     let driver = cuda.driver;
     let before = calls::current(driver).unwrap_or(std::ptr::null_mut());
-    if before == cuda.context { work(driver) } else { pushed(cuda, work) }
-}
-
-/// Makes a device's context current for some work.
-fn pushed<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
-    let driver = cuda.driver;
+    if before == cuda.context {
+        return work(driver);
+    }
     calls::push(driver, cuda.context)?;
     let _context = Pushed { driver, context: cuda.context };
     work(driver)

@@ -63,12 +63,6 @@ impl Cuda {
         self.over().load(Acquire)
     }
 
-    /// Returns whether the context that was opened is the current one, if contexts have numbers: then one call tells
-    /// which context it is and that it was not reset.
-    pub(super) fn is_current(&self) -> Option<bool> {
-        self.id.map(|id| calls::current_id(self.driver) == Ok(Some(id)))
-    }
-
     /// Fails if the current context is not the one that was opened.
     pub(super) fn require_same(&self, driver: Driver) -> Result<(), Failure> {
         if self.id.is_some() && calls::current_id(driver)? != self.id { Err(Failure::Gone) } else { Ok(()) }
