@@ -121,16 +121,12 @@ impl Device {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
         let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        self.serve(&RequestParams {
-            bytes,
-            alignment,
-            freed_before,
-            stamped,
-            stream,
-            in_512,
-            no_growth,
-            scope: None,
-        })
+        let params =
+            RequestParams { bytes, alignment, freed_before, stamped, stream, in_512, no_growth, scope: None };
+        if stream != Stream::NONE || freed_before != 0 || scope::is_open() {
+            return self.serve(&params);
+        }
+        alloc::alloc_aligned(self.slot(), &params).map_err(|error| self.explain(error))
     }
 
     /// Allocates like [`Self::alloc`] from chunks whose free was stamped at most `freed_before`. 0 accepts any. The

@@ -11,6 +11,8 @@ use std::cell::Cell;
 thread_local! {
     /// How many allocations of this thread still work; negative: all do.
     static LEFT: Cell<i64> = const { Cell::new(-1) };
+    /// Whether all that follow the one that fails fail too.
+    static ALL_FAIL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The system's allocator, which has nothing when a test says so.
@@ -23,7 +25,7 @@ static ALLOCATOR: Failing = Failing;
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let left = LEFT.get();
-        if left >= 0 {
+        if left > 0 || left == 0 && !ALL_FAIL.get() {
             LEFT.set(left - 1);
         }
         if left == 0 {
@@ -37,6 +39,17 @@ unsafe impl GlobalAlloc for Failing {
         // SAFETY: the caller's.
         unsafe { System.dealloc(place, layout) }
     }
+}
+
+/// Does something while its nth allocation, counted from 0, and all that follow fail. Returns also whether one did.
+fn with_failing_from<T>(nth: i64, work: impl FnOnce() -> T) -> (T, bool) {
+    ALL_FAIL.set(true);
+    LEFT.set(nth);
+    let result = work();
+    let struck = LEFT.get() == 0;
+    LEFT.set(-1);
+    ALL_FAIL.set(false);
+    (result, struck)
 }
 
 /// Does something while its nth allocation, counted from 0, fails; whether there was one.
@@ -105,6 +118,42 @@ fn reports_need_no_host_memory() {
         if !struck {
             assert!(nth > 3, "a copy takes memory");
             break;
+        }
+    }
+}
+
+/// The tables for one more chunk grow one after the other. A request that gets only some of them leaves the others
+/// usable.
+#[test]
+fn tables_that_grew_halfway_are_usable() {
+    for flags in [0, BFC_TIMESTAMPS] {
+        for nth in 0..6 {
+            let mut wanted = options();
+            (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, GIB);
+            wanted.flags = BFC_ALLOW_GROWTH | flags;
+            let pool =
+                Pool::create(fresh_device(), &wanted, None).unwrap_or_else(|_| panic!("{}", last_error()));
+            let (mut live, mut failed) = (Vec::new(), 0);
+            for size in 1..1000 {
+                let stream = if flags == 0 { size % 3 } else { 0 };
+                let (answer, struck) = with_failing_from(nth, || {
+                    if flags == 0 { pool.alloc_on(size * 300, stream) } else { pool.alloc(size * 300) }
+                });
+                match answer {
+                    Ok(address) => live.push((address, stream)),
+                    Err(status) => {
+                        assert_eq!((status, struck), (BFC_ERROR_OUT_OF_MEMORY, true), "{}", last_error());
+                        failed += 1;
+                        pool.check();
+                    }
+                }
+                if size % 3 != 0 && !live.is_empty() {
+                    let (address, stream) = live.swap_remove(live.len() / 2);
+                    if flags == 0 { pool.put_on(address, stream) } else { pool.put(address) }
+                }
+            }
+            assert!(nth > 0 || failed > 0, "tables grow");
+            pool.check();
         }
     }
 }

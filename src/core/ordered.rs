@@ -103,6 +103,18 @@ impl Ordered {
         }
     }
 
+    /// Returns whether a node of the set would be in the same place with another key. A tree says so only of a node that
+    /// is alone.
+    #[inline]
+    pub(in crate::core) fn keeps_place<N: Node>(self, nodes: &[N], id: ChunkId, key: (u64, u64)) -> bool {
+        let (before, behind) = (nodes[id.index()].left(), nodes[id.index()].right());
+        if self.length == TREE {
+            return self.top == id && before == NIL && behind == NIL;
+        }
+        (before == NIL || nodes[before.index()].key() < key)
+            && (behind == NIL || key < nodes[behind.index()].key())
+    }
+
     #[inline(never)]
     fn insert_in_tree<N: Node>(&mut self, nodes: &mut [N], seed: Seed, id: ChunkId) {
         if self.length != TREE {

@@ -1,28 +1,34 @@
 //! The identity of streams.
 
 /// A stream's identity in numbers. Streams that exist at the same time differ in it.
+///
+/// The order is that of (handle, thread, pool). Two numbers instead of three, so that a stream is passed in registers and
+/// compared by two instructions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Stream {
     /// 0 is no stream, 1 the default stream, 2 the default stream of a thread.
     handle: u64,
-    /// The number of the thread whose default stream this is, otherwise 0.
-    thread: u32,
-    /// The private pool that requests are routed to, otherwise 0.
-    pool: u32,
+    /// In the upper half the number of the thread whose default stream this is, otherwise 0. In the lower half the
+    /// private pool that requests are routed to, otherwise 0.
+    thread_and_pool: u64,
 }
 
 impl Stream {
+    const fn new(handle: u64, thread: u32) -> Self {
+        Stream { handle, thread_and_pool: (thread as u64) << 32 }
+    }
+
     /// Requests and frees that name no stream. The caller orders them.
-    pub(crate) const NONE: Stream = Stream { handle: 0, thread: 0, pool: 0 };
-    pub(crate) const DEFAULT: Stream = Stream { handle: 1, thread: 0, pool: 0 };
+    pub(crate) const NONE: Stream = Stream::new(0, 0);
+    pub(crate) const DEFAULT: Stream = Stream::new(1, 0);
     /// The order of memory left by a private pool, where the stream of the work on it is not known. There are no
     /// requests in this order.
-    pub(crate) const UNKNOWN: Stream = Stream { handle: 0, thread: 1, pool: 0 };
+    pub(crate) const UNKNOWN: Stream = Stream::new(0, 1);
     /// Requests that name no stream and may use any. They get memory that no work uses any more. A chunk allocated this
     /// way belongs to [`Self::UNKNOWN`] from the start, so nothing is ever free in this order.
-    pub(crate) const ANY: Stream = Stream { handle: 0, thread: 2, pool: 0 };
+    pub(crate) const ANY: Stream = Stream::new(0, 2);
     /// An announced capture whose stream is not known yet. Nothing is free or requested in this order.
-    pub(crate) const ANNOUNCED: Stream = Stream { handle: 0, thread: 3, pool: 0 };
+    pub(crate) const ANNOUNCED: Stream = Stream::new(0, 3);
     /// CUDA's handle for the default stream of the calling thread.
     pub(crate) const OF_THIS_THREAD: u64 = 2;
 
@@ -30,18 +36,24 @@ impl Stream {
     /// [`Self::OF_THIS_THREAD`].
     #[inline]
     pub(crate) fn of_handle(handle: u64) -> Self {
-        Stream { handle: handle.max(1), thread: 0, pool: 0 }
+        Stream::new(handle.max(1), 0)
     }
 
     /// Creates the identity of a thread's default stream. `thread` is a number from 1 that no other thread of the
     /// process ever has.
     pub(crate) fn of_thread(thread: u32) -> Self {
-        Stream { handle: Self::OF_THIS_THREAD, thread, pool: 0 }
+        Stream::new(Self::OF_THIS_THREAD, thread)
+    }
+
+    /// Returns the number of a thread, or that of an order without a stream.
+    #[allow(clippy::cast_possible_truncation)] // the upper half
+    fn number(self) -> u32 {
+        (self.thread_and_pool >> 32) as u32
     }
 
     /// Returns the number of the thread whose default stream this is, or 0 for any other stream.
     pub(crate) fn thread(self) -> u32 {
-        if self.handle == 0 { 0 } else { self.thread }
+        if self.handle == 0 { 0 } else { self.number() }
     }
 
     /// Returns whether this is [`Self::ANY`], for a private pool or not.
@@ -63,31 +75,32 @@ impl Stream {
     /// Returns whether work in this order runs one piece after the other. Only then can a pool belong to this order
     /// alone.
     pub(in crate::core) fn is_an_order(self) -> bool {
-        self.handle != 0 || self.thread == 0
+        self.handle != 0 || self.number() == 0
     }
 
     /// Returns the private pool that requests are routed to, or 0.
+    #[allow(clippy::cast_possible_truncation)] // the lower half
     pub(in crate::core) fn pool(self) -> u32 {
-        self.pool
+        self.thread_and_pool as u32
     }
 
     /// Returns whether requests with this identity go to a private pool individually.
     pub(crate) fn is_private(self) -> bool {
-        self.pool != 0
+        self.pool() != 0
     }
 
     pub(in crate::core) fn in_pool(self, pool: u32) -> Self {
-        Stream { pool, ..self }
+        Stream { thread_and_pool: u64::from(self.number()) << 32 | u64::from(pool), ..self }
     }
 
     /// Returns the sort key of the stream. Private pools on a stream sort right after it.
     pub(in crate::core) fn key(self) -> (u64, u64) {
-        (self.handle, u64::from(self.thread) << 32 | u64::from(self.pool))
+        (self.handle, self.thread_and_pool)
     }
 
     /// Returns the sort key of a forgotten stream with this identity, by the number of its queue.
     pub(in crate::core) fn key_of_forgotten(self, number: u32) -> (u64, u64) {
-        (self.handle, u64::from(self.thread) << 32 | u64::from(number))
+        self.in_pool(number).key()
     }
 
     pub(crate) fn handle(self) -> u64 {
@@ -97,12 +110,12 @@ impl Stream {
     /// Returns whether this is the single stream with the fast path, given that stream's handle.
     #[inline(always)]
     pub(in crate::core) fn has_fast_handle(self, fast_handle: u64) -> bool {
-        fast_handle == self.handle && self.thread == 0
+        fast_handle == self.handle && self.number() == 0
     }
 
     /// Returns the handle to compare with if this stream gets the fast path.
     pub(in crate::core) fn fast_handle(self) -> u64 {
-        if self.thread == 0 { self.handle } else { NO_FAST_STREAM }
+        if self.number() == 0 { self.handle } else { NO_FAST_STREAM }
     }
 }
 

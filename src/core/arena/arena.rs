@@ -120,9 +120,25 @@ impl Arena {
     #[inline(always)]
     pub(crate) fn alloc_at_once(&mut self, size: u64, requested: u64, stream: Stream) -> Option<u64> {
         if !self.streams.is_fast(stream) {
-            return None;
+            return self.streams.alloc_at_once(size, requested, stream);
         }
         self.streams.heap_mut().alloc_at_once(size, requested).map(NonZeroU64::get)
+    }
+
+    /// Allocates at a multiple of a power of two in the usual case, where the best fit has such an address. Otherwise
+    /// nothing changes. With stamps that is for quarantine, where no chunk with a stamp can be found.
+    #[inline(always)]
+    pub(crate) fn alloc_aligned_at_once(&mut self, size: u64, requested: u64, alignment: u64) -> Option<u64> {
+        let is_usual = if self.settings.timestamps {
+            let places = self.chunks().places();
+            self.settings.quarantine && !self.is_merging() && self.stamps.has_room(places)
+        } else {
+            self.streams.is_fast(Stream::NONE)
+        };
+        if !is_usual || alignment > self.growth().limit() {
+            return None;
+        }
+        self.heap_mut().alloc_aligned_at_once(size, requested, alignment)
     }
 
     /// Frees as [`Self::free_on`] does in the usual case. Otherwise nothing changes.
@@ -130,7 +146,21 @@ impl Arena {
     pub(crate) fn free_at_once(&mut self, addr: u64, stream: Stream) -> bool {
         let is_fast =
             if stream == Stream::NONE { self.streams.frees_fast() } else { self.streams.is_fast(stream) };
-        is_fast && self.streams.heap_mut().free_at_once(addr)
+        if is_fast {
+            self.streams.heap_mut().free_at_once(addr)
+        } else if self.settings.timestamps {
+            stream == Stream::NONE && self.free_stamped(addr)
+        } else {
+            self.streams.free_at_once(addr, stream)
+        }
+    }
+
+    /// Frees a chunk under the next stamp. Returns false if there is no such chunk in use.
+    #[inline(never)]
+    fn free_stamped(&mut self, addr: u64) -> bool {
+        let Arena { streams, stamps, .. } = self;
+        let freed = streams.heap_mut().begin_free(addr).map(|id| stamps.free(streams.heap_mut(), id));
+        freed.is_ok()
     }
 
     /// Out of line: otherwise the fast path computes the address of `streams` for it.
@@ -205,14 +235,13 @@ impl Arena {
         Freed::Done
     }
 
-    /// Reserves room for `count` more chunks.
+    /// Reserves room for `count` more chunks. The slab grows last, so that a failure leaves no place without a stamp.
     #[inline]
     pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        self.streams.reserve_chunks(count)?;
         if self.settings.timestamps {
-            self.stamps.reserve(self.streams.heap().chunks().places())?;
+            self.stamps.reserve(self.chunks().places_with(count))?;
         }
-        Ok(())
+        self.streams.reserve_chunks(count)
     }
 
     /// Makes a chunk that is in no tree and no list free memory for every request.

@@ -3,6 +3,7 @@
 use super::chunk::{Cold, Hot};
 use super::chunks::Chunks;
 use super::heap::Heap;
+use super::lent::splits;
 use crate::core::ids::{ChunkId, NIL};
 use crate::sys::HostMemoryExhausted;
 use std::num::NonZeroU64;
@@ -52,6 +53,27 @@ impl Heap {
             return None;
         }
         self.alloc_in_room::<true>(size, requested)
+    }
+
+    /// Allocates as [`Self::alloc_at_once`] does, from a best fit that is aligned as it is and has no stamp. Otherwise
+    /// nothing changes. `alignment` is a power of two.
+    #[inline(never)]
+    pub(in crate::core) fn alloc_aligned_at_once(
+        &mut self,
+        size: u64,
+        requested: u64,
+        alignment: u64,
+    ) -> Option<u64> {
+        let id = self.index.best_fit(self.chunks.slab(), size)?;
+        let whole = self.chunks.size(id);
+        if self.chunks.addr(id) & (alignment - 1) != 0 || !self.starts.takes_one() {
+            return None;
+        }
+        let addr = self.alloc_in_room::<true>(size, requested)?;
+        if self.chunks.size(id) != whole {
+            self.chunks.set_stamp(self.chunks.next(id), 0);
+        }
+        Some(addr.get())
     }
 
     /// Allocates the best fit. There must be room in the address map, in its hash table if `HASHED`.
@@ -233,24 +255,7 @@ impl Heap {
     /// Merges a chunk that is in no index with the given neighbours, which are in no index either. Returns the result.
     #[inline(always)]
     pub(in crate::core) fn coalesce(&mut self, id: ChunkId, with_prev: bool, with_next: bool) -> ChunkId {
-        let (slab, vacant) = self.chunks.slab_and_vacant();
-        let Hot { prev, mut next, .. } = slab[id];
-        let (mut size, mut whole) = (slab[id].size(), id);
-        if with_next {
-            let gone = slab[next];
-            vacant.add(slab, next);
-            (size, next) = (size + gone.size(), gone.next);
-        }
-        if with_prev {
-            vacant.add(slab, id);
-            (size, whole) = (size + slab[prev].size(), prev);
-        }
-        slab[whole].set_size(size);
-        slab[whole].next = next;
-        if next != NIL {
-            slab[next].prev = whole;
-        }
-        whole
+        self.lend().coalesce(id, with_prev, with_next)
     }
 
     /// Puts a chunk that is in no index into the index.
@@ -304,11 +309,4 @@ impl Heap {
         let region = self.chunks.region(id);
         self.regions.touch(region, end);
     }
-}
-
-/// TensorFlow's rule for whether a chunk of `whole` bytes is split for a request of `wanted` bytes.
-#[inline]
-fn splits(whole: u64, wanted: u64, max_slack: u64) -> bool {
-    let remainder = whole - wanted;
-    remainder >= wanted || remainder >= max_slack
 }

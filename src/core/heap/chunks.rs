@@ -81,12 +81,20 @@ impl Chunks {
         if self.vacant.count >= count { Ok(()) } else { self.grow(count) }
     }
 
+    /// Returns the number of places after [`Self::reserve`].
+    #[inline]
+    pub(in crate::core) fn places_with(&self, count: usize) -> usize {
+        if self.vacant.count >= count { self.slab.len() } else { self.grown(count) }
+    }
+
+    fn grown(&self, count: usize) -> usize {
+        // Place 0 stays vacant.
+        (self.slab.len().max(1) + count).max(self.slab.len() + PLACES_AT_ONCE)
+    }
+
     #[cold]
     fn grow(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        let old = self.slab.len();
-        // Place 0 stays vacant.
-        let first = old.max(1);
-        let length = (first + count).max(old + PLACES_AT_ONCE);
+        let (first, length) = (self.slab.len().max(1), self.grown(count));
         if length > MAX_CHUNKS {
             return Err(HostMemoryExhausted);
         }

@@ -11,6 +11,7 @@
 //!   regions       what the backend gave            region_growth  how large the next one is
 //!   address_map   address -> chunk, over probing
 //!   alloc         best fit, split, coalesce
+//!   lent          the same parts for the operations of other rooms
 //! ```
 
 mod address_map;
@@ -20,6 +21,7 @@ mod chunks;
 mod free_index;
 #[allow(clippy::module_inception)] // the room's type
 mod heap;
+mod lent;
 mod probing;
 mod region_growth;
 mod region_io;
@@ -38,6 +40,7 @@ pub(crate) use self::regions::{Region, Regions};
 
 pub(in crate::core) use self::alloc::InUse;
 pub(in crate::core) use self::chunk::Hot;
+pub(in crate::core) use self::lent::Lent;
 #[cfg(test)]
 pub(in crate::core) use self::probing::Steps;
 pub(in crate::core) use self::size_classes::CLASSES;

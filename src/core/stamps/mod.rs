@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   queue          chunks that wait, by turn
+//!   turn_list      the queue with quarantine
 //!   stamped_index  those of them that requests may find, with the least stamp below each
 //!   merge          frees with a stamp; chunks that have become safe; forced merges
 //! ```
@@ -12,6 +13,7 @@
 mod merge;
 mod queue;
 mod stamped_index;
+mod turn_list;
 
 #[cfg(test)]
 mod broken_tests;

@@ -4,8 +4,12 @@
 //! chunk the later of two stamps, but keeps its turn. So a pass of forced merges visits each chunk once and in the
 //! order at its beginning, without a list of its own. A turn is never later than the stamp. Code that finds an earlier
 //! turn brings it up to date.
+//!
+//! With quarantine no merge is forced, and the order of turns is that of the frees. The queue is a list then, and
+//! otherwise a tree.
 
 use super::stamped_index::StampedIndex;
+use super::turn_list::TurnList;
 use crate::core::heap::Heap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::seed::Seed;
@@ -18,6 +22,8 @@ pub(crate) struct StampQueue {
     last: u64,
     frontier: u64,
     queue: Tree,
+    /// Used instead of `queue` with quarantine.
+    list: TurnList,
     seed: Seed,
     /// For each place of the slab, the queue entry of its chunk.
     places: Vec<Place>,
@@ -81,6 +87,7 @@ impl StampQueue {
             last: 0,
             frontier: 0,
             queue: Tree::EMPTY,
+            list: TurnList::EMPTY,
             seed,
             places: Vec::new(),
             settled: true,
@@ -106,7 +113,8 @@ impl StampQueue {
 
     /// Forgets all waiting chunks. Stamps continue to rise.
     pub(in crate::core) fn clear(&mut self) {
-        (self.queue, self.places, self.settled) = (Tree::EMPTY, Vec::new(), true);
+        (self.queue, self.list) = (Tree::EMPTY, TurnList::EMPTY);
+        (self.places, self.settled) = (Vec::new(), true);
         self.index.clear();
     }
 
@@ -119,13 +127,19 @@ impl StampQueue {
 
     /// Ensures that freeing any chunk of a slab of `places` places needs no memory, because frees must not fail.
     pub(in crate::core) fn reserve(&mut self, places: usize) -> Result<(), HostMemoryExhausted> {
-        if self.places.len() >= places {
+        if self.has_room(places) {
             return Ok(());
         }
         self.index.reserve(places)?;
         make_room(&mut self.places, places)?;
         self.places.resize(places, Place::NONE);
         Ok(())
+    }
+
+    /// Returns whether [`Self::reserve`] has nothing to do for a slab of `places` places.
+    #[inline]
+    pub(in crate::core) fn has_room(&self, places: usize) -> bool {
+        self.places.len() >= places
     }
 
     /// Keeps only the first `places` places. Without memory for smaller tables they stay.
@@ -143,13 +157,21 @@ impl StampQueue {
     /// Queues a chunk that is not queued yet.
     pub(super) fn push(&mut self, id: ChunkId, addr: u64, turn: u64) {
         self.places[id.index()] = Place { turn, addr, ..Place::NONE };
-        self.queue.insert(&mut self.places, self.seed, id);
+        if self.quarantine {
+            self.list.insert(&mut self.places, id);
+        } else {
+            self.queue.insert(&mut self.places, self.seed, id);
+        }
         self.settled &= turn >= self.frontier;
     }
 
     /// Removes a chunk from the queue.
     pub(super) fn remove(&mut self, id: ChunkId) {
-        self.queue.remove(&mut self.places, self.seed, id);
+        if self.quarantine {
+            self.list.remove(&mut self.places, id);
+        } else {
+            self.queue.remove(&mut self.places, self.seed, id);
+        }
     }
 
     /// Brings a chunk's turn up to date with its stamp.
@@ -168,7 +190,14 @@ impl StampQueue {
         &mut self.places[id.index()]
     }
 
-    /// Returns the first chunk that is not below a turn and an address.
+    /// Returns the first chunk of the queue.
+    fn first(&self) -> Option<ChunkId> {
+        let id =
+            if self.quarantine { self.list.first() } else { self.queue.first_from(&self.places, (0, 0)) };
+        (id != NIL).then_some(id)
+    }
+
+    /// Returns the first chunk that is not below a turn and an address. Not for a queue with quarantine.
     pub(super) fn first_from(&self, key: (u64, u64)) -> Option<ChunkId> {
         let id = self.queue.first_from(&self.places, key);
         (id != NIL).then_some(id)
@@ -179,7 +208,7 @@ impl StampQueue {
         if self.settled {
             return None;
         }
-        let due = self.first_from((0, 0)).filter(|&id| self.place(id).turn < self.frontier);
+        let due = self.first().filter(|&id| self.place(id).turn < self.frontier);
         self.settled = due.is_none();
         due
     }
@@ -197,16 +226,20 @@ impl StampQueue {
     }
 
     pub(in crate::core) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.list.is_empty()
     }
 
     /// Returns all queued chunks, in order.
     pub(in crate::core) fn iter(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        let mut key = (0, 0);
+        let mut next = self.first();
         std::iter::from_fn(move || {
-            let id = self.first_from(key)?;
-            key = self.place(id).key();
-            key.1 += 1;
+            let id = next?;
+            next = if self.quarantine {
+                Some(self.place(id).right).filter(|&right| right != NIL)
+            } else {
+                let (turn, addr) = self.place(id).key();
+                self.first_from((turn, addr + 1))
+            };
             Some(id)
         })
     }

@@ -1,7 +1,6 @@
 //! Stream-ordered allocation, once a pool knows more than one queue.
 
-use super::chunk_state::{ChunkStreamState, Extent, QueueId};
-use super::free::Kind;
+use super::chunk_state::{ChunkStreamState, QueueId};
 use super::free_spans::Changing;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
@@ -24,6 +23,45 @@ impl StreamHeap {
             return self.alloc_for_any(request);
         }
         Ok(self.alloc_chunk(request)?.map(|(_, start)| start))
+    }
+
+    /// Allocates as [`Self::alloc`] does, for a size and a stream and no other constraint, if the stream asked recently,
+    /// a free span that begins with one of its own chunks is the best fit, and the tables have room. Otherwise nothing
+    /// changes. Out of line, so that all of it stays in registers.
+    #[inline(never)]
+    pub(in crate::core) fn alloc_at_once(
+        &mut self,
+        size: u64,
+        requested: u64,
+        stream: Stream,
+    ) -> Option<u64> {
+        let queue = self.queues.usual(stream)?;
+        let mut own = self.own_chunks(queue);
+        let head = own.entry.spans.best_fit(own.chunk_states, size);
+        if head == NIL || !own.heap.has_room() {
+            return None;
+        }
+        let (span, chunk) = (own.chunk_states[head.index()].span_key(), own.heap.slab[head]);
+        let mut common = own.heap.best_fit(size);
+        for look in 0.. {
+            if common == NIL || span < own.heap.slab[common].key() {
+                break;
+            }
+            steps::count();
+            // A part of a free span is found with that span.
+            if look == LOOKS || !own.is_in_span(common) {
+                return None;
+            }
+            let (bytes, addr) = own.heap.slab[common].key();
+            common = own.heap.first_from((bytes, addr + 1));
+        }
+        let size = if own.heap.splits(span.0, size) { size } else { span.0 };
+        // Otherwise the span begins with a chunk that every stream may use, or the chunk is too small.
+        if chunk.addr() != span.1 || chunk.size() < size {
+            return None;
+        }
+        let front = own.take_front(head, size);
+        Some(own.heap.hand_out(front, requested))
     }
 
     /// Serves a request that may use any stream. The chunk it gets has no order that it could be freed in. Once freed,
@@ -72,51 +110,56 @@ impl StreamHeap {
     /// without such a place are examined, as in [`find_constrained`](crate::core::arena::Arena::find_constrained).
     #[inline]
     pub(super) fn find_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
-        let found = if request.alignment <= UNIT { self.find_at_once(request.size, queue) } else { None };
-        found.or_else(|| self.find_by_search(request, queue))
-    }
-
-    /// Finds the best fit by one look at both indices, which mostly is enough.
-    #[inline(always)]
-    fn find_at_once(&self, size: u64, queue: QueueId) -> Option<Found> {
-        let chunk_states = &self.queues.chunk_states[..];
-        let own = self.queues.entry(queue).spans.best_fit(chunk_states, size);
-        let common = self.heap.best_fit(size);
-        let chunk = common.map_or(BEHIND_ALL, |id| self.heap.chunks().get(id).key());
-        if own != NIL {
-            let span = chunk_states[own.index()].span_key();
+        steps::count();
+        let (slab, chunk_states) = (self.heap.chunks().slab(), &self.queues.chunk_states[..]);
+        let common = self.heap.best_fit(request.size).unwrap_or(NIL);
+        let own = self.queues.entry(queue).spans.best_fit(chunk_states, request.size);
+        if common == NIL && own == NIL {
+            return None;
+        }
+        // Mostly the first of the two is it.
+        if request.alignment <= UNIT {
+            let chunk = if common == NIL { BEHIND_ALL } else { slab[common].key() };
+            let span = if own == NIL { BEHIND_ALL } else { chunk_states[own.index()].span_key() };
             if span < chunk {
                 return Some(Found { first: self.span_start(own), start: span.1, bytes: span.0, key: span });
             }
+            // A part of a free span is found with that span.
+            if !self.is_in_span_of(queue, common) {
+                return Some(Found { first: common, start: chunk.1, bytes: chunk.0, key: chunk });
+            }
         }
-        // A part of a free span is found with that span.
-        let first = common.filter(|&id| !self.is_in_span_of(queue, id))?;
-        Some(Found { first, start: chunk.1, bytes: chunk.0, key: chunk })
+        self.find_from(request, queue, common, own)
     }
 
+    /// Goes on from the smallest chunk that every stream may use, and from the head of the smallest free span.
     #[inline(never)]
-    fn find_by_search(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
-        let found = self.search_in_queue(request, queue, MOST_MISALIGNED);
+    fn find_from(
+        &self,
+        request: &AllocRequest<'_>,
+        queue: QueueId,
+        common: ChunkId,
+        own: ChunkId,
+    ) -> Option<Found> {
+        let found = self.search_from(request, queue, (common, own), MOST_MISALIGNED);
         if found.is_none() && request.thorough {
-            self.search_in_queue(request, queue, u32::MAX)
+            self.search_from(request, queue, (common, own), u32::MAX)
         } else {
             found
         }
     }
 
-    #[inline]
-    fn search_in_queue(
+    fn search_from(
         &self,
         request: &AllocRequest<'_>,
         queue: QueueId,
+        (mut common, mut own): (ChunkId, ChunkId),
         mut most_misaligned: u32,
     ) -> Option<Found> {
         let (slab, chunk_states, spans) =
             (self.heap.chunks().slab(), &self.queues.chunk_states[..], &self.queues.entry(queue).spans);
         let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
         let span_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { chunk_states[id.index()].span_key() };
-        let mut common = self.heap.best_fit(request.size).unwrap_or(NIL);
-        let mut own = spans.best_fit(chunk_states, request.size);
         let (mut skipped, mut misaligned) = (0, 0);
         loop {
             steps::count();
@@ -152,45 +195,15 @@ impl StreamHeap {
     /// Allocates the first `size` bytes of a free chunk that the queue may use.
     #[inline]
     fn alloc_front(&mut self, id: ChunkId, queue: QueueId, size: u64) -> ChunkId {
-        if self.is_reusable(id) {
+        let front = if self.is_reusable(id) {
             self.alloc_reusable(id, size);
             self.queues.start_use(id, queue);
+            id
         } else {
-            self.alloc_own(id, queue, size);
-        }
-        self.heap.mark_in_use(id);
-        id
-    }
-
-    /// Allocates the first bytes of a queue's own chunk that is the first of its free span. Nothing but that span
-    /// changes.
-    #[inline]
-    fn alloc_own(&mut self, id: ChunkId, queue: QueueId, size: u64) {
-        let StreamHeap { heap, queues, .. } = self;
-        let (entry, chunk_states) = queues.parts(queue);
-        let chunk = heap.chunks().get(id);
-        let (at, left, next) = (chunk.addr() + size, chunk.size() - size, chunk.next());
-        entry.live += 1;
-        let span = entry.unlink_span(chunk_states, id);
-        let bytes = span.bytes - size;
-        if left != 0 {
-            let rest = heap.split(id, size);
-            heap.mark_held(rest);
-            entry.replace(chunk_states, id, rest);
-            entry.link_span(chunk_states, rest, Extent { addr: at, bytes, ..span });
-            return;
-        }
-        let slab = heap.chunks().slab();
-        entry.dequeue(chunk_states, id);
-        if bytes != 0 {
-            // The next chunk is the queue's own, or reusable by every stream and perhaps followed by one of the queue's
-            // own.
-            let is_own = |id: ChunkId| Kind::of(slab, chunk_states, queue, id) == Kind::Own;
-            let head = if is_own(next) { next } else { slab[next].next() };
-            if is_own(head) {
-                entry.link_span(chunk_states, head, Extent { addr: at, bytes, chunks: span.chunks - 1 });
-            }
-        }
+            self.own_chunks(queue).take_front(id, size)
+        };
+        self.heap.mark_in_use(front);
+        front
     }
 
     /// Allocates the first bytes of a chunk that is reusable by every stream. Free spans on both sides include that
@@ -312,6 +325,9 @@ pub(super) struct Found {
     /// Size and address of the free span or the chunk.
     pub(super) key: (u64, u64),
 }
+
+/// How many chunks that are parts of the queue's own free spans an allocation at once may find.
+const LOOKS: u32 = 4;
 
 /// Stands for the key of an exhausted search.
 const BEHIND_ALL: (u64, u64) = (u64::MAX, u64::MAX);

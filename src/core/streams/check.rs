@@ -13,6 +13,7 @@ impl StreamHeap {
         if !self.is_multi() {
             return Ok(());
         }
+        require(self.queues.chunk_states.len() >= self.heap.chunks().places(), Broken::I7Queues)?;
         for id in self.heap.chunks().ids() {
             let chunk_state = self.queues.chunk_state(id);
             let uses = self.queues.uses.iter().filter(|used| used.chunk == id).count();

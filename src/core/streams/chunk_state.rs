@@ -86,6 +86,13 @@ impl ChunkStreamState {
         (self.span.bytes, self.span.addr)
     }
 
+    /// Makes a new chunk in use a queue's.
+    #[inline(always)]
+    pub(super) fn enter_queue(&mut self, queue: QueueId) {
+        debug_assert!(self.uses == 0 && !self.is_head());
+        self.queue = queue;
+    }
+
     /// Ends the chunk's membership in its queue. The chunk waits for nothing and is in no list and no free span.
     #[inline(always)]
     pub(super) fn leave_queue(&mut self) {

@@ -1,13 +1,12 @@
 //! Stream-ordered frees, once a pool knows more than one queue.
 
-use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
+use super::chunk_state::{ChunkStreamState, QueueId, UNOWNED};
 use super::free_spans::FreeSpan;
+use super::own_chunks::OwnChunks;
 use super::pending_work::Work;
-use super::queue::StreamQueue;
-use super::queue_lists::List;
 use super::sharing::SHARED_PER_CALL;
 use super::stream_heap::{LastFree, StreamHeap};
-use crate::core::heap::{Heap, Hot, Refused};
+use crate::core::heap::Refused;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::steps;
 use crate::core::stream_id::Stream;
@@ -40,24 +39,36 @@ impl StreamHeap {
     /// Frees a chunk in use in the order of a queue.
     #[inline(always)]
     pub(super) fn free_in_queue(&mut self, id: ChunkId, queue: QueueId) {
-        let StreamHeap { heap, queues, last_free, .. } = self;
-        let is_sharing = queues.is_sharing();
-        let point = queues.next_point();
-        let slab = heap.chunks_mut().slab_mut();
-        let (entry, chunk_states) = queues.parts(queue);
-        // There is a chunk state for each chunk, so one bounds check covers both.
-        let chunk_states = &mut chunk_states[..slab.len()];
-        let chunk_state = &chunk_states[id.index()];
-        let is_usual =
-            chunk_state.queue == queue && chunk_state.uses == 0 && entry.places.is_in(List::Unfinished);
-        if !is_usual || entry.forgotten || is_sharing {
+        let (is_sharing, point) = (self.queues.is_sharing(), self.queues.next_point());
+        let own = self.own_chunks(queue);
+        if is_sharing || !own.frees_plainly(id) {
             return self.free_otherwise(id, queue);
         }
-        slab[id].mark_held();
-        entry.live -= 1;
-        entry.point = point;
-        *last_free = LastFree { queue, waiting: NIL };
-        Joined { heap, chunk_states, entry }.join(id, queue, point);
+        own.heap.slab[id].mark_held();
+        own.free(id, point);
+        self.last_free = LastFree { queue, waiting: NIL };
+    }
+
+    /// Frees a chunk in the order of a stream, or with [`Stream::NONE`] on the stream it was allocated on, if it was
+    /// allocated on that stream, no event is to be recorded, and no chunk waits for anything else. Otherwise nothing
+    /// changes. Out of line, so that all of it stays in registers.
+    #[inline(never)]
+    pub(in crate::core) fn free_at_once(&mut self, addr: u64, stream: Stream) -> bool {
+        if !self.is_multi() || self.settings.events || self.queues.is_sharing() {
+            return false;
+        }
+        let heap = self.heap.lend();
+        let Some(found) = heap.find_in_use(addr) else { return false };
+        let (id, point) = (found.0, self.queues.next_point());
+        let queue = self.queues.chunk_state(id).queue;
+        let mut own = OwnChunks::with(heap, &mut self.queues, queue);
+        let is_named = stream == Stream::NONE || stream == own.entry.stream;
+        if !is_named || !own.frees_plainly(id) {
+            return false;
+        }
+        own.heap.take_back(found);
+        own.free(id, point);
+        true
     }
 
     /// Frees a chunk in the order that it was allocated in. The free is already counted.
@@ -122,10 +133,7 @@ impl StreamHeap {
         if self.is_sharing() {
             self.share_around(id, queue);
         }
-        let StreamHeap { heap, queues, .. } = self;
-        let (entry, chunk_states) = queues.parts(queue);
-        let chunk_states = &mut chunk_states[..heap.chunks().places()];
-        Joined { heap, chunk_states, entry }.join(id, queue, point)
+        self.own_chunks(queue).join(id, point)
     }
 
     /// Makes a chunk reusable by every stream. The chunk waits for nothing and is in no list. `was` is the free span
@@ -215,106 +223,4 @@ pub(crate) struct FreedWork {
     pub(crate) stream: Stream,
     /// The chunk also waits for recorded uses, so it is not in its queue's list of free chunks.
     pub(crate) waits_for_others: bool,
-}
-
-/// The state that changes when a chunk becomes a queue's own.
-struct Joined<'a> {
-    heap: &'a mut Heap,
-    chunk_states: &'a mut [ChunkStreamState],
-    entry: &'a mut StreamQueue,
-}
-
-impl Joined<'_> {
-    /// Adds a chunk to a queue's own free chunks. Returns the chunk that it became part of.
-    ///
-    /// Only free spans of this queue change, namely those that end or begin at the chunk. No queue could use the chunk
-    /// before, and no other queue can use it now.
-    #[inline(always)]
-    fn join(self, id: ChunkId, queue: QueueId, mut point: u64) -> ChunkId {
-        let Joined { heap, chunk_states, entry } = self;
-        let slab = heap.chunks().slab();
-        let kind = |chunk_states: &[ChunkStreamState], at: ChunkId| Kind::of(slab, chunk_states, queue, at);
-        let (mut addr, mut bytes, mut chunks) = (slab[id].addr(), slab[id].size(), 1u32);
-        let (prev, next) = (slab[id].prev(), slab[id].next());
-        let (before, behind) = (kind(chunk_states, prev), kind(chunk_states, next));
-        // The free span that ends at the chunk, or the chunk there that is reusable by every stream.
-        let own = match before {
-            Kind::Own => prev,
-            Kind::Reusable if kind(chunk_states, slab[prev].prev()) == Kind::Own => slab[prev].prev(),
-            _ => NIL,
-        };
-        let head = if own == NIL { NIL } else { entry.linked_head(slab, chunk_states, own) };
-        if head != NIL {
-            let span = entry.unlink_span(chunk_states, head);
-            (addr, bytes, chunks) = (span.addr, bytes + span.bytes, chunks.saturating_add(span.chunks));
-        } else if before == Kind::Reusable {
-            addr = slab[prev].addr();
-            bytes += slab[prev].size();
-        }
-        // The free span that begins behind the chunk.
-        let own_behind = match behind {
-            Kind::Own => next,
-            Kind::Reusable if kind(chunk_states, slab[next].next()) == Kind::Own => slab[next].next(),
-            _ => NIL,
-        };
-        if own_behind != NIL {
-            let span = entry.unlink_span(chunk_states, own_behind);
-            (bytes, chunks) = (bytes + span.bytes, chunks.saturating_add(span.chunks));
-        } else if behind == Kind::Reusable {
-            bytes += slab[next].size();
-        }
-        // Own neighbours stay apart where an event tells their points apart. Otherwise the later point counts for both.
-        let merges = entry.merges;
-        let is_one = |chunk_states: &[ChunkStreamState], other: ChunkId| {
-            merges || chunk_states[other.index()].point == point
-        };
-        let (is_one_behind, is_one_before) = (
-            behind == Kind::Own && is_one(chunk_states, next),
-            before == Kind::Own && is_one(chunk_states, prev),
-        );
-        if is_one_behind {
-            entry.dequeue(chunk_states, next);
-            point = point.max(chunk_states[next.index()].point);
-            chunk_states[next.index()].leave_queue();
-            chunks -= 1;
-        }
-        if is_one_before {
-            entry.dequeue(chunk_states, prev);
-            point = point.max(chunk_states[prev.index()].point);
-            chunk_states[id.index()].leave_queue();
-            chunks -= 1;
-        }
-        let whole =
-            if is_one_before || is_one_behind { heap.coalesce(id, is_one_before, is_one_behind) } else { id };
-        chunk_states[whole.index()].point = point;
-        entry.enqueue(chunk_states, whole);
-        entry.link_span(chunk_states, if head == NIL { whole } else { head }, Extent { addr, bytes, chunks });
-        whole
-    }
-}
-
-/// The kind of a chunk from a queue's point of view.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// No chunk at all, or a chunk that the queue may not use.
-    Barrier,
-    Reusable,
-    Own,
-}
-
-impl Kind {
-    #[inline(always)]
-    pub(super) fn of(slab: &[Hot], chunk_states: &[ChunkStreamState], queue: QueueId, id: ChunkId) -> Self {
-        if id == NIL {
-            return Kind::Barrier;
-        }
-        let hot = &slab[id];
-        if hot.is_findable() {
-            return Kind::Reusable;
-        }
-        let chunk_state = &chunk_states[id.index()];
-        // None of these conditions is predictable, so there are no branches.
-        let is_own = hot.is_held() & (chunk_state.queue == queue) & (chunk_state.uses == 0);
-        if is_own { Kind::Own } else { Kind::Barrier }
-    }
 }

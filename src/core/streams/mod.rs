@@ -7,10 +7,12 @@
 //! ```text
 //!   queues             all queues, and the stream state of each chunk
 //!   queue              one queue: its points, its free chunks, its index
-//!   queue_lists        lists of queues                 span_index  the free spans of a queue by size
+//!   queue_lists        lists of queues                 queue_lookup  from a stream to its queue
+//!   span_index         the free spans of a queue by size
 //!   free_spans         neighbours that a queue may use as one chunk
 //!   cross_stream_use   work of other queues that chunks wait for
 //!   recorded_uses      recording such work, and waiting for it
+//!   own_chunks         adding to a queue's own free chunks, and taking from them
 //!   alloc  free        allocation and free in a queue
 //!   sharing            chunks become reusable by every stream once work is done
 //!   pending_work       which work is done, and which work free memory waits for
@@ -30,9 +32,11 @@ mod free_spans;
 mod graph_pools;
 mod multi_stream;
 mod oldest_work;
+mod own_chunks;
 mod pending_work;
 mod queue;
 mod queue_lists;
+mod queue_lookup;
 mod queues;
 mod recorded_uses;
 mod sharing;

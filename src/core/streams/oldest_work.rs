@@ -68,9 +68,14 @@ impl StreamHeap {
             if used != 0 {
                 by_age.push(self.queues.uses.get(used).point, Next::UsesFrom(used))?;
             }
-            if queue != own && entry.stream.pool() == 0 && oldest != NIL {
+            if queue == own {
+                steps += self.push_waiting_for_none(&mut by_age, used, &age)?;
+            } else if entry.stream.pool() == 0 && oldest != NIL {
                 by_age.push(self.queues.chunk_state(oldest).point, Next::OwnFrom(oldest.0))?;
             }
+        }
+        if steps > MOST_STEPS {
+            return Ok(Searched::TookLong);
         }
         let mut best: Option<(u64, (u64, u64), ChunkId, ChunkId)> = None;
         while let Some(Reverse((at_most, next))) = by_age.0.pop() {
@@ -116,12 +121,38 @@ impl StreamHeap {
         Ok(best.map_or(Searched::Nothing, |(.., first, end)| Searched::Found(first, end)))
     }
 
+    /// Schedules first the chunks that wait for the request's own queue alone, by the recorded uses from `link` on: the
+    /// work of the other queues is done. Returns how many uses were examined, which may be too many.
+    fn push_waiting_for_none(
+        &self,
+        by_age: &mut ByAge,
+        mut link: Link,
+        age: impl Fn(ChunkId) -> u64,
+    ) -> Result<u32, HostMemoryExhausted> {
+        let mut steps = 0;
+        // The points of a free and of its recorded uses are consecutive, and there is at most one of each queue. So
+        // behind this point some work of every chunk is not done.
+        let last = self.queues.newest_done + self.queues.count() as u64;
+        while let Some(used) = self.queues.uses.look(link)
+            && used.point <= last
+            && steps <= MOST_STEPS
+        {
+            steps += 1;
+            steps::count();
+            if age(used.chunk) == 0 {
+                by_age.push(0, Next::Waiting(used.chunk.0))?;
+            }
+            link = used.newer;
+        }
+        Ok(steps)
+    }
+
     /// Schedules the chunk of a recorded use if this is the oldest of the chunk's recorded uses, and schedules the
     /// queue's next recorded use.
     ///
     /// The points of a free and of its recorded uses are consecutive. So no other point lies between the oldest
     /// recorded use and the point that a request waits for. The latter can be older only if the oldest recorded use is
-    /// of the request's own queue.
+    /// of the request's own queue, see [`Self::push_own_uses`].
     fn push_use(
         &self,
         by_age: &mut ByAge,

@@ -137,6 +137,22 @@ impl StreamQueue {
         }
     }
 
+    /// Moves a chunk of the queue's list to a point, if that is later than its own.
+    #[inline(always)]
+    pub(super) fn renew(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, point: u64) {
+        let chunk_state = &mut chunk_states[id.index()];
+        if chunk_state.point >= point {
+            return;
+        }
+        if self.newest == id {
+            chunk_state.point = point;
+            return;
+        }
+        self.dequeue(chunk_states, id);
+        chunk_states[id.index()].point = point;
+        self.enqueue(chunk_states, id);
+    }
+
     #[cold]
     fn enqueue_among(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, point: u64) {
         let is_before = |at: ChunkId| at != NIL && chunk_states[at.index()].point <= point;
@@ -211,6 +227,20 @@ impl StreamQueue {
             self.long_spans.insert(chunk_states, self.seed, id);
         }
         self.recent = id;
+    }
+
+    /// Changes the extent of a free span whose head stays the same.
+    #[inline(always)]
+    pub(super) fn resize_span(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, span: Extent) {
+        let before = chunk_states[id.index()].span;
+        let is_short = before.chunks.max(span.chunks) <= LONG;
+        if is_short && self.spans.keeps_place(chunk_states, id, before.bytes, (span.bytes, span.addr)) {
+            chunk_states[id.index()].span = span;
+            self.recent = id;
+            return;
+        }
+        self.unlink_span(chunk_states, id);
+        self.link_span(chunk_states, id, span);
     }
 
     /// Returns the head of the free span around one of the queue's own chunks. All free spans must be in their indices.

@@ -34,19 +34,22 @@ use crate::core::tables::{make_room, shrink, shrink_to};
 use crate::core::tree::Tree;
 use crate::sys::HostMemoryExhausted;
 
+/// How many queues that were entered recently are found at once.
+pub(super) const RECENT: usize = 8;
+
 /// All queues of an arena.
 pub(super) struct StreamQueues {
     /// The seed of the trees.
     seed: Seed,
     pub(super) chunk_states: Vec<ChunkStreamState>,
-    entries: Vec<StreamQueue>,
+    pub(super) entries: Vec<StreamQueue>,
     /// The entries of streams that are not forgotten, by name.
-    names: Tree,
+    pub(super) names: Tree,
     /// The entries of forgotten streams.
-    forgotten: Tree,
+    pub(super) forgotten: Tree,
     pub(super) lists: QueueLists,
-    /// The queue that was entered last.
-    recent: QueueId,
+    /// The queues that were entered last, each in the place of its stream's handle.
+    pub(super) recent: [QueueId; RECENT],
     pub(super) uses: CrossStreamUses,
     /// The private pools that streams' requests are routed to, and announced captures.
     pub(super) redirections: Vec<Stream>,
@@ -57,6 +60,8 @@ pub(super) struct StreamQueues {
     /// The last point given to a free, in any queue. Points remembered from an entry that was given up must not match
     /// those of another entry by chance.
     newest_point: u64,
+    /// The last point up to which the work of any queue was done.
+    pub(super) newest_done: u64,
     /// Whether events tell when work is done.
     has_events: bool,
 }
@@ -70,12 +75,13 @@ impl StreamQueues {
             names: Tree::EMPTY,
             forgotten: Tree::EMPTY,
             lists: QueueLists::new(),
-            recent: UNOWNED,
+            recent: [UNOWNED; RECENT],
             uses: CrossStreamUses::new(),
             redirections: Vec::new(),
             pools: Vec::new(),
             advances: 0,
             newest_point: 0,
+            newest_done: 0,
             has_events,
         }
     }
@@ -132,65 +138,8 @@ impl StreamQueues {
         self.entries.get(queue.index())
     }
 
-    /// Returns the queue of a stream that was seen before and not forgotten since.
-    pub(super) fn find(&self, stream: Stream) -> Option<QueueId> {
-        queue_at(self.names.find(&self.entries, stream.key()))
-    }
-
-    /// Returns the first queue of a private pool on a stream.
-    pub(super) fn first_private_on(&self, stream: Stream) -> Option<QueueId> {
-        let (handle, name) = stream.in_pool(1).key();
-        let queue = queue_at(self.names.first_from(&self.entries, (handle, name)))?;
-        (self.entry(queue).stream.in_pool(0) == stream).then_some(queue)
-    }
-
-    /// Returns the queues of forgotten streams of a name, which may still have work.
-    pub(super) fn forgotten_of(&self, stream: Stream) -> impl Iterator<Item = QueueId> + '_ {
-        std::iter::successors(self.forgotten_from(stream, 0), move |&queue| {
-            self.next_forgotten_of(stream, queue)
-        })
-    }
-
-    /// Returns the next of these queues behind another.
-    pub(super) fn next_forgotten_of(&self, stream: Stream, queue: QueueId) -> Option<QueueId> {
-        self.forgotten_from(stream, queue.0 + 1)
-    }
-
-    fn forgotten_from(&self, stream: Stream, first: u32) -> Option<QueueId> {
-        let mut first = first;
-        loop {
-            let key = stream.key_of_forgotten(first);
-            let queue = queue_at(self.forgotten.first_from(&self.entries, key))?;
-            match self.entry(queue).stream {
-                other if other == stream => return Some(queue),
-                // A private pool's queue has the name too, but its work waits for the pool's release.
-                other if other.in_pool(0) == stream => first = queue.0 + 1,
-                _ => return None,
-            }
-        }
-    }
-
-    /// Returns the queue of a stream, and adds it if needed. On failure nothing changed.
-    #[inline]
-    pub(super) fn enter(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
-        // Mostly the same stream asks several times in a row.
-        match self.entries.get(self.recent.0 as usize) {
-            Some(entry) if entry.stream == stream && !entry.forgotten => Ok(self.recent),
-            _ => self.enter_another(stream),
-        }
-    }
-
-    #[inline(never)]
-    fn enter_another(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
-        self.recent = match self.find(stream) {
-            Some(queue) => queue,
-            None => self.add(stream)?,
-        };
-        Ok(self.recent)
-    }
-
     #[cold]
-    fn add(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
+    pub(super) fn add(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
         let queue = match self.take_vacant() {
             Some(queue) => {
                 let merges = self.merges(stream);
@@ -254,16 +203,6 @@ impl StreamQueues {
         }
         shrink(&mut self.entries);
         self.shrink_uses();
-    }
-
-    /// Returns the order of a stream's requests: the stream itself, or a private pool on it.
-    #[inline]
-    pub(super) fn directed(&self, stream: Stream) -> Stream {
-        if self.redirections.is_empty() {
-            return stream;
-        }
-        let directed = self.redirections.iter().find(|other| other.in_pool(0) == stream);
-        directed.copied().unwrap_or(stream)
     }
 
     /// Forgets a queue. Its name may stand for another stream from now on. Memory freed here still waits for its work.
@@ -433,8 +372,4 @@ impl StreamQueues {
 /// Returns the node of a queue in the trees of entries. [`queue_at`] is the inverse.
 fn node(queue: QueueId) -> ChunkId {
     ChunkId(queue.0)
-}
-
-fn queue_at(node: ChunkId) -> Option<QueueId> {
-    (node != NIL).then_some(QueueId(node.0))
 }

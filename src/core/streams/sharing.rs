@@ -39,6 +39,7 @@ impl StreamHeap {
             self.queues.unlist(List::Unfinished, queue);
         }
         self.queues.entry_mut(queue).done = point;
+        self.queues.newest_done = self.queues.newest_done.max(point);
         self.queues.list(List::Sharing, queue);
         self.queues.advances += 1;
         self.share_some(SHARED_PER_REPORT);

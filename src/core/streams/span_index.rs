@@ -81,6 +81,13 @@ impl SpanIndex {
         }
     }
 
+    /// Returns whether a free span of `bytes` bytes would be in the same place with another key.
+    #[inline]
+    pub(super) fn keeps_place<N: Node>(&self, nodes: &[N], id: ChunkId, bytes: u64, key: (u64, u64)) -> bool {
+        let class = class_of(bytes);
+        class == class_of(key.0) && self.sets[class].keeps_place(nodes, id, key)
+    }
+
     /// Returns the free spans that are not below a key, in order.
     pub(super) fn iter_from<'a, N: Node>(
         &'a self,

@@ -101,11 +101,14 @@ impl StreamHeap {
         self.fast_stream != NO_FAST_STREAM
     }
 
-    /// Reserves room for `count` more chunks.
+    /// Reserves room for `count` more chunks. The slab grows last: a vacant place always has a chunk state, also after a
+    /// failure.
     #[inline]
     pub(in crate::core) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        self.heap.reserve_chunks(count)?;
-        if self.is_multi() { self.queues.reserve(self.heap.chunks().places()) } else { Ok(()) }
+        if self.is_multi() {
+            self.queues.reserve(self.heap.chunks().places_with(count))?;
+        }
+        self.heap.reserve_chunks(count)
     }
 
     /// Makes a chunk that is in no tree and no list reusable by every stream.

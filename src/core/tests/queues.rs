@@ -26,6 +26,8 @@ struct Family {
     /// The percentage of requests that may use any stream. Half as many frees are for all streams.
     any: u64,
     records: u64,
+    /// Events tell when work is done. Otherwise the caller declares whole streams done.
+    has_events: bool,
     events: u64,
     forgets: u64,
     waits: u64,
@@ -62,11 +64,13 @@ impl Drop for Program {
 impl Program {
     fn run(seed: u64, family: Family, steps: u64) {
         let limit = 4 * family.units * UNIT;
-        let settings = Settings { split_always: family.split_always, growth: true, ..fixed_settings(limit) };
+        let Family { split_always, has_events: events, .. } = family;
+        let settings = Settings { split_always, events, growth: true, ..fixed_settings(limit) };
         let arena = Arena::new(settings).unwrap();
-        let model = Model::new(family.split_always);
-        let (live, events, done) = (Vec::new(), Vec::new(), Vec::new());
-        let mut program = Program { arena, model, family, random: Random(seed), live, events, done };
+        let model = Model::new(split_always, events, family.lazily);
+        let (live, done) = (Vec::new(), Vec::new());
+        let random = Random(seed);
+        let mut program = Program { arena, model, family, random, live, events: Vec::new(), done };
         for _ in 0..steps {
             program.step();
             if !family.lazily {
@@ -137,16 +141,24 @@ impl Program {
             return self.take_anywhere(request);
         }
         let expected = self.model.take(request);
-        assert_eq!(self.arena.alloc(request).unwrap(), expected, "the placement");
+        assert_eq!(self.alloc(request), expected, "the placement");
         expected
+    }
+
+    /// Allocates as a pool does: at once, if that is possible.
+    fn alloc(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        let AllocRequest { size, requested, stream, .. } = *request;
+        let at_once = request.is_plain() && self.random.chance(80);
+        let taken = if at_once { self.arena.alloc_at_once(size, requested, stream) } else { None };
+        taken.or_else(|| self.arena.alloc(request).unwrap())
     }
 
     /// Requests as a pool does: before a request fails, all finished work is shared.
     fn take_anywhere(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
-        let mut taken = self.arena.alloc(request).unwrap();
+        let mut taken = self.alloc(request);
         while taken.is_none() && self.arena.streams().is_sharing() {
             self.arena.streams_mut().share_some(1);
-            taken = self.arena.alloc(request).unwrap();
+            taken = self.alloc(request);
         }
         match taken {
             Some(addr) => {
@@ -217,9 +229,12 @@ impl Program {
             true => self.stream(),
             false => allocated_on,
         };
-        let freed = self.arena.free_on(addr, stream).unwrap();
         self.say(format!("free {addr:#x} on {stream:?}"));
-        assert!(freed.is_ok());
+        let at_once = self.random.chance(80);
+        if !at_once || !self.arena.free_at_once(addr, stream) {
+            assert!(self.arena.free_on(addr, stream).unwrap().is_ok());
+        }
+        assert!(!self.arena.free_at_once(addr, stream), "twice");
         assert!(!self.arena.free_on(addr, stream).unwrap().is_ok(), "twice");
         self.model.free(addr, (stream != Stream::NONE).then_some(stream));
     }
@@ -243,7 +258,7 @@ impl Program {
         if self.random.chance(10) {
             return self.regions_come_back();
         }
-        if self.random.chance(20) {
+        if self.random.chance(20) || !self.family.has_events {
             let stream = self.stream();
             self.say(format!("{stream:?} is synchronised"));
             self.arena.streams_mut().stream_done(stream, true);
@@ -342,14 +357,16 @@ fn programs(count: u64, family: impl Fn(&mut Random) -> Family) {
 
 fn any(random: &mut Random) -> Family {
     let units = random.pick(&[32, 128, 512]);
+    let has_events = random.chance(67);
     Family {
         streams: random.pick(&[1, 2, 2, 3, 4, 6]),
         plain: random.pick(&[0, 0, 10, 50]),
         any: random.pick(&[0, 0, 20, 60]),
         records: random.pick(&[0, 5, 15]),
+        has_events,
         events: random.pick(&[0, 5, 20, 40]),
         forgets: random.pick(&[0, 0, 2]),
-        waits: random.pick(&[0, 50, 100]),
+        waits: if has_events { random.pick(&[0, 50, 100]) } else { 0 },
         foreign_frees: random.pick(&[0, 10, 50]),
         pools: random.pick(&[0, 0, 10, 30]),
         aligned: random.chance(30),
@@ -362,13 +379,13 @@ fn any(random: &mut Random) -> Family {
 
 #[test]
 fn random_programs_on_streams_agree_with_the_model() {
-    programs(if cfg!(debug_assertions) { 500 } else { 100_000 }, any);
+    programs(if cfg!(debug_assertions) { 1000 } else { 100_000 }, any);
 }
 
 /// In this case the model knows where a request may be served, but not where it is.
 #[test]
 fn what_is_shared_later_is_as_safe_and_found_at_once() {
-    let count = if cfg!(debug_assertions) { 500 } else { 100_000 };
+    let count = if cfg!(debug_assertions) { 1000 } else { 100_000 };
     programs(count, |random| Family { lazily: true, events: 30, ..any(random) });
 }
 

@@ -8,7 +8,7 @@ mod strategies;
 
 use self::retry_state::RetryState;
 use self::strategies::{Attempt, Outcome};
-use super::slot::{AtOnce, Guard, Slot};
+use super::slot::{AtOnce, Guard, Slot, Unready};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
 use crate::core::heap::Tag;
@@ -41,6 +41,14 @@ pub(crate) struct RequestParams<'a> {
     pub(crate) no_growth: bool,
     /// The operation that the request is for, if any.
     pub(crate) scope: Option<&'a Tag>,
+}
+
+impl RequestParams<'_> {
+    /// Returns the size of the chunk, in a pool without guards.
+    #[inline]
+    fn size(&self) -> Option<u64> {
+        if self.in_512 { round_up_to_512(self.bytes) } else { round_up(self.bytes) }
+    }
 }
 
 /// Serves a request without special parameters, in the order of a stream or of none. Returns address 0 for 0 bytes.
@@ -96,6 +104,28 @@ fn alloc_otherwise(
     alloc_slowly(guard, &AllocRequest::plain(size, bytes, stream), false)
 }
 
+/// Serves a request without a stream, a bound on stamps and an operation. Returns address 0 for 0 bytes.
+pub(crate) fn alloc_aligned(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Error> {
+    match alloc_aligned_at_once(slot, params) {
+        Ok(addr) => Ok(addr),
+        Err(entered) => serve(slot.enter_after(entered).or_else(Unready::check_entry)?, params),
+    }
+}
+
+/// Serves the same request in the usual case. Otherwise returns the slot, if it was ready.
+#[inline(always)]
+fn alloc_aligned_at_once<'a>(slot: &'a Slot, params: &RequestParams<'_>) -> Result<u64, Option<AtOnce<'a>>> {
+    let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
+    if let Some(size @ 1..) = params.size()
+        && let Some(pool) = entered.pool()
+        && let Some(addr) = pool.arena.alloc_aligned_at_once(size, params.bytes, params.alignment.max(UNIT))
+    {
+        entered.leave();
+        return Ok(addr);
+    }
+    Err(Some(entered))
+}
+
 /// Serves a request. Returns address 0 for 0 bytes.
 #[cfg(test)]
 pub(crate) fn alloc(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Error> {
@@ -111,12 +141,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
     if params.stream != Stream::NONE {
         guard.require_no_timestamps()?;
     }
-    let size = if guard.is_guarded() {
-        guarded::chunk_size(params.bytes)
-    } else {
-        let round = if params.in_512 { round_up_to_512 } else { round_up };
-        round(params.bytes)
-    };
+    let size = if guard.is_guarded() { guarded::chunk_size(params.bytes) } else { params.size() };
     let Some(size) = size else { return Err(refuse_overflow(guard, params.bytes)) };
     if size == 0 {
         return Ok(0);

@@ -26,7 +26,7 @@ mod tests;
 pub(crate) mod waiting;
 
 pub(super) use self::context_end::forget_if_over;
-pub(super) use self::guard::AtOnce;
 pub(crate) use self::guard::Guard;
+pub(super) use self::guard::{AtOnce, Unready};
 pub(super) use self::slot::Phase;
 pub(crate) use self::slot::Slot;

@@ -146,7 +146,8 @@ impl Program {
         let addr = self.live.swap_remove(place);
         let before = self.arena.stats().metadata_bytes;
         self.model.free(addr);
-        assert_eq!(self.arena.free(addr), Freed::Done);
+        let is_freed = self.random.chance(50) && self.arena.free_at_once(addr, Stream::NONE);
+        assert!(is_freed || self.arena.free(addr) == Freed::Done);
         assert_eq!(self.arena.stats().metadata_bytes, before, "a free needs no memory");
         self.did(format!("free {addr:#x}"));
     }
@@ -230,11 +231,21 @@ impl Program {
     fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         self.merge_in_pieces();
         let expected = self.model.take(request);
-        let addr = self.arena.alloc(request).unwrap();
+        let addr = self.take_at_once(request).or_else(|| self.arena.alloc(request).unwrap());
         self.done.push(format!("{request:?} -> {addr:x?}"));
         assert_eq!(addr, expected);
         self.did("took".into());
         addr
+    }
+
+    /// Tries the usual case alone, half of the time.
+    fn take_at_once(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        let AllocRequest { size, requested, alignment, max_stamp, stream, scope, .. } = *request;
+        let is_usual = max_stamp == u64::MAX && stream == Stream::NONE && scope.is_none();
+        if !is_usual || !self.random.chance(50) {
+            return None;
+        }
+        self.arena.alloc_aligned_at_once(size, requested, alignment.max(UNIT))
     }
 
     /// Merges safe chunks, as the pool does before each request.
@@ -430,6 +441,7 @@ impl Program {
                 Some(id) => Refused::AlreadyFree(id),
                 None => Refused::NotAChunk(arena.chunk_around(addr)),
             };
+            assert!(!arena.free_at_once(addr, Stream::NONE));
             assert_eq!(arena.free(addr), Freed::Refused(refused));
         }
         self.did(format!("probe {addr:#x}"));

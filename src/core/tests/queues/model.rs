@@ -58,6 +58,10 @@ pub(super) struct Model {
     names: BTreeMap<Stream, QueueId>,
     live: BTreeMap<u64, Live>,
     split_always: bool,
+    /// Otherwise the default stream of a thread can be the only one.
+    has_events: bool,
+    /// The arena shares chunks later than the model does.
+    lazily: bool,
     used: bool,
     mixed: bool,
     home: Stream,
@@ -79,8 +83,22 @@ pub(super) struct Awaited {
     pub(super) place: (u64, u64),
 }
 
+/// Returns whether free neighbours of a stream's queue merge where there are events.
+fn merges(stream: Stream) -> bool {
+    !stream.exists() || stream.pool() != 0
+}
+
+/// Returns whether memory may be reusable by every stream although the model says that it waits. Neighbours that merge
+/// take the later point, and which of them merge depends on what is shared first.
+fn may_be_shared(streams: &[Stream], owner: &Owner) -> bool {
+    match owner {
+        Owner::Of(queue, _) => merges(streams[*queue]),
+        owner => *owner == Owner::Anyone,
+    }
+}
+
 impl Model {
-    pub(super) fn new(split_always: bool) -> Self {
+    pub(super) fn new(split_always: bool, has_events: bool, lazily: bool) -> Self {
         Model {
             regions: Vec::new(),
             rows: Vec::new(),
@@ -88,6 +106,8 @@ impl Model {
             names: BTreeMap::new(),
             live: BTreeMap::new(),
             split_always,
+            has_events,
+            lazily,
             used: false,
             mixed: false,
             home: Stream::NONE,
@@ -135,7 +155,8 @@ impl Model {
         if self.mixed || self.home == stream {
             return;
         }
-        if !self.used && stream.thread() == 0 && stream != Stream::ANY {
+        let may_be_home = stream.is_an_order() && (stream.thread() == 0 || !self.has_events);
+        if !self.used && may_be_home {
             self.home = stream;
             return;
         }
@@ -217,8 +238,13 @@ impl Model {
         let first = ((start - region.base) / UNIT) as usize;
         let units = first..first + (bytes / UNIT) as usize;
         region.mark = region.mark.max(units.end);
+        let (lazily, streams) = (self.lazily, &self.streams);
         for unit in &mut region.units[units] {
-            assert!(Self::is_for(&unit.owner, queue), "{:?} is not for queue {queue}", unit.owner);
+            let owner = &unit.owner;
+            assert!(
+                lazily && may_be_shared(streams, owner) || Self::is_for(owner, queue),
+                "{start:#x}: {owner:?} is not for queue {queue}"
+            );
             let row = &self.rows[queue];
             for &(other, point) in &unit.hazards {
                 let ordered = other == queue || row.knows.get(&other).is_some_and(|&known| point <= known);
@@ -265,7 +291,7 @@ impl Model {
     /// queues without events, neighbours share the latest point.
     fn settle(&mut self) {
         let (rows, streams) = (&self.rows, &self.streams);
-        let merges = |queue: QueueId| !streams[queue].exists() || streams[queue].pool() != 0;
+        let merges = |queue: QueueId| merges(streams[queue]);
         let is_done = |&(queue, point): &(QueueId, Point)| point <= rows[queue].done;
         for region in &mut self.regions {
             for unit in &mut region.units {
@@ -536,6 +562,7 @@ impl Model {
                 let same = match &unit.owner {
                     Owner::Used => state == State::InUse,
                     Owner::Anyone => state == State::Free,
+                    owner if self.lazily && state == State::Free => may_be_shared(&self.streams, owner),
                     Owner::Of(queue, _) => arena.streams().owner(id).is_some() && actual() == stream(*queue),
                     Owner::Pending(queue, ..) => {
                         let waits = state == State::Held && arena.streams().owner(id).is_none();
