@@ -112,16 +112,21 @@ impl Driver {
     /// The driver, which is opened at the first call; `cuInit` is the caller's to call. A failure is not
     /// remembered: the driver may be there next time. Threads that come at the same time do the same work, and
     /// none waits for another, for after a fork the other may not be there.
+    #[inline]
     pub fn load() -> Result<Self, Error> {
-        if !LOADED.load(Ordering::Acquire) {
-            let library = Linker::find()?.open(c"libcuda.so.1")?;
-            if let Err(error) = fill(library) {
-                library.close();
-                return Err(error);
-            }
-            LIBRARY.store(library.handle().as_ptr(), Ordering::Relaxed);
-            LOADED.store(true, Ordering::Release);
+        if LOADED.load(Ordering::Acquire) { Ok(Driver(())) } else { Self::open() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open() -> Result<Self, Error> {
+        let library = Linker::find()?.open(c"libcuda.so.1")?;
+        if let Err(error) = fill(library) {
+            library.close();
+            return Err(error);
         }
+        LIBRARY.store(library.handle().as_ptr(), Ordering::Relaxed);
+        LOADED.store(true, Ordering::Release);
         Ok(Driver(()))
     }
 

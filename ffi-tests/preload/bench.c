@@ -1,7 +1,8 @@
 /* What the interposer costs and saves, on the simulated driver: `cargo xtask bench --only preload` runs it with and
  * without LD_PRELOAD.
  *
- *   bench pairs           nanoseconds of a cuMemAlloc and cuMemFree, and of calls that do nothing
+ *   bench pairs           nanoseconds of a cuMemAlloc and cuMemFree, of the plain bfc_alloc and bfc_free where libbfc is
+ *                         loaded, and of calls that do nothing; needs two devices
  *   bench steady          driver calls of a thousand such pairs, once all is warm, by name
  *   bench replay TRACE    frees and synchronisations of a recorded program, and requests that failed
  *   bench peak TRACE      the most that it has at one time, in bytes
@@ -16,6 +17,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "bfc.h"
+
 typedef uint64_t Address;
 
 static int (*init)(unsigned);
@@ -26,6 +29,11 @@ static int (*get_version)(int *);
 static int (*allocate)(Address *, size_t);
 static int (*release)(Address);
 static uint64_t (*calls)(const char *);
+
+/* libbfc's own, which are there if the interposer is. */
+static __typeof__(bfc_create) *plain_create;
+static __typeof__(bfc_alloc) *plain_alloc;
+static __typeof__(bfc_free) *plain_free;
 
 static void die(const char *what) {
   fprintf(stderr, "bench: %s\n", what);
@@ -80,16 +88,50 @@ static void pair(int i) {
   *place = address;
 }
 
+/* The same with libbfc's plain calls, on the second device, whose pool is the program's: same backend, no quarantine. */
+
+enum { PLAIN = 1 };
+
+static void *plain_live[LIVE];
+
+static int plain_begin(void) {
+  *(void **)&plain_create = dlsym(RTLD_DEFAULT, "bfc_create");
+  *(void **)&plain_alloc = dlsym(RTLD_DEFAULT, "bfc_alloc");
+  *(void **)&plain_free = dlsym(RTLD_DEFAULT, "bfc_free");
+  if (!plain_create || !plain_alloc || !plain_free) return 0;
+  bfc_options_t options = BFC_OPTIONS_INIT;
+  options.backend = BFC_BACKEND_CUDA;
+  options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS;
+  if (plain_create(PLAIN, &options)) die("bfc_create failed");
+  for (int i = 0; i < LIVE; i++)
+    if (plain_alloc(PLAIN, size_of(i), &plain_live[i])) die("bfc_alloc failed");
+  return 1;
+}
+
+static void plain_pair(int i) {
+  void *address = NULL;
+  if (plain_alloc(PLAIN, size_of(i), &address)) die("bfc_alloc failed");
+  void **place = &plain_live[i * 31 % LIVE];
+  if (plain_free(PLAIN, *place)) die("bfc_free failed");
+  *place = address;
+}
+
 static double least(double a, double b) { return a < b ? a : b; }
 
 /* The best of several rounds, which alternate: other programs' time is in the others. */
 static void pairs(void) {
-  double of_pair = 1e18, of_current = 1e18, of_version = 1e18;
+  double of_pair = 1e18, of_plain = 1e18, of_current = 1e18, of_version = 1e18;
   fill();
+  const int is_plain = plain_begin();
   for (int round = 0; round < ROUNDS; round++) {
     double start = now();
     for (int i = 0; i < PAIRS; i++) pair(i);
     of_pair = least(of_pair, (now() - start) / PAIRS);
+    if (is_plain) {
+      start = now();
+      for (int i = 0; i < PAIRS; i++) plain_pair(i);
+      of_plain = least(of_plain, (now() - start) / PAIRS);
+    }
     void *context;
     start = now();
     for (int i = 0; i < PAIRS; i++) get_current(&context);
@@ -99,7 +141,9 @@ static void pairs(void) {
     for (int i = 0; i < PAIRS; i++) get_version(&version);
     of_version = least(of_version, (now() - start) / PAIRS);
   }
-  printf("{\"pair_ns\": %.1f, \"current_ns\": %.1f, \"nothing_ns\": %.1f}\n", of_pair, of_current, of_version);
+  printf("{\"pair_ns\": %.1f, ", of_pair);
+  if (is_plain) printf("\"plain_ns\": %.1f, ", of_plain);
+  printf("\"current_ns\": %.1f, \"nothing_ns\": %.1f}\n", of_current, of_version);
 }
 
 static void steady(void) {

@@ -108,10 +108,16 @@ fn made() -> Option<&'static Record> {
     unsafe { RECORD.load(Ordering::Acquire).as_ref() }
 }
 
+/// Returns whether there is a report. Without one there will be none.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    state() != OFF
+}
+
 /// Updates the report after memory of a pool was allocated or freed.
 #[inline]
 pub(crate) fn note(pool: impl Reported) {
-    if state() != OFF {
+    if is_on() {
         update(pool);
     }
 }

@@ -142,9 +142,23 @@ pub(crate) fn stream(stream: CUstream) -> usize {
     .unwrap_or(0)
 }
 
+/// Returns whether there is no trace. The first event finds that out.
+#[inline]
+fn is_off() -> bool {
+    STATE.load(Ordering::Relaxed) == OFF
+}
+
 /// Records an allocation.
 #[inline]
 pub(crate) fn allocated(address: u64, bytes: usize, stream: usize) {
+    if !is_off() {
+        note_allocated(address, bytes, stream);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_allocated(address: u64, bytes: usize, stream: usize) {
     if is_on() {
         event(|recorder| recorder.allocated(address, bytes, stream));
     } else {
@@ -189,6 +203,12 @@ pub(crate) unsafe fn passed(code: CUresult, place: *mut CUdeviceptr, bytes: usiz
 /// Removes an allocation from the table before it is freed, because another thread may get its address afterwards.
 #[inline]
 pub(crate) fn freeing(address: u64) -> Option<TracedAllocation> {
+    if is_off() { None } else { remove(address) }
+}
+
+#[cold]
+#[inline(never)]
+fn remove(address: u64) -> Option<TracedAllocation> {
     if !is_on() {
         return None;
     }
@@ -204,6 +224,14 @@ pub(crate) fn freeing(address: u64) -> Option<TracedAllocation> {
 /// Records a free, unless the code shows that it failed.
 #[inline]
 pub(crate) fn freed(noted: Option<TracedAllocation>, address: u64, code: CUresult) {
+    if noted.is_some() || !is_off() {
+        note_freed(noted, address, code);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_freed(noted: Option<TracedAllocation>, address: u64, code: CUresult) {
     let Some(noted) = noted else {
         if code == CUDA_SUCCESS && address != 0 {
             note_lost();

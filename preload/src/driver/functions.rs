@@ -143,16 +143,24 @@ pub(crate) fn real_unanalyzed(place: usize) -> Option<ptr::NonNull<c_void>> {
 /// Returns the driver, and finds its functions behind the hooks at the first call. Unanalyzed functions are found when
 /// they are requested. A driver need not have them all, and a failing lookup leaves a message behind, which the next
 /// `dlsym` frees internally. A malloc that itself calls `dlsym` would then recurse endlessly.
+#[inline]
 pub(crate) fn load() -> Option<Driver> {
-    static LOADED: AtomicBool = AtomicBool::new(false);
     let driver = Driver::load().ok()?;
-    if !LOADED.load(Ordering::Acquire) {
-        for function in &ANALYZED {
-            function.address.store(driver.symbol(function.symbol), Ordering::Relaxed);
-        }
-        LOADED.store(true, Ordering::Release);
+    if !IS_LOADED.load(Ordering::Acquire) {
+        find_hooked(driver);
     }
     Some(driver)
+}
+
+/// Set once the driver's functions behind the hooks were looked up.
+static IS_LOADED: AtomicBool = AtomicBool::new(false);
+
+#[cold]
+fn find_hooked(driver: Driver) {
+    for function in &ANALYZED {
+        function.address.store(driver.symbol(function.symbol), Ordering::Relaxed);
+    }
+    IS_LOADED.store(true, Ordering::Release);
 }
 
 /// Returns the hooked function at an address that a lookup of `symbol` has returned.

@@ -18,6 +18,7 @@ pub(super) const MUTATED: bool = cfg!(feature = "without-quarantine");
 pub(super) struct State {
     /// [`NO_POOL`], [`OURS`] or [`OF_THE_PROGRAM`]. A larger number is the thread that is creating it.
     pub(super) origin: AtomicUsize,
+    /// How many requests were served. Counted for the report only.
     pub(super) served: AtomicU64,
     pub(super) freed: AtomicU64,
     /// How many of the frees were followed by a synchronization.

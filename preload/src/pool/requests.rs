@@ -10,6 +10,7 @@ use cuda_sys::*;
 
 use super::handle::{Pool, pointer};
 use crate::bfc;
+use crate::diagnostics::report;
 use crate::settings;
 use crate::state::internal_streams;
 use crate::sys::mapped_file;
@@ -73,7 +74,9 @@ impl Pool {
         // SAFETY: the struct has the size that it states, and the pointer is valid for writing.
         match unsafe { bfc_sys::bfc_alloc_ex(self.ordinal, &request, &mut address) } {
             BFC_OK => {
-                self.state.served.fetch_add(1, Ordering::Relaxed);
+                if report::is_on() {
+                    self.state.served.fetch_add(1, Ordering::Relaxed);
+                }
                 Ok(address.addr() as u64)
             }
             status => Err(status),
