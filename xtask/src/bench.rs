@@ -29,7 +29,7 @@ const LOCKS: &str = "locks";
 #[derive(Args)]
 pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
-    /// same_size, threads (both allocators), streams (against the plain calls), waste (the least limits of the
+    /// same_size, threads (both allocators: throughput and latencies), streams (against the plain calls), waste (the least limits of the
     /// traces on HOST_VMM), preload (the interposer, on the simulated driver), driver_calls (of frees and requests on
     /// streams, on the simulated driver), instructions (of a pair, by callgrind), cliffs (the worst call of each kind), peers
     /// (other allocators: table and charts in target/bench/peers), locks (kinds of locks)
@@ -64,6 +64,16 @@ impl Bench {
         let sections: Vec<&str> = sections.collect();
         let wanted = |section: &str| self.only.is_empty() || self.only.iter().any(|name| name == section);
         let locks = wanted(LOCKS);
+        // Before anything is measured for minutes.
+        let without_figures = [LOCKS, peers::SECTION];
+        let has_figures =
+            self.only.is_empty() || self.only.iter().any(|name| !without_figures.contains(&&**name));
+        if !has_figures && (self.json.is_some() || self.check) {
+            bail!(
+                "--json and --check are about the allocators' figures, and {} give none",
+                without_figures.join(" and ")
+            );
+        }
         let mut figures = None;
         if self.only.is_empty() || !sections.is_empty() {
             figures = Some(self.allocators(workspace, &sections)?);
@@ -104,12 +114,10 @@ impl Bench {
             })?);
         }
         if wanted(peers::SECTION) {
+            println!("\nBuilding libbfc (release), and other allocators");
             let prefix = prefix(workspace);
             install::install(workspace, &prefix, Profile::Release)?;
             peers::measure(workspace, &prefix, self.quick)?;
-        }
-        if figures.is_none() && (self.json.is_some() || self.check) {
-            bail!("--json and --check are about the allocators' figures, and --only {LOCKS} measures none");
         }
         if locks {
             compare_locks(workspace)?;

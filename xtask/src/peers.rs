@@ -94,7 +94,7 @@ impl Natives<'_> {
     }
 
     fn pytorch(&self) -> Result<PathBuf> {
-        let package = self.packages("ffi-tests/pytorch")?.join("torch");
+        let package = uv::packages(self.workspace, "ffi-tests/pytorch")?.join("torch");
         let mut command = self.cxx("c++20");
         command.arg("-isystem").arg(package.join("include")).arg("-isystem").arg(self.cuda_headers()?);
         let libraries = package.join("lib");
@@ -108,7 +108,7 @@ impl Natives<'_> {
 
     /// RMM 25.4, which has no library of its own.
     fn rmm(&self, name: &str, defines: &[&str]) -> Result<PathBuf> {
-        let packages = self.packages("ffi-tests/rmm/headers-25")?;
+        let packages = uv::packages(self.workspace, "ffi-tests/rmm/headers-25")?;
         let include = packages.join("librmm/include");
         let logger = packages.join("rapids_logger");
         let mut command = self.cxx("c++17");
@@ -137,18 +137,7 @@ impl Natives<'_> {
     }
 
     fn cuda_headers(&self) -> Result<PathBuf> {
-        Ok(self.packages("ffi-tests/rmm")?.join("nvidia/cu13/include"))
-    }
-
-    /// The packages in the virtual environment of a folder of tests.
-    fn packages(&self, folder: &str) -> Result<PathBuf> {
-        let python = uv::environment(self.workspace, &self.workspace.path(folder))?;
-        let lib = python.ancestors().nth(2).context("it is in bin")?.join("lib");
-        let pythons = files::entries(&lib)?.into_iter().map(|python| python.join("site-packages"));
-        pythons
-            .into_iter()
-            .find(|packages| packages.exists())
-            .with_context(|| format!("no packages in {}", lib.display()))
+        Ok(uv::packages(self.workspace, "ffi-tests/rmm")?.join("nvidia/cu13/include"))
     }
 
     /// Compiles a file of native/ to a shared library that finds its own libraries.
@@ -165,11 +154,7 @@ impl Natives<'_> {
         command.args(["-O2", "-shared", "-fPIC"]).arg("-o").arg(&library);
         command.arg(self.workspace.path(FOLDER).join("native").join(source));
         for (folder, library) in libraries {
-            let folder = folder.display();
-            command
-                .arg(format!("-L{folder}"))
-                .arg(format!("-l:{library}"))
-                .arg(format!("-Wl,-rpath,{folder}"));
+            tools::link(&mut command, folder, library);
         }
         self.workspace.run_well(&format!("bench: compile {FOLDER}/native/{source}"), command)?;
         Ok(library)

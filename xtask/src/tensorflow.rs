@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 
 use crate::files;
 use crate::tools;
@@ -14,12 +14,9 @@ const FOLDER: &str = "ffi-tests/tensorflow";
 
 /// The package's folder in the virtual environment of the suite `tensorflow`: headers and one library.
 pub fn find(workspace: &Workspace) -> Result<PathBuf> {
-    let python = uv::environment(workspace, &workspace.path(FOLDER))?;
-    let lib = python.ancestors().nth(2).context("it is in bin")?.join("lib");
-    let mut pythons = files::entries(&lib)?.into_iter().map(|python| python.join("site-packages/tensorflow"));
-    pythons
-        .find(|folder| folder.exists())
-        .with_context(|| format!("there is no TensorFlow in {}", lib.display()))
+    let package = uv::packages(workspace, FOLDER)?.join("tensorflow");
+    ensure!(package.exists(), "there is no TensorFlow at {}", package.display());
+    Ok(package)
 }
 
 /// Compiles the program against the installed libbfc in `prefix`; without TensorFlow it is for libbfc alone.
@@ -39,9 +36,9 @@ pub fn compile(workspace: &Workspace, prefix: &Path, tensorflow: Option<&Path>) 
         None => command.arg("-DBFC_WITHOUT_TENSORFLOW"),
     };
     command.args(sources).arg("-o").arg(&program);
-    link(&mut command, &prefix.join("lib"), "libbfc.so");
+    tools::link(&mut command, &prefix.join("lib"), "libbfc.so");
     if let Some(folder) = tensorflow {
-        link(&mut command, folder, "libtensorflow_framework.so.2");
+        tools::link(&mut command, folder, "libtensorflow_framework.so.2");
     }
     workspace.run_well("compile the benchmark beside TensorFlow", command)?;
     Ok(program)
@@ -53,10 +50,4 @@ pub fn command(workspace: &Workspace, program: &Path) -> Command {
     command.env("TF_CPP_MIN_LOG_LEVEL", "3");
     command.env("TF_ENABLE_ONEDNN_OPTS", "0");
     command
-}
-
-/// By the exact file name, and found there at run time too.
-fn link(command: &mut Command, folder: &Path, library: &str) {
-    let folder = folder.display();
-    command.arg(format!("-L{folder}")).arg(format!("-l:{library}")).arg(format!("-Wl,-rpath,{folder}"));
 }

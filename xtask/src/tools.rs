@@ -144,3 +144,9 @@ pub fn cache() -> Result<PathBuf> {
         .or_else(|| env::home_dir().map(|home| home.join(".cache")))
         .context("there is no home folder to keep what is fetched in: set XDG_CACHE_HOME")
 }
+
+/// Links a library by its exact file name, which is found there at run time too.
+pub fn link(command: &mut Command, folder: &Path, library: &str) {
+    let folder = folder.display();
+    command.arg(format!("-L{folder}")).arg(format!("-l:{library}")).arg(format!("-Wl,-rpath,{folder}"));
+}

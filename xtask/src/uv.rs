@@ -23,6 +23,14 @@ pub fn cache() -> Result<PathBuf> {
     }
 }
 
+/// The packages in the virtual environment of a folder of tests.
+pub fn packages(workspace: &Workspace, folder: &str) -> Result<PathBuf> {
+    let python = environment(workspace, &workspace.path(folder))?;
+    let lib = python.ancestors().nth(2).context("it is in bin")?.join("lib");
+    let mut pythons = files::entries(&lib)?.into_iter().map(|python| python.join("site-packages"));
+    pythons.find(|packages| packages.exists()).with_context(|| format!("no packages in {}", lib.display()))
+}
+
 /// The interpreter of a virtual environment that holds exactly what the requirements.txt of a folder of tests lists, and
 /// that of ffi-tests: both are lock files, and name dependencies too. What is there already is not fetched again, and what
 /// was cut off is completed.

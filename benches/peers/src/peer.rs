@@ -50,7 +50,7 @@ pub const ALL: [About; 16] = [
     },
     About {
         name: "rmm-arena",
-        remark: "a superblock list for each thread, lock, streams: synchronises the stream before some frees",
+        remark: "first fit by a walk in superblocks, an arena for each stream, locks; synchronises the stream before a free to another arena",
     },
     About {
         name: "gpu-allocator",
