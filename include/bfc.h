@@ -55,7 +55,7 @@
 /* Initializers: struct_size is set and every other field 0. In C++ also usable as `bfc_options_t o =
  * BFC_OPTIONS_INIT;`. */
 #define BFC_SUBALLOCATOR_INIT { sizeof(bfc_suballocator_t), NULL, NULL, NULL, 0, 0 }
-#define BFC_OPTIONS_INIT { sizeof(bfc_options_t), 0, 0, 0, 0.0, 0.0, 0, 0, 0, NULL, NULL }
+#define BFC_OPTIONS_INIT { sizeof(bfc_options_t), 0, 0, 0, 0.0, 0.0, 0, 0, 0, NULL, NULL, 0, 0 }
 #define BFC_REQUEST_INIT { sizeof(bfc_request_t), 0, 0, NULL, 0, 0, 0 }
 #define BFC_STATS_INIT { sizeof(bfc_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 /* The default streams, in every translation unit: the legacy one, and that of the calling thread. */
@@ -107,6 +107,22 @@
 
 // With BFC_TIMESTAMPS, no call hands out a chunk whose stamp is not safe.
 #define BFC_QUARANTINE (1u << 4)
+
+// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_TENSORFLOW if the options have BFC_ALLOW_GROWTH, and
+// BFC_GROWTH_NEED if growth comes from NULL options or from the environment.
+#define BFC_GROWTH_DEFAULT 0
+
+// Each region has twice the size of the one before, as in TensorFlow: few calls of the backend, but the allocator may
+// hold twice the memory in use, or more.
+#define BFC_GROWTH_TENSORFLOW 1
+
+// A region is as large as the request that needs it and a sixteenth of the memory held, in multiples of
+// initial_region_bytes (2 MiB), and at least one. In a virtual range that is the growth anyway, by a 64th of the memory
+// held.
+#define BFC_GROWTH_NEED 2
+
+// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_NEED. For clients that create allocators for others.
+#define BFC_GROWTH_PREFER_NEED 3
 
 // For bfc_request_t: allocate in the order of the request's stream.
 #define BFC_REQUEST_ON_STREAM (1u << 0)
@@ -192,7 +208,7 @@ typedef struct bfc_options_t {
   double memory_fraction;
   // Split off a remainder of this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
   double fragmentation_fraction;
-  // The size of the first region with growth. 0: 2 MiB.
+  // The size of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED that of every region at least.
   uint64_t initial_region_bytes;
   // Milliseconds to wait for another thread's free, or for a higher limit, before failing. 0: fail at once. When the
   // time is up, a backend that refused is not asked again.
@@ -203,6 +219,10 @@ typedef struct bfc_options_t {
   const char *name;
   // Copied. Only for BFC_BACKEND_CUSTOM, otherwise NULL.
   const struct bfc_suballocator_t *suballocator;
+  // BFC_GROWTH_...: how the sizes of regions are chosen with BFC_ALLOW_GROWTH. Without growth it has no effect.
+  uint32_t growth_policy;
+  // Must be 0.
+  uint32_t reserved2;
 } bfc_options_t;
 
 // Called for memory that is obtained from the backend or released to it, with the pointer given to

@@ -96,6 +96,14 @@ enum class backend : std::uint32_t {
   host_vmm = BFC_BACKEND_HOST_VMM
 };
 
+/* How the sizes of regions are chosen with growth: BFC_GROWTH_... */
+enum class growth_policy : std::uint32_t {
+  by_default = BFC_GROWTH_DEFAULT, /* what BFC_GROWTH says; else tensorflow with options::allow_growth */
+  tensorflow = BFC_GROWTH_TENSORFLOW,
+  need = BFC_GROWTH_NEED,
+  prefer_need = BFC_GROWTH_PREFER_NEED /* what BFC_GROWTH says, else need */
+};
+
 /* What happens to a region: BFC_REGION_... */
 enum class region_event : std::int32_t {
   obtained = BFC_REGION_OBTAINED,  /* nothing of it is handed out yet */
@@ -268,6 +276,10 @@ class options {
   options &fragmentation_fraction(double share) noexcept { return raw_.fragmentation_fraction = share, *this; }
   /* Bytes of the first region with growth. */
   options &initial_region_bytes(std::uint64_t bytes) noexcept { return raw_.initial_region_bytes = bytes, *this; }
+  /* How the sizes of regions are chosen with growth. */
+  options &growth_policy(bfc::growth_policy policy) noexcept {
+    return raw_.growth_policy = static_cast<std::uint32_t>(policy), *this;
+  }
   /* How long a request waits for another thread's free; negative is 0, 49 days are the most. */
   options &retry_timeout(std::chrono::milliseconds time) noexcept {
     constexpr std::int64_t most = std::numeric_limits<std::uint32_t>::max();

@@ -182,7 +182,9 @@ fn fragmentation_fraction() {
 #[test]
 fn initial_region_bytes() {
     observe_with("null", &[("BFC_INITIAL_REGION_BYTES", "16MiB")]).is("first_region", 16 * MIB);
-    observe_with("null", &[("BFC_INITIAL_REGION_BYTES", "1000")]).is("first_region", 4096);
+    observe_with("null", &[("BFC_INITIAL_REGION_BYTES", "1000")]).is("first_region", 3072);
+    let doubling = [("BFC_INITIAL_REGION_BYTES", "1000"), ("BFC_GROWTH", "tensorflow")];
+    observe_with("null", &doubling).is("first_region", 4096);
     observe_with("null", &[SMALL, ("BFC_INITIAL_REGION_BYTES", "1t")]).is("first_region", 8 * MIB);
     observe_with("full", &[("BFC_INITIAL_REGION_BYTES", "16MiB")]).is("first_region", 3 * MIB);
 }

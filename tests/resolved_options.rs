@@ -32,6 +32,7 @@ fn resolver() {
             "fraction" => options.fragmentation_fraction = 0.1,
             "region" => options.initial_region_bytes = 256,
             "wait" => options.retry_timeout_ms = 5,
+            "need" => options.growth_policy = BFC_GROWTH_NEED,
             "wrong" => options.flags = 1 << 31,
             _ => panic!("what is {word}?"),
         }
@@ -101,7 +102,7 @@ fn the_defaults_and_what_the_options_set() {
         "schema": 1, "device": 256, "backend": "host", "memory_limit": 0, "initial_region_bytes": 0,
         "retry_timeout_ms": 0, "memory_fraction": 0, "fragmentation_fraction": 0, "allow_growth": true,
         "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": false, "guard": false,
-        "report_on_failure": false, "environment": [],
+        "report_on_failure": false, "growth_policy": "need", "environment": [],
     });
     assert_eq!(resolved("256", &[]), expected);
     let zeros = resolved("0 options", &[]);
@@ -200,6 +201,18 @@ fn forced_growth_comes_before_everything() {
     assert_eq!((&all["allow_growth"], &all["initial_region_bytes"]), (&json!(true), &json!(MIB)));
     assert_eq!(used(REPLAY, &on), ["BFC_FORCE_ALLOW_GROWTH", "BFC_INITIAL_REGION_BYTES"]);
     assert_eq!(remark(REPLAY, &on, "BFC_ALLOW_GROWTH"), "ignored: BFC_FORCE_ALLOW_GROWTH comes first");
+}
+
+#[test]
+fn the_growth_policy() {
+    let set = [("BFC_GROWTH", "need")];
+    assert_eq!(resolved("258 host limit grow", &[])["growth_policy"], "tensorflow");
+    assert_eq!(resolved("258 host limit grow", &set)["growth_policy"], "need");
+    assert_eq!(used("258 host limit grow", &set), ["BFC_GROWTH"]);
+    assert_eq!(used("258 host limit", &set), [""; 0], "without growth it decides nothing");
+    assert_eq!(used("258 host limit grow need", &set), [""; 0]);
+    let remark = remark("258 host limit grow need", &set, "BFC_GROWTH");
+    assert_eq!(remark, "ignored: bfc_options_t comes first");
 }
 
 #[test]

@@ -15,6 +15,10 @@ pub const BFC_GARBAGE_COLLECTION: u32 = 2;
 pub const BFC_TIMESTAMPS: u32 = 4;
 pub const BFC_SPLIT_ALWAYS: u32 = 8;
 pub const BFC_QUARANTINE: u32 = 16;
+pub const BFC_GROWTH_DEFAULT: u32 = 0;
+pub const BFC_GROWTH_TENSORFLOW: u32 = 1;
+pub const BFC_GROWTH_NEED: u32 = 2;
+pub const BFC_GROWTH_PREFER_NEED: u32 = 3;
 pub const BFC_REQUEST_ON_STREAM: u32 = 1;
 pub const BFC_REQUEST_NO_GROWTH: u32 = 2;
 pub const BFC_REQUEST_SIZE_512: u32 = 8;
@@ -114,10 +118,12 @@ pub struct bfc_options_t {
     pub reserved: u32,
     pub name: *const ::core::ffi::c_char,
     pub suballocator: *const bfc_suballocator_t,
+    pub growth_policy: u32,
+    pub reserved2: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of bfc_options_t"][::core::mem::size_of::<bfc_options_t>() - 72usize];
+    ["Size of bfc_options_t"][::core::mem::size_of::<bfc_options_t>() - 80usize];
     ["Alignment of bfc_options_t"][::core::mem::align_of::<bfc_options_t>() - 8usize];
     [
         "Offset of field: bfc_options_t::struct_size",
@@ -152,6 +158,12 @@ const _: () = {
     [
         "Offset of field: bfc_options_t::suballocator",
     ][::core::mem::offset_of!(bfc_options_t, suballocator) - 64usize];
+    [
+        "Offset of field: bfc_options_t::growth_policy",
+    ][::core::mem::offset_of!(bfc_options_t, growth_policy) - 72usize];
+    [
+        "Offset of field: bfc_options_t::reserved2",
+    ][::core::mem::offset_of!(bfc_options_t, reserved2) - 76usize];
 };
 impl Default for bfc_options_t {
     fn default() -> Self {

@@ -6,7 +6,7 @@ use std::ptr;
 use anyhow::{Context, Result, anyhow, bail};
 use bfc_sys::{bfc_options_t, bfc_stats_t, bfc_status_t};
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::library::{CallError, Library, c_name, checked};
 use crate::simulated_device::SimulatedDevice;
@@ -63,6 +63,26 @@ impl Backend {
     }
 }
 
+/// How the sizes of regions are chosen with growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GrowthPolicy {
+    /// Each region has twice the size of the one before.
+    #[value(name = "tensorflow")]
+    TensorFlow,
+    /// A region is as large as needed, with a sixteenth of the pool.
+    Need,
+}
+
+impl GrowthPolicy {
+    fn number(self) -> u32 {
+        match self {
+            Self::TensorFlow => bfc_sys::BFC_GROWTH_TENSORFLOW,
+            Self::Need => bfc_sys::BFC_GROWTH_NEED,
+        }
+    }
+}
+
 /// How to create a pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolConfig {
@@ -70,6 +90,8 @@ pub struct PoolConfig {
     pub backend: Backend,
     /// `BFC_ALLOW_GROWTH`.
     pub growth: bool,
+    /// Of the regions, with growth; `None` is the library's.
+    pub growth_policy: Option<GrowthPolicy>,
     /// `BFC_GARBAGE_COLLECTION`.
     pub gc: bool,
     /// `BFC_SPLIT_ALWAYS`.
@@ -100,6 +122,7 @@ impl PoolConfig {
         bfc_options_t {
             fragmentation_fraction: self.fragmentation_fraction.unwrap_or(0.0),
             initial_region_bytes: self.initial_region.unwrap_or(0),
+            growth_policy: self.growth_policy.map_or(bfc_sys::BFC_GROWTH_DEFAULT, GrowthPolicy::number),
             ..options(self.backend.number(), self.flags(), limit)
         }
     }

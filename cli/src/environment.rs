@@ -6,7 +6,7 @@ use std::ptr;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use crate::device::PoolConfig;
+use crate::device::{GrowthPolicy, PoolConfig};
 use crate::library::{CallError, Library};
 use crate::simulated_device::SimulatedDevice;
 
@@ -44,6 +44,7 @@ pub struct Resolved {
     fragmentation_fraction: f64,
     initial_region_bytes: u64,
     allow_growth: bool,
+    growth_policy: GrowthPolicy,
     garbage_collection: bool,
     split_always: bool,
     environment: Vec<Variable>,
@@ -90,6 +91,7 @@ impl Resolved {
         let given = |fraction: f64| (fraction != 0.0).then_some(fraction);
         PoolConfig {
             growth: self.allow_growth,
+            growth_policy: Some(self.growth_policy).filter(|_| self.allow_growth),
             gc: self.garbage_collection,
             split_always: self.split_always,
             fragmentation_fraction: given(self.fragmentation_fraction),

@@ -31,7 +31,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::device::{Backend, PoolConfig};
+use crate::device::{Backend, GrowthPolicy, PoolConfig};
 use crate::environment::Resolved;
 use crate::library::Library;
 use crate::output::Output;
@@ -96,6 +96,9 @@ struct Replay {
     /// Take regions on demand instead of one of the whole limit
     #[arg(long)]
     growth: bool,
+    /// How large regions are with --growth [default: BFC_GROWTH, else tensorflow]
+    #[arg(long, value_enum, ignore_case = true, requires = "growth", value_name = "POLICY")]
+    growth_policy: Option<GrowthPolicy>,
     /// Give wholly free regions back before failing
     #[arg(long)]
     gc: bool,
@@ -196,6 +199,7 @@ impl Replay {
         PoolConfig {
             backend: if self.device_capacity.is_some() { Backend::Simulated } else { self.backend },
             growth: self.growth,
+            growth_policy: self.growth_policy,
             gc: self.gc,
             split_always: self.split_always,
             fragmentation_fraction: self.fragmentation_fraction,

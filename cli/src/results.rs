@@ -3,7 +3,7 @@
 use bfc_sys::bfc_stats_t;
 use serde::Serialize;
 
-use crate::device::PoolConfig;
+use crate::device::{GrowthPolicy, PoolConfig};
 use crate::ffi;
 use crate::find_limit::{Found, ratio};
 use crate::inspect::{Failure, Inspection, Peak, in_turns};
@@ -310,8 +310,9 @@ fn pool_row(pool: &PoolConfig, limit: Option<u64>) -> String {
     let mut words = vec![pool.backend.name().to_owned()];
     words.extend(limit.map(|limit| format!("limit {}", human(limit))));
     words.extend(pool.device_capacity.map(|bytes| format!("capacity {}", human(bytes))));
+    let growth = if pool.growth_policy == Some(GrowthPolicy::Need) { "growth by need" } else { "growth" };
     let flags = [
-        (pool.growth, "growth"),
+        (pool.growth, growth),
         (pool.gc, "garbage collection"),
         (pool.split_always, "split always"),
         (pool.stream_ordered, "stream-ordered"),

@@ -74,7 +74,9 @@ AT(bfc_options_t, retry_timeout_ms, 48);
 AT(bfc_options_t, reserved, 52);
 AT(bfc_options_t, name, 56);
 AT(bfc_options_t, suballocator, 64);
-SIZE(bfc_options_t, 72);
+AT(bfc_options_t, growth_policy, 72);
+AT(bfc_options_t, reserved2, 76);
+SIZE(bfc_options_t, 80);
 
 AT(bfc_request_t, struct_size, 0);
 AT(bfc_request_t, bytes, 8);
@@ -115,6 +117,7 @@ FIELD(bfc_options_t, initial_region_bytes, uint64_t);
 FIELD(bfc_options_t, retry_timeout_ms, uint32_t);
 FIELD(bfc_options_t, name, const char *);
 FIELD(bfc_options_t, suballocator, const bfc_suballocator_t *);
+FIELD(bfc_options_t, growth_policy, uint32_t);
 FIELD(bfc_request_t, bytes, size_t);
 FIELD(bfc_request_t, alignment, size_t);
 FIELD(bfc_request_t, stream, void *);

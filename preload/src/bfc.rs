@@ -1,7 +1,7 @@
 //! libbfc's functions as called by the interposer. Their types are generated from the header (bfc-sys). Functions that
 //! accept any arguments have safe wrappers here.
 
-use bfc_sys::{BFC_OK, bfc_options_t, bfc_stats_t, bfc_status_t};
+use bfc_sys::{BFC_GROWTH_PREFER_NEED, BFC_OK, bfc_options_t, bfc_stats_t, bfc_status_t};
 use std::ffi::{CStr, c_void};
 
 /// The ordinal of pinned host memory.
@@ -14,6 +14,7 @@ pub(crate) fn options(backend: u32, flags: u32, name: &'static CStr) -> bfc_opti
         backend,
         flags,
         name: name.as_ptr(),
+        growth_policy: BFC_GROWTH_PREFER_NEED,
         ..bfc_options_t::default()
     }
 }

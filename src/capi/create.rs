@@ -5,7 +5,7 @@ use super::types::{bfc_options_t, bfc_region_callback_t, bfc_status_t, bfc_subal
 use super::{panic_hook, versioned};
 use crate::device::Device;
 use crate::error::{Error, fail};
-use crate::options::{BackendKind, Options, SubAllocator};
+use crate::options::{BackendKind, GrowthPolicy, Options, SubAllocator};
 use std::ffi::{CStr, c_void};
 
 /// Creates the allocator of a device. No device memory is allocated before the first allocation.
@@ -51,7 +51,14 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
     let Some(backend) = BackendKind::from_code(backend) else {
         return Err(fail!(Error::InvalidArgument, "unknown backend {backend} in bfc_options_t"));
     };
-    if raw.reserved != 0 {
+    let growth_policy = raw.growth_policy;
+    let Some(growth_policy) = GrowthPolicy::from_code(growth_policy) else {
+        return Err(fail!(
+            Error::InvalidArgument,
+            "unknown growth_policy {growth_policy} in bfc_options_t: it must be one of BFC_GROWTH_..."
+        ));
+    };
+    if raw.reserved != 0 || raw.reserved2 != 0 {
         return Err(fail!(Error::InvalidArgument, "the reserved field of bfc_options_t is not 0"));
     }
     let name = if raw.name.is_null() {
@@ -80,6 +87,7 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
         retry_timeout_ms: raw.retry_timeout_ms,
         name,
         suballocator,
+        growth_policy,
     })
 }
 

@@ -76,6 +76,19 @@ pub const BFC_SPLIT_ALWAYS: u32 = 1u32 << 3;
 /// With BFC_TIMESTAMPS, no call hands out a chunk whose stamp is not safe.
 pub const BFC_QUARANTINE: u32 = 1u32 << 4;
 
+/// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_TENSORFLOW if the options have BFC_ALLOW_GROWTH, and
+/// BFC_GROWTH_NEED if growth comes from NULL options or from the environment.
+pub const BFC_GROWTH_DEFAULT: u32 = 0;
+/// Each region has twice the size of the one before, as in TensorFlow: few calls of the backend, but the allocator may
+/// hold twice the memory in use, or more.
+pub const BFC_GROWTH_TENSORFLOW: u32 = 1;
+/// A region is as large as the request that needs it and a sixteenth of the memory held, in multiples of
+/// initial_region_bytes (2 MiB), and at least one. In a virtual range that is the growth anyway, by a 64th of the memory
+/// held.
+pub const BFC_GROWTH_NEED: u32 = 2;
+/// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_NEED. For clients that create allocators for others.
+pub const BFC_GROWTH_PREFER_NEED: u32 = 3;
+
 /// For bfc_request_t: allocate in the order of the request's stream.
 pub const BFC_REQUEST_ON_STREAM: u32 = 1u32 << 0;
 /// For bfc_request_t: use only memory that the allocator already holds. Nothing is obtained from the backend or
@@ -180,7 +193,7 @@ pub struct bfc_options_t {
     pub memory_fraction: f64,
     /// Split off a remainder of this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
     pub fragmentation_fraction: f64,
-    /// The size of the first region with growth. 0: 2 MiB.
+    /// The size of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED that of every region at least.
     pub initial_region_bytes: u64,
     /// Milliseconds to wait for another thread's free, or for a higher limit, before failing. 0: fail at once. When the
     /// time is up, a backend that refused is not asked again.
@@ -191,6 +204,10 @@ pub struct bfc_options_t {
     pub name: *const c_char,
     /// Copied. Only for BFC_BACKEND_CUSTOM, otherwise NULL.
     pub suballocator: *const bfc_suballocator_t,
+    /// BFC_GROWTH_...: how the sizes of regions are chosen with BFC_ALLOW_GROWTH. Without growth it has no effect.
+    pub growth_policy: u32,
+    /// Must be 0.
+    pub reserved2: u32,
 }
 
 /// A request with all optional parameters, for bfc_alloc_ex.
@@ -256,7 +273,8 @@ pub struct bfc_stats_t {
 
 boundaries!(bfc_suballocator_t: struct_size, user_data, alloc, free, supports_coalescing, reserved);
 boundaries!(bfc_options_t: struct_size, backend, flags, memory_limit, memory_fraction, fragmentation_fraction,
-    initial_region_bytes, retry_timeout_ms, reserved, name, suballocator);
+    initial_region_bytes, retry_timeout_ms, reserved, name, suballocator, growth_policy,
+    reserved2);
 boundaries!(bfc_request_t: struct_size, bytes, alignment, stream, freed_before, flags, reserved);
 
 macro_rules! statistics {

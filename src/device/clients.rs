@@ -5,7 +5,7 @@ use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
-use crate::options::{DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
+use crate::options::{FRAMEWORK_FLAGS, LAST_CUDA_DEVICE, Options};
 use crate::pool::alloc::RequestParams;
 use crate::pool::{free, graph_pools, lifecycle, order};
 use std::sync::atomic::Ordering::*;
@@ -32,7 +32,17 @@ impl Device {
         USED[self.word()].load(Acquire) & self.bit() != 0
     }
 
-    /// Creates the allocator like [`Self::create`], with a fraction of the device's memory from 0 to 1 as its limit.
+    /// Creates the allocator for a framework. `None` stands for the environment's settings, on top of
+    /// [`FRAMEWORK_FLAGS`].
+    pub(crate) fn create_for_framework(self, options: Option<&Options<'_>>) -> Result<(), Error> {
+        match options {
+            Some(options) => self.create_as(options, 0),
+            None => self.create_as(&Options::default(), FRAMEWORK_FLAGS),
+        }
+    }
+
+    /// Creates the allocator like [`Self::create_for_framework`], with a fraction of the device's memory from 0 to 1 as
+    /// its limit.
     pub(crate) fn create_with_fraction(
         self,
         memory_fraction: f64,
@@ -40,7 +50,7 @@ impl Device {
     ) -> Result<(), Error> {
         match options {
             Some(options) => self.create_as(&Options { memory_fraction, ..*options }, 0),
-            None => self.create_as(&Options { memory_fraction, ..Options::default() }, DEFAULT_FLAGS),
+            None => self.create_as(&Options { memory_fraction, ..Options::default() }, FRAMEWORK_FLAGS),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Options from the environment: a variable counts for what the options leave 0.
 
 use super::types::{
-    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, TIMESTAMPS,
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
+    TIMESTAMPS,
 };
 use super::values::{fraction, size, switch};
 use super::variables::{self as names, Variable, debug_words, is_guard};
@@ -40,6 +41,10 @@ impl Options<'_> {
             options.retry_timeout_ms =
                 setting(&names::RETRY_TIMEOUT_MS, warnings, |text| text.parse().ok()).unwrap_or(0);
         }
+        if self.growth_policy.is_open() {
+            options.growth_policy = setting(&names::GROWTH, warnings, GrowthPolicy::named)
+                .unwrap_or_else(|| self.default_growth_policy());
+        }
         if options.flags == 0 {
             options.flags = environment_flags(default_flags, warnings);
         }
@@ -49,6 +54,15 @@ impl Options<'_> {
             None => {}
         }
         options
+    }
+}
+
+impl Options<'_> {
+    /// Returns the policy where neither the options nor the environment name one. TensorFlow's is for callers that asked
+    /// for growth in TensorFlow's words.
+    fn default_growth_policy(&self) -> GrowthPolicy {
+        let asked = self.growth_policy == GrowthPolicy::Default && self.flags & ALLOW_GROWTH != 0;
+        if asked { GrowthPolicy::TensorFlow } else { GrowthPolicy::Need }
     }
 }
 

@@ -9,16 +9,16 @@ mod variables;
 
 pub(crate) use self::resolution::{Resolution, SetVariable};
 pub use self::types::{
-    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, SubAllocator,
-    TIMESTAMPS,
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
+    SubAllocator, TIMESTAMPS,
 };
-pub(crate) use self::types::{DEFAULT_FLAGS, LAST_CUDA_DEVICE};
+pub(crate) use self::types::{DEFAULT_FLAGS, FRAMEWORK_FLAGS, LAST_CUDA_DEVICE};
 
 use self::environment::{Warnings, guard_wanted, setting};
 use self::values::switch;
 use self::variables as names;
 use crate::backend::{AnyBackend, Backend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned};
-use crate::core::arena::Settings;
+use crate::core::arena::{RegionGrowth, Settings};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::sys::random;
@@ -57,7 +57,11 @@ impl Options<'_> {
             guard: guard_wanted(Warnings::Logged) && can_guard(backend.get(), timestamps),
             settings: Settings {
                 limit,
-                growth: flags & ALLOW_GROWTH != 0,
+                growth: match options.growth_policy {
+                    _ if flags & ALLOW_GROWTH == 0 => RegionGrowth::Whole,
+                    GrowthPolicy::TensorFlow => RegionGrowth::Doubling,
+                    _ => RegionGrowth::ByNeed,
+                },
                 garbage_collection: flags & GARBAGE_COLLECTION != 0,
                 split_always: flags & SPLIT_ALWAYS != 0 || options.splits_always_by_default(&backend),
                 fragmentation_fraction: options.fragmentation_fraction,

@@ -111,6 +111,7 @@ impl Resolution {
             () if is(&names::INITIAL_REGION_BYTES) => {
                 given.initial_region_bytes == 0 && options.flags & ALLOW_GROWTH != 0
             }
+            () if is(&names::GROWTH) => given.growth_policy.is_open() && options.flags & ALLOW_GROWTH != 0,
             () if is(&names::RETRY_TIMEOUT_MS) => given.retry_timeout_ms == 0,
             () if is(&names::DEBUG) => self.guard,
             () if is(&names::FORCE_ALLOW_GROWTH) => true,
@@ -158,6 +159,7 @@ impl Resolution {
             () if is(&names::FRAGMENTATION_FRACTION) => given.fragmentation_fraction != 0.0,
             () if is(&names::INITIAL_REGION_BYTES) => given.initial_region_bytes != 0,
             () if is(&names::RETRY_TIMEOUT_MS) => given.retry_timeout_ms != 0,
+            () if is(&names::GROWTH) => !given.growth_policy.is_open(),
             () => {
                 let flags = [
                     names::ALLOW_GROWTH,

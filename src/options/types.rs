@@ -19,6 +19,10 @@ pub const QUARANTINE: u32 = 1 << 4;
 /// The flags of an allocator that is created without options.
 pub(crate) const DEFAULT_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION;
 
+/// The flags of an allocator that is created for a framework without options. On the recorded programs a pool that splits
+/// every remainder holds less (docs/algorithm.md, Growth), and a framework has no reason to expect TensorFlow's placements.
+pub(crate) const FRAMEWORK_FLAGS: u32 = DEFAULT_FLAGS | SPLIT_ALWAYS;
+
 const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE;
 
 /// The source of regions. The numbers are those of the C ABI.
@@ -83,6 +87,50 @@ impl BackendKind {
     }
 }
 
+/// How the sizes of regions are chosen with growth. The numbers are those of the C ABI.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum GrowthPolicy {
+    /// What `BFC_GROWTH` says. Without it `TensorFlow` where the caller set [`ALLOW_GROWTH`], and otherwise `Need`.
+    #[default]
+    Default = 0,
+    /// Regions double, as in TensorFlow.
+    TensorFlow = 1,
+    /// Regions are as large as needed, with a share of the pool.
+    Need = 2,
+    /// What `BFC_GROWTH` says, and without it `Need`.
+    PreferNeed = 3,
+}
+
+impl GrowthPolicy {
+    /// Returns the policy with a number of the C ABI.
+    pub fn from_code(code: u32) -> Option<Self> {
+        use GrowthPolicy::*;
+        [Default, TensorFlow, Need, PreferNeed].into_iter().find(|policy| *policy as u32 == code)
+    }
+
+    /// Parses a name, in any case.
+    pub(super) fn named(text: &str) -> Option<Self> {
+        use GrowthPolicy::*;
+        [TensorFlow, Need].into_iter().find(|policy| text.eq_ignore_ascii_case(policy.name()))
+    }
+
+    /// Returns the name, as in the environment and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            GrowthPolicy::Default => "default",
+            GrowthPolicy::TensorFlow => "tensorflow",
+            GrowthPolicy::Need | GrowthPolicy::PreferNeed => "need",
+        }
+    }
+
+    /// Returns whether the environment may choose.
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, GrowthPolicy::Default | GrowthPolicy::PreferNeed)
+    }
+}
+
 /// The last ordinal of a CUDA device. The first is 0.
 pub(crate) const LAST_CUDA_DEVICE: i32 = 255;
 
@@ -132,6 +180,8 @@ pub struct Options<'a> {
     pub name: Option<&'a str>,
     /// Only for [`BackendKind::Custom`].
     pub suballocator: Option<SubAllocator>,
+    /// How the sizes of regions are chosen with growth.
+    pub growth_policy: GrowthPolicy,
 }
 
 impl Options<'_> {
@@ -202,7 +252,7 @@ impl Options<'_> {
     /// Returns the same options under another name.
     pub(crate) fn named<'b>(self, name: Option<&'b str>) -> Options<'b> {
         let Self { backend, flags, memory_limit, memory_fraction, fragmentation_fraction, .. } = self;
-        let Self { initial_region_bytes, retry_timeout_ms, suballocator, .. } = self;
+        let Self { initial_region_bytes, retry_timeout_ms, suballocator, growth_policy, .. } = self;
         Options {
             backend,
             flags,
@@ -213,6 +263,7 @@ impl Options<'_> {
             retry_timeout_ms,
             name,
             suballocator,
+            growth_policy,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The environment variables of the library, the interposer and the command: what their values must be.
 
-use super::types::BackendKind;
+use super::types::{BackendKind, GrowthPolicy};
 use super::values::{fraction, size, switch};
 use crate::log;
 use std::ffi::CStr;
@@ -9,6 +9,7 @@ use std::ffi::CStr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Backend,
+    Growth,
     Size,
     Fraction,
     Milliseconds,
@@ -44,6 +45,7 @@ variables! {
     MEMORY_FRACTION = c"BFC_MEMORY_FRACTION": Fraction;
     ALLOW_GROWTH = c"BFC_ALLOW_GROWTH": Switch;
     FORCE_ALLOW_GROWTH = c"BFC_FORCE_ALLOW_GROWTH": Switch;
+    GROWTH = c"BFC_GROWTH": Growth;
     GARBAGE_COLLECTION = c"BFC_GARBAGE_COLLECTION": Switch;
     TIMESTAMPS = c"BFC_TIMESTAMPS": Switch;
     QUARANTINE = c"BFC_QUARANTINE": Switch;
@@ -84,6 +86,7 @@ impl Kind {
     pub(super) fn expected(self) -> &'static str {
         match self {
             Kind::Backend => "auto, host, cuda, cuda_vmm or host_vmm",
+            Kind::Growth => "tensorflow or need",
             Kind::Size => "a size like 8GiB",
             Kind::Fraction => "a number from 0 to 1",
             Kind::Milliseconds => "milliseconds as a whole number",
@@ -101,6 +104,7 @@ impl Kind {
         let text = text.trim();
         match self {
             Kind::Backend => BackendKind::named(text).is_none(),
+            Kind::Growth => GrowthPolicy::named(text).is_none(),
             Kind::Size => size(text).is_none(),
             Kind::Fraction => fraction(text).is_none(),
             Kind::Milliseconds => text.parse::<u32>().is_err(),
@@ -124,7 +128,7 @@ impl Kind {
             Kind::Fraction => fraction(text) == Some(0.0),
             Kind::Milliseconds => text.parse() == Ok(0_u32),
             Kind::Debug => debug_words(text).next().is_none(),
-            Kind::Number | Kind::Switch | Kind::Level | Kind::Free | Kind::Path => false,
+            Kind::Growth | Kind::Number | Kind::Switch | Kind::Level | Kind::Free | Kind::Path => false,
         }
     }
 

@@ -34,6 +34,7 @@ pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution) -
     ] {
         write!(out, ",\"{name}\":{is_on}")?;
     }
+    write!(out, ",\"growth_policy\":\"{}\"", options.growth_policy.name())?;
     out.write_str(",\"environment\":[")?;
     let mut comma = "";
     resolution.each_variable(|variable| {

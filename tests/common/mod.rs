@@ -58,6 +58,8 @@ pub fn options() -> bfc_options_t {
         reserved: 0,
         name: std::ptr::null(),
         suballocator: std::ptr::null(),
+        growth_policy: BFC_GROWTH_DEFAULT,
+        reserved2: 0,
     }
 }
 

@@ -12,7 +12,7 @@ fn a_variable_that_steers_the_library_is_remarked_on() {
     };
     let (table, note) = replay(&[]);
     assert_eq!(note, "bfc: note: BFC_FORCE_ALLOW_GROWTH=1 is set and steers the library\n");
-    assert!(row(&table, "pool").is_some_and(|pool| pool.ends_with(", growth")), "{table}");
+    assert!(row(&table, "pool").is_some_and(|pool| pool.ends_with(", growth by need")), "{table}");
     assert_eq!(replay(&["--quiet"]).1, "");
 }
 

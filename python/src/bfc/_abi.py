@@ -26,6 +26,10 @@ BFC_GARBAGE_COLLECTION = 2
 BFC_TIMESTAMPS = 4
 BFC_SPLIT_ALWAYS = 8
 BFC_QUARANTINE = 16
+BFC_GROWTH_DEFAULT = 0
+BFC_GROWTH_TENSORFLOW = 1
+BFC_GROWTH_NEED = 2
+BFC_GROWTH_PREFER_NEED = 3
 BFC_REQUEST_ON_STREAM = 1
 BFC_REQUEST_NO_GROWTH = 2
 BFC_REQUEST_SIZE_512 = 8
@@ -79,6 +83,8 @@ class bfc_options_t(ctypes.Structure):
         ("reserved", c_uint32),
         ("name", c_char_p),
         ("suballocator", POINTER(bfc_suballocator_t)),
+        ("growth_policy", c_uint32),
+        ("reserved2", c_uint32),
     ]
 
 bfc_region_callback_t = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_void_p, c_size_t, c_int32)

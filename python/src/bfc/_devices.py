@@ -36,6 +36,13 @@ _BACKENDS = {
 }
 
 
+_GROWTH_POLICIES = {
+    None: _abi.BFC_GROWTH_PREFER_NEED,
+    "need": _abi.BFC_GROWTH_NEED,
+    "tensorflow": _abi.BFC_GROWTH_TENSORFLOW,
+}
+
+
 def options(
     *,
     backend: Backend | str | None = None,
@@ -48,6 +55,7 @@ def options(
     quarantine: bool = False,
     fragmentation_fraction: float | None = None,
     initial_region_bytes: int | None = None,
+    growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
 ) -> _abi.bfc_options_t:
@@ -66,6 +74,7 @@ def options(
     made.memory_fraction = _numbers.fraction(memory_fraction, "memory_fraction")
     made.fragmentation_fraction = _numbers.fraction(fragmentation_fraction, "fragmentation_fraction")
     made.initial_region_bytes = _numbers.optional(initial_region_bytes, "initial_region_bytes")
+    made.growth_policy = _growth_policy(growth_policy)
     milliseconds = _numbers.optional(retry_timeout_ms, "retry_timeout_ms")
     # Longer than seven weeks is for ever.
     made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
@@ -81,6 +90,14 @@ def _backend(value: Backend | str) -> int:
         raise ValueError(f"backend must be one of {known}, not {value!r}") from None
 
 
+def _growth_policy(value: str | None) -> int:
+    try:
+        return _GROWTH_POLICIES[value]
+    except (KeyError, TypeError):
+        known = " or ".join(repr(name) for name in _GROWTH_POLICIES if name is not None)
+        raise ValueError(f"growth_policy must be {known}, not {value!r}") from None
+
+
 def create(
     device: SupportsIndex,
     *,
@@ -94,6 +111,7 @@ def create(
     quarantine: bool = False,
     fragmentation_fraction: float | None = None,
     initial_region_bytes: int | None = None,
+    growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
 ) -> None:
@@ -114,7 +132,9 @@ def create(
     :param timestamps: Stamp frees; excludes streams.
     :param quarantine: With timestamps, hand nothing out whose stamp is not safe.
     :param fragmentation_fraction: Split off a remainder of this share of the limit.
-    :param initial_region_bytes: The first region with growth; else 2 MiB.
+    :param initial_region_bytes: The first region with growth, and with growth by need the least region; else 2 MiB.
+    :param growth_policy: The size of regions with growth: ``"need"``, as large as needed with a sixteenth of the memory
+        held, or ``"tensorflow"``, twice the last one. Else ``BFC_GROWTH`` counts, and after that need.
     :param retry_timeout_ms: Wait so long for another thread's free before failing.
     :param name: For reports.
     :raises Error: ALREADY_EXISTS, BACKEND_UNAVAILABLE and others: see ``bfc_create``.
@@ -137,6 +157,7 @@ def create(
         quarantine=quarantine,
         fragmentation_fraction=fragmentation_fraction,
         initial_region_bytes=initial_region_bytes,
+        growth_policy=growth_policy,
         retry_timeout_ms=retry_timeout_ms,
         name=name,
     )

@@ -42,12 +42,12 @@ def use(device: SupportsIndex | None = None, *, streams: bool = True, **options:
 
     :param device: Create the allocator of this device now.
     :param streams: See :func:`allocator`.
-    :param options: Arguments of :func:`bfc.create`, such as ``memory_limit``; without ``device`` for CuPy's current one.
+    :param options: Arguments of :func:`bfc.create`, such as ``memory_limit``, with ``split_always`` on by default; without ``device`` for CuPy's current one.
     :raises Error: of :func:`bfc.create`.
     """
     cuda = _cuda()
     if device is not None or options:
-        create(cuda.Device().id if device is None else device, **options)
+        create(cuda.Device().id if device is None else device, **{"split_always": True, **options})
     cuda.set_allocator(allocator(streams=streams))
 
 

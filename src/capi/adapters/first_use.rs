@@ -23,7 +23,7 @@ pub(super) fn served<T>(device: Device, work: impl Fn() -> Result<T, Error>) -> 
 
 fn create(device: Device) -> Result<(), Error> {
     panic_hook::silence_own_panics();
-    match device.create(options_for(device)) {
+    match device.create_for_framework(options_for(device)) {
         Err(Error::AlreadyExists) => Ok(()),
         done => done,
     }

@@ -1,6 +1,6 @@
 //! The arena's type, which all requests and frees go through.
 
-use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, Regions, Tag};
+use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, RegionGrowth, Regions, Tag};
 use crate::core::ids::ChunkId;
 use crate::core::op_names::{Name, Names};
 use crate::core::request::AllocRequest;
@@ -17,7 +17,7 @@ use std::num::NonZeroU64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) limit: u64,
-    pub(crate) growth: bool,
+    pub(crate) growth: RegionGrowth,
     pub(crate) garbage_collection: bool,
     pub(crate) split_always: bool,
     /// As a fraction of the limit. 0 selects the rule of 128 MiB.
@@ -267,11 +267,11 @@ impl Arena {
 
     /// Changes the limit. Memory held beyond it stays held until it is given back.
     pub(crate) fn set_limit(&mut self, limit: u64) {
-        let Settings { growth, initial_region, .. } = self.settings;
+        let initial_region = self.settings.initial_region;
         self.settings.limit = limit;
         let max_slack = max_slack(&self.settings);
         let heap = self.heap_mut();
-        heap.growth_mut().set_limit(limit, growth, initial_region);
+        heap.growth_mut().set_limit(limit, initial_region);
         heap.set_max_slack(max_slack);
         heap.counters_mut().limits += 1;
     }

@@ -25,4 +25,4 @@ pub(crate) use self::arena::{Arena, Progress, Settings};
 pub(crate) use self::reclaim::Detached;
 pub(crate) use self::remap_plan::{New, Piece, Plan, bytes};
 pub(crate) use self::snapshot::{Room, Snapshot, View};
-pub(crate) use crate::core::heap::Parts;
+pub(crate) use crate::core::heap::{Parts, RegionGrowth};

@@ -297,7 +297,7 @@ impl Arena {
     /// The step is a sixty-fourth of the pool, but not less than a granule, nor than the initial region if the pool is
     /// empty. It is unlimited without growth.
     fn growth_step(&self, range: Range) -> u64 {
-        if !self.settings.growth {
+        if !self.settings.growth.grows() {
             return u64::MAX;
         }
         let initial = if self.growth().pool_bytes() == 0 { self.settings.initial_region } else { 0 };

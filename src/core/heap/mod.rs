@@ -35,7 +35,7 @@ pub(crate) use self::alloc::Refused;
 pub(crate) use self::chunk::{State, Tag};
 pub(crate) use self::chunks::Chunks;
 pub(crate) use self::heap::{Heap, Parts};
-pub(crate) use self::region_growth::{Extension, Growth};
+pub(crate) use self::region_growth::{Extension, Growth, RegionGrowth};
 pub(crate) use self::regions::{Region, Regions};
 
 pub(in crate::core) use self::alloc::InUse;

@@ -4,7 +4,31 @@ use crate::core::units::{UNIT, round_down, round_up_saturating};
 
 pub(crate) const DEFAULT_INITIAL_REGION: u64 = 2 << 20;
 
+/// How the size of a region is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RegionGrowth {
+    /// One region of the whole limit.
+    Whole,
+    /// Each region has twice the size of the one before, as in TensorFlow.
+    Doubling,
+    /// A region has what the request needs and a share of the pool, [`SHARE`].
+    ByNeed,
+}
+
+/// With growth by need, a region has a sixteenth of the pool more than the request needs. Then a pool that grows by small
+/// requests makes at most 12 calls of the backend each time its size doubles, and never holds more than a sixteenth of it
+/// in advance.
+const SHARE: u64 = 16;
+
+impl RegionGrowth {
+    /// Returns whether there is more than one region.
+    pub(crate) fn grows(self) -> bool {
+        self != RegionGrowth::Whole
+    }
+}
+
 pub(crate) struct Growth {
+    policy: RegionGrowth,
     limit: u64,
     /// Bytes held from the backend, including regions that are being released.
     pool_bytes: u64,
@@ -28,10 +52,10 @@ pub(crate) struct Extension {
 }
 
 impl Growth {
-    /// Creates the state. Without growth the first region is the whole limit.
-    pub(in crate::core) fn new(limit: u64, grows: bool, initial_region: u64) -> Self {
-        let hint = first_hint(limit, grows, initial_region);
-        Growth { limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
+    /// Creates the state. `initial_region` is the size of the first region with growth, or 0.
+    pub(in crate::core) fn new(limit: u64, policy: RegionGrowth, initial_region: u64) -> Self {
+        let hint = first_hint(limit, policy, initial_region);
+        Growth { policy, limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
     }
 
     /// Returns the most bytes that may be held from the backend.
@@ -55,9 +79,9 @@ impl Growth {
 
     /// Sets another limit. A pool that has not grown yet then behaves as if created with it. Without growth the next
     /// region is all that the limit leaves.
-    pub(in crate::core) fn set_limit(&mut self, limit: u64, grows: bool, initial_region: u64) {
-        let first = first_hint(limit, grows, initial_region);
-        if !grows || self.hint == self.initial_hint {
+    pub(in crate::core) fn set_limit(&mut self, limit: u64, initial_region: u64) {
+        let first = first_hint(limit, self.policy, initial_region);
+        if !self.policy.grows() || self.hint == self.initial_hint {
             self.hint = first;
         }
         (self.limit, self.initial_hint) = (limit, first);
@@ -76,13 +100,28 @@ impl Growth {
             return None;
         }
         let mut raised = false;
-        while least > self.hint {
-            self.hint = round_down(self.hint.saturating_mul(2));
+        let wanted = if self.policy == RegionGrowth::ByNeed {
             raised = true;
-        }
-        let bytes = self.hint.min(available);
+            self.need_and_share(least)
+        } else {
+            while least > self.hint {
+                self.hint = round_down(self.hint.saturating_mul(2));
+                raised = true;
+            }
+            self.hint
+        };
+        let bytes = wanted.min(available);
         self.reserved += bytes;
         Some(Extension { bytes, least, reserved: bytes, raised })
+    }
+
+    /// Returns the size of a region with growth by need. The first region's size counts as a granule: regions are
+    /// multiples of it, unless a request needs a little more than a multiple. A region is then never larger than a
+    /// granule, or than the need and the share.
+    fn need_and_share(&self, least: u64) -> u64 {
+        let granule = self.initial_hint;
+        let most = least.saturating_add(round_down(self.pool_bytes / SHARE));
+        (most - most % granule).max(least).max(granule)
     }
 
     /// Plans a region of exactly `least` bytes and reserves it. The hint stays as it is.
@@ -147,9 +186,9 @@ impl Growth {
     }
 }
 
-fn first_hint(limit: u64, grows: bool, initial_region: u64) -> u64 {
+fn first_hint(limit: u64, policy: RegionGrowth, initial_region: u64) -> u64 {
     let initial_region = if initial_region == 0 { DEFAULT_INITIAL_REGION } else { initial_region };
-    let first = if grows { limit.min(initial_region) } else { limit };
+    let first = if policy.grows() { limit.min(initial_region) } else { limit };
     round_up_saturating(first).max(UNIT)
 }
 
@@ -184,11 +223,12 @@ impl Extension {
 
 #[cfg(test)]
 mod tests {
+    use super::RegionGrowth::{ByNeed, Doubling, Whole};
     use super::*;
 
     #[test]
     fn the_hint_doubles_once_a_region() {
-        let mut growth = Growth::new(1 << 40, true, 0);
+        let mut growth = Growth::new(1 << 40, Doubling, 0);
         for expected in [2u64, 4, 8, 16] {
             let extension = growth.plan(256).unwrap();
             assert_eq!(extension.bytes, expected << 20);
@@ -201,8 +241,50 @@ mod tests {
     }
 
     #[test]
+    fn by_need_a_region_is_a_granule_or_the_need_and_a_sixteenth() {
+        const MIB: u64 = 1 << 20;
+        let mut growth = Growth::new(1 << 40, ByNeed, 0);
+        let mut held = 0;
+        for (least, bytes) in [
+            (256, 2 * MIB),
+            (3 * MIB, 3 * MIB),
+            (100 * MIB, 100 * MIB),
+            // A sixteenth of 105 MiB is 6.56 MiB.
+            (2 * MIB, 8 * MIB),
+            (2 * MIB + 256, 8 * MIB),
+            (UNIT, 6 * MIB),
+        ] {
+            let extension = growth.plan(least).unwrap();
+            assert_eq!((extension.bytes, extension.least), (bytes, least));
+            assert!(bytes <= (2 * MIB).max(least + held / 16));
+            growth.commit(&extension, bytes);
+            held += bytes;
+        }
+        growth.reset_hint();
+        assert_eq!(
+            growth.plan(UNIT).unwrap().bytes,
+            6 * MIB,
+            "the pool decides, and not what was obtained before"
+        );
+    }
+
+    #[test]
+    fn by_need_the_first_region_and_the_limit_bound_the_size() {
+        let mut growth = Growth::new(10 << 20, ByNeed, 8 << 20);
+        let first = growth.plan(UNIT).unwrap();
+        growth.commit(&first, first.bytes);
+        let second = growth.plan(UNIT).unwrap();
+        assert_eq!((first.bytes, second.bytes), (8 << 20, 2 << 20));
+        assert!(growth.plan(UNIT).is_none());
+        let all = Growth::new(u64::MAX, ByNeed, u64::MAX).plan(UNIT).unwrap();
+        assert_eq!(all.bytes, round_down(u64::MAX));
+        let last = Growth::new(u64::MAX, ByNeed, 0).plan(round_down(u64::MAX)).unwrap();
+        assert_eq!(last.bytes, round_down(u64::MAX));
+    }
+
+    #[test]
     fn two_extensions_at_once_share_the_limit() {
-        let mut growth = Growth::new(3 << 20, true, 0);
+        let mut growth = Growth::new(3 << 20, Doubling, 0);
         let first = growth.plan(256).unwrap();
         let second = growth.plan(256).unwrap();
         assert_eq!((first.bytes, second.bytes), (2 << 20, 1 << 20));
@@ -213,7 +295,7 @@ mod tests {
 
     #[test]
     fn more_than_asked_never_wraps() {
-        let mut growth = Growth::new(4 << 20, true, 0);
+        let mut growth = Growth::new(4 << 20, Doubling, 0);
         let extension = growth.plan(256).unwrap();
         growth.commit(&extension, u64::MAX);
         assert_eq!((growth.available(), growth.plan(256).is_none()), (0, true));
@@ -240,7 +322,7 @@ mod tests {
         let mut extension = Extension { bytes: 16 << 20, least: 9 << 20, reserved: 0, raised: false };
         assert!(extension.shrink_below(12_230_912) && extension.bytes == 11_008_000);
         assert!(!extension.shrink_below(9 << 20), "nothing as small would help");
-        let mut growth = Growth::new(1 << 30, true, 0);
+        let mut growth = Growth::new(1 << 30, Doubling, 0);
         let exact = growth.plan_exactly(9 << 20).unwrap();
         assert_eq!((exact.bytes, exact.least, exact.reserved()), (9 << 20, 9 << 20, 9 << 20));
         growth.commit(&exact, exact.bytes);
@@ -250,31 +332,31 @@ mod tests {
 
     #[test]
     fn another_limit() {
-        let mut growth = Growth::new(1 << 20, true, 0);
-        growth.set_limit(1 << 30, true, 0);
+        let mut growth = Growth::new(1 << 20, Doubling, 0);
+        growth.set_limit(1 << 30, 0);
         let first = growth.plan(256).unwrap();
         assert_eq!(first.bytes, 2 << 20, "as if it had been created so");
         growth.commit(&first, first.bytes);
-        growth.set_limit(1 << 20, true, 0);
+        growth.set_limit(1 << 20, 0);
         assert_eq!((growth.available(), growth.plan(256).is_none()), (0, true), "less than is held");
-        growth.set_limit(1 << 40, true, 0);
+        growth.set_limit(1 << 40, 0);
         assert_eq!(growth.plan(256).unwrap().bytes, 4 << 20, "growth goes on where it was");
-        let mut fixed = Growth::new(4 << 20, false, 0);
+        let mut fixed = Growth::new(4 << 20, Whole, 0);
         let all = fixed.plan(256).unwrap();
         fixed.commit(&all, all.bytes);
-        fixed.set_limit(9 << 20, false, 0);
+        fixed.set_limit(9 << 20, 0);
         assert_eq!(fixed.plan(256).unwrap().bytes, 5 << 20, "all that the limit leaves");
         for limit in [0, u64::MAX] {
-            fixed.set_limit(limit, false, 0);
+            fixed.set_limit(limit, 0);
             assert_eq!(fixed.available(), (limit.saturating_sub(9 << 20)) & !255);
         }
     }
 
     #[test]
     fn limits_at_the_edges() {
-        assert!(Growth::new(1, false, 0).plan(256).is_none(), "a limit of 1 byte has no room");
-        assert!(Growth::new(0, true, 0).plan(256).is_none());
-        let mut all = Growth::new(u64::MAX, true, u64::MAX);
+        assert!(Growth::new(1, Whole, 0).plan(256).is_none(), "a limit of 1 byte has no room");
+        assert!(Growth::new(0, Doubling, 0).plan(256).is_none());
+        let mut all = Growth::new(u64::MAX, Doubling, u64::MAX);
         assert_eq!(all.plan(1 << 50).unwrap().bytes, u64::MAX - 255);
         assert!(all.plan(256).is_none());
     }

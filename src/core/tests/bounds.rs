@@ -1,6 +1,6 @@
 //! Bounds on the work of single calls, counted in steps instead of time, after any history.
 
-use crate::core::arena::{Arena, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Settings};
 use crate::core::request::AllocRequest;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
@@ -12,7 +12,8 @@ const FEW: u64 = 1000;
 
 fn arena(units: u64) -> Arena {
     let bytes = units * UNIT;
-    let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(bytes + 64 * UNIT) }).unwrap();
+    let mut arena =
+        Arena::new(Settings { growth: RegionGrowth::Doubling, ..fixed_settings(bytes + 64 * UNIT) }).unwrap();
     let plan = arena.plan_extension(bytes).unwrap();
     arena.add_region(&plan, 1 << 40, bytes).unwrap();
     arena

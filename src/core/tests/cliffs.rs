@@ -1,6 +1,6 @@
 //! No pattern of sizes, addresses or histories makes an operation expensive, counted in steps instead of time.
 
-use crate::core::arena::{Arena, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Settings};
 use crate::core::heap::Steps;
 use crate::core::op_names::Name;
 use crate::core::request::AllocRequest;
@@ -179,8 +179,12 @@ fn emptied(settings: Settings, leave: usize) -> (u64, Arena, Vec<u64>) {
 fn a_trim_gives_the_metadata_back() {
     for timestamps in [false, true] {
         for leave in [0, 1, 10] {
-            let settings =
-                Settings { timestamps, growth: true, initial_region: 1 << 30, ..fixed_settings(1 << 40) };
+            let settings = Settings {
+                timestamps,
+                growth: RegionGrowth::Doubling,
+                initial_region: 1 << 30,
+                ..fixed_settings(1 << 40)
+            };
             let fresh = Arena::new(settings).unwrap().stats().metadata_bytes;
             let (most, mut arena, addrs) = emptied(settings, leave);
             assert_eq!(arena.detach_above(0).unwrap().len(), if leave == 0 { 2 } else { 1 });
@@ -205,7 +209,8 @@ fn a_trim_gives_the_metadata_back() {
 
 #[test]
 fn a_trim_with_several_streams_gives_the_metadata_back() {
-    let settings = Settings { growth: true, initial_region: 1 << 30, ..fixed_settings(1 << 40) };
+    let settings =
+        Settings { growth: RegionGrowth::Doubling, initial_region: 1 << 30, ..fixed_settings(1 << 40) };
     let mut arena = Arena::new(Settings { split_always: true, ..settings }).unwrap();
     let extension = arena.plan_extension(UNIT).unwrap();
     arena.add_region(&extension, BASE, 1 << 30).unwrap();

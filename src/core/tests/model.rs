@@ -8,7 +8,7 @@
 mod intervals;
 mod program;
 
-use crate::core::arena::{Arena, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Settings};
 use crate::core::request::AllocRequest;
 use crate::core::stamps::Forced;
 use crate::core::stream_id::Stream;
@@ -83,7 +83,7 @@ fn fixed(limit: u64, largest: u64) -> Family {
 pub(in crate::core) fn fixed_settings(limit: u64) -> Settings {
     Settings {
         limit,
-        growth: false,
+        growth: RegionGrowth::Whole,
         garbage_collection: false,
         split_always: false,
         fragmentation_fraction: 0.0,
@@ -100,18 +100,23 @@ pub(in crate::core) fn fixed_settings(limit: u64) -> Settings {
 fn growing(random: &mut Random) -> Family {
     let (limit, largest) = random.pick(&[(1 << 20, 1 << 16), (64 << 20, 8 << 20), ((9 << 30) + 77, 1 << 30)]);
     let mut family = fixed(limit, largest);
-    family.settings.growth = true;
+    family.settings.growth = any_growth(random);
     family.settings.initial_region = random.pick(&[0, 1, 4096, 100_000, 1 << 20, u64::MAX]);
     family.layout = random.pick(&[Layout::Up, Layout::Down, Layout::Any]);
     family.moody = random.chance(50);
     family
 }
 
+/// Either policy for the sizes of regions.
+fn any_growth(random: &mut Random) -> RegionGrowth {
+    random.pick(&[RegionGrowth::Doubling, RegionGrowth::ByNeed])
+}
+
 /// A pool with any combination of settings.
 fn any(random: &mut Random) -> Family {
     let mut family = growing(random);
     let settings = &mut family.settings;
-    settings.growth = random.chance(80);
+    settings.growth = if random.chance(80) { any_growth(random) } else { RegionGrowth::Whole };
     settings.garbage_collection = random.chance(50);
     settings.coalesce_regions = random.chance(50);
     settings.split_always = random.chance(20);
@@ -133,7 +138,7 @@ fn granular(random: &mut Random) -> Family {
     let range = granules * granules / 4 + granules;
     family.range = Some(Range { base: random.pick(&[1 << 40, 16 * UNIT]), bytes: range * granule, granule });
     let settings = &mut family.settings;
-    settings.growth = random.chance(80);
+    settings.growth = if random.chance(80) { any_growth(random) } else { RegionGrowth::Whole };
     settings.split_always = random.chance(70);
     settings.initial_region = random.pick(&[0, 0, 1, 3 * granule + 1, u64::MAX]);
     settings.garbage_collection = random.chance(50);
@@ -292,7 +297,8 @@ fn chunks_as_large_as_can_be() {
         let layout = random.pick(&[Layout::Up, Layout::Down, Layout::Any]);
         let largest = random.pick(&[MAX_CHUNK, MAX_CHUNK - UNIT, MAX_CHUNK / 2]);
         let mut family = Family { most, layout, live: 12, ..fixed(u64::MAX, largest) };
-        family.settings.growth = random.chance(50);
+        family.settings.growth =
+            random.pick(&[RegionGrowth::Whole, RegionGrowth::Doubling, RegionGrowth::ByNeed]);
         family.settings.coalesce_regions = random.chance(50);
         family.settings.garbage_collection = random.chance(50);
         family.settings.timestamps = random.chance(30);
@@ -306,7 +312,7 @@ fn hundreds_of_regions() {
         let odd = Family { layout: Layout::Any, moody: true, most: 50_001, largest: 40_000, ..any(random) };
         let mut family = Family { regions: 700, live: 300, steps: 120, ..odd };
         family.settings.limit = 1 << 36;
-        family.settings.growth = true;
+        family.settings.growth = RegionGrowth::Doubling;
         family
     });
 }

@@ -9,7 +9,7 @@
 mod model;
 
 use self::model::Model;
-use crate::core::arena::{Arena, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Settings};
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Dependencies;
@@ -65,7 +65,8 @@ impl Program {
     fn run(seed: u64, family: Family, steps: u64) {
         let limit = 4 * family.units * UNIT;
         let Family { split_always, has_events: events, .. } = family;
-        let settings = Settings { split_always, events, growth: true, ..fixed_settings(limit) };
+        let settings =
+            Settings { split_always, events, growth: RegionGrowth::Doubling, ..fixed_settings(limit) };
         let arena = Arena::new(settings).unwrap();
         let model = Model::new(split_always, events, family.lazily);
         let (live, done) = (Vec::new(), Vec::new());
@@ -393,7 +394,7 @@ fn what_is_shared_later_is_as_safe_and_found_at_once() {
 #[test]
 fn what_comes_back_is_still_whose_it_was() {
     let limit = 16 * UNIT;
-    let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+    let mut arena = Arena::new(Settings { growth: RegionGrowth::Doubling, ..fixed_settings(limit) }).unwrap();
     let plan = arena.plan_extension(limit).unwrap();
     arena.add_region(&plan, 1 << 20, limit).unwrap();
     let take =
@@ -419,7 +420,8 @@ fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
     let (own, other) = (Stream::of_handle(10), Stream::of_handle(11));
     for (pairs, alone_is_found) in [(20, true), (40, false)] {
         let limit = 4096 * UNIT;
-        let mut arena = Arena::new(Settings { growth: true, ..fixed_settings(limit) }).unwrap();
+        let mut arena =
+            Arena::new(Settings { growth: RegionGrowth::Doubling, ..fixed_settings(limit) }).unwrap();
         let plan = arena.plan_extension(limit).unwrap();
         arena.add_region(&plan, 1 << 20, limit).unwrap();
         let take = |arena: &mut Arena, units: u64, stream| {

@@ -2,7 +2,7 @@
 //! stream's queued work may still use it. No unit is handed out before that work is done, even though the arena changes
 //! while plans are under way: a second stream may appear, and frees and requests go on.
 
-use crate::core::arena::{Arena, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Settings};
 use crate::core::arena::{New, Plan, bytes};
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
@@ -32,8 +32,11 @@ struct Program {
 impl Program {
     fn run(seed: u64) -> (u64, u64) {
         let mut random = Random(seed);
-        let settings =
-            Settings { growth: random.chance(80), split_always: true, ..fixed_settings(20 * GRANULE) };
+        let settings = Settings {
+            growth: if random.chance(80) { RegionGrowth::Doubling } else { RegionGrowth::Whole },
+            split_always: true,
+            ..fixed_settings(20 * GRANULE)
+        };
         let mut arena = Arena::new(settings).unwrap();
         arena.set_range(Range { base: BASE, bytes: 140 * GRANULE, granule: GRANULE });
         let streams = 1 + random.below(3);
@@ -189,7 +192,8 @@ fn granules_and_streams() {
 /// again.
 #[test]
 fn a_stream_grows_beside_its_own_unfinished_memory() {
-    let settings = Settings { growth: true, split_always: true, ..fixed_settings(20 * GRANULE) };
+    let settings =
+        Settings { growth: RegionGrowth::Doubling, split_always: true, ..fixed_settings(20 * GRANULE) };
     let [one, two] = [10, 11].map(Stream::of_handle);
     for asks in [one, two] {
         let mut arena = Arena::new(settings).unwrap();

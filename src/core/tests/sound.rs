@@ -1,6 +1,6 @@
 //! Consistent arenas, and helpers for breaking their invariants on purpose.
 
-use crate::core::arena::{Arena, New, Settings};
+use crate::core::arena::{Arena, New, RegionGrowth, Settings};
 use crate::core::ids::ChunkId;
 use crate::core::invariants::Broken;
 use crate::core::request::AllocRequest;
@@ -27,7 +27,7 @@ pub(in crate::core) type Break = fn(&mut Arena, &Placed);
 pub(in crate::core) fn empty(region: u64, timestamps: bool, quarantine: bool) -> Arena {
     let settings = Settings {
         limit: 2 * region,
-        growth: true,
+        growth: RegionGrowth::Doubling,
         garbage_collection: false,
         split_always: true,
         fragmentation_fraction: 0.0,
@@ -72,7 +72,7 @@ pub(in crate::core) fn each_is_named(broken: Broken, timestamps: bool, quarantin
 /// An arena over granules of four units: two chunks in use, an unmapped chunk between them, and the end of the range.
 pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
     const GRANULE: u64 = 4 * UNIT;
-    let settings = Settings { growth: true, ..*empty(1 << 20, false, false).settings() };
+    let settings = Settings { growth: RegionGrowth::Doubling, ..*empty(1 << 20, false, false).settings() };
     let mut arena = Arena::new(settings).unwrap();
     arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
     let take = |arena: &mut Arena| {

@@ -6,7 +6,7 @@ use super::super::{alloc, free, lifecycle};
 use super::*;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Backend, Granted, Owned};
-use crate::core::arena::Settings;
+use crate::core::arena::{RegionGrowth, Settings};
 use crate::core::stream_id::Stream;
 use crate::core::units::Span;
 use crate::core::vmm::Range;
@@ -204,7 +204,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
     let fake = Fake::new(range, limit);
     let settings = Settings {
         limit,
-        growth,
+        growth: if growth { RegionGrowth::Doubling } else { RegionGrowth::Whole },
         garbage_collection: false,
         split_always: true,
         fragmentation_fraction: 0.0,

@@ -58,9 +58,10 @@ def use(
     memory_fraction: float | None = None,
     allow_growth: bool = True,
     garbage_collection: bool = True,
-    split_always: bool = False,
+    split_always: bool = True,
     fragmentation_fraction: float | None = None,
     initial_region_bytes: int | None = None,
+    growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
 ) -> Used:
@@ -68,7 +69,8 @@ def use(
     after the imports.
 
     The allocator of a device is created at its first allocation, as :func:`bfc.create` would with these arguments;
-    without any, from the environment (docs/environment.md). One that the program has created before is used as it is.
+    without any, from the environment (docs/environment.md). Unlike there every remainder is split off by default
+    (``split_always``): a pool then holds less. One that the program has created before is used as it is.
 
     The first time it compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept
     in the user's cache. Without a C++ compiler it takes a function that was compiled with this package, which sends no
@@ -94,12 +96,13 @@ def use(
         split_always=split_always,
         fragmentation_fraction=fragmentation_fraction,
         initial_region_bytes=initial_region_bytes,
+        growth_policy=growth_policy,
         retry_timeout_ms=retry_timeout_ms,
         name=name,
     )
     shim, raises = _shim_for(torch)
     # Without an argument the environment decides.
-    if bytes(options) != bytes(_devices.options()):
+    if bytes(options) != bytes(_devices.options(split_always=True)):
         _library.call("bfc_adapter_options", -1 if device is None else _ordinal(torch, device), ctypes.byref(options))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         os.fspath(shim), "bfc_shim_torch_alloc", "bfc_shim_torch_free"

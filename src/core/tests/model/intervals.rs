@@ -1,8 +1,6 @@
 //! The model: intervals in maps. Every query examines all of them.
 
-use crate::core::arena::Detached;
-use crate::core::arena::Settings;
-use crate::core::arena::usable;
+use crate::core::arena::{Detached, RegionGrowth, Settings, usable};
 use crate::core::request::AllocRequest;
 use crate::core::stats::Stats;
 use crate::core::units::{MAX_CHUNK, UNIT, round_down};
@@ -53,7 +51,7 @@ pub(super) struct Model {
 impl Model {
     pub(super) fn new(settings: Settings) -> Self {
         let initial = if settings.initial_region == 0 { 2 << 20 } else { settings.initial_region };
-        let first = if settings.growth { initial.min(settings.limit) } else { settings.limit };
+        let first = if settings.growth.grows() { initial.min(settings.limit) } else { settings.limit };
         let first_hint = first.checked_next_multiple_of(UNIT).unwrap_or(u64::MAX - 255);
         let (regions, pieces) = Default::default();
         let counted = Stats { bytes_limit: settings.limit, ..Stats::default() };
@@ -209,6 +207,14 @@ impl Model {
     pub(super) fn plan(&mut self, least: u64) -> Option<(u64, bool)> {
         let held = self.counted.pool_bytes.saturating_add(self.reserved);
         let available = round_down(self.settings.limit.saturating_sub(held));
+        if self.settings.growth == RegionGrowth::ByNeed {
+            let room = (least <= available).then_some(available)?;
+            let most = least + round_down(self.counted.pool_bytes / 16);
+            let multiple = most / self.first_hint * self.first_hint;
+            let bytes = multiple.max(self.first_hint).max(least).min(room);
+            self.reserved += bytes;
+            return Some((bytes, true));
+        }
         let before = self.hint;
         while least <= available && self.hint < least {
             self.hint = self.hint.saturating_mul(2) & !255;

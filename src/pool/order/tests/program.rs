@@ -2,7 +2,7 @@
 
 use super::device::{Call, Clock, Device, DriverCall};
 use crate::backend::{AnyBackend, Owned};
-use crate::core::arena::Settings;
+use crate::core::arena::{RegionGrowth, Settings};
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
@@ -126,7 +126,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
     device.reset(slot, capacity);
     let settings = Settings {
         limit: capacity,
-        growth: family.growth,
+        growth: if family.growth { RegionGrowth::Doubling } else { RegionGrowth::Whole },
         garbage_collection: true,
         split_always: family.split_always,
         fragmentation_fraction: 0.0,

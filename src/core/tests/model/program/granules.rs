@@ -162,7 +162,7 @@ impl Program {
                 let pool = self.model.counted.pool_bytes;
                 let initial = if pool == 0 { self.family.settings.initial_region } else { 0 };
                 let step = (pool / 64).max(initial).max(range.granule).saturating_add(range.granule - 1);
-                let most = if self.family.settings.growth { least.max(step) } else { available };
+                let most = if self.family.settings.growth.grows() { least.max(step) } else { available };
                 assert!(fresh >= least && fresh <= most.min(available), "{least} to {most}: {fresh}");
             }
             (least, found) => assert_eq!(least, found),
