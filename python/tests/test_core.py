@@ -252,6 +252,18 @@ class Life(unittest.TestCase):
         bfc.destroy(DEVICE)
         self.assertRaises(ValueError, bfc.create, DEVICE, backend="gpu")
 
+    def test_growth_is_by_need_unless_tensorflows_is_asked_for(self) -> None:
+        for policy, held in [(None, 42), ("need", 42), ("tensorflow", 66)]:
+            with self.subTest(policy=policy):
+                bfc.create(DEVICE, backend="host", memory_limit=256 * MiB, growth_policy=policy)
+                for size in [1, 40 * MiB]:
+                    bfc.alloc(DEVICE, size)
+                held_now = bfc.stats(DEVICE).pool_bytes
+                bfc.destroy(DEVICE, force=True)
+                self.assertEqual(held_now // MiB, held)
+        with self.assertRaisesRegex(ValueError, "growth_policy must be 'need' or 'tensorflow', not 'double'"):
+            bfc.create(DEVICE, backend="host", growth_policy="double")
+
 
 class Prototypes(unittest.TestCase):
     """What is declared to ctypes is what the headers declare."""
@@ -270,7 +282,7 @@ class Prototypes(unittest.TestCase):
     def test_sizes_of_structs(self) -> None:
         """The library refuses a size that ends within a field; these are those of today."""
         structs = (_abi.bfc_suballocator_t, _abi.bfc_options_t, _abi.bfc_request_t)
-        self.assertEqual([ctypes.sizeof(struct) for struct in structs], [40, 72, 48])
+        self.assertEqual([ctypes.sizeof(struct) for struct in structs], [40, 80, 48])
         self.assertEqual(ctypes.sizeof(_abi.bfc_stats_t), 8 * 17)
 
     def test_statistics_have_all_fields_of_the_header(self) -> None:
