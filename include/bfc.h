@@ -116,8 +116,9 @@
 // hold twice the memory in use, or more.
 #define BFC_GROWTH_TENSORFLOW 1
 
-// A region is as large as the request that needs it and a sixteenth of the memory held, in multiples of
-// initial_region_bytes (2 MiB), and at least one. In a virtual range that is the growth anyway, by a 64th of the memory
+// A region has what the request needs, in multiples of initial_region_bytes (2 MiB), as often as a sixteenth of the memory
+// held has room for it, and at least once. So it is never larger than initial_region_bytes, or than the request and that
+// sixteenth. In a virtual range that is the growth anyway, by a 64th of the memory
 // held.
 #define BFC_GROWTH_NEED 2
 

@@ -10,7 +10,6 @@ const HOW: &str = "TEST_OPTIONS";
 /// The sizes of regions where each request needs a new one.
 fn regions(device: i32) -> [u64; 4] {
     let mut before = 0;
-    // A sixteenth of 42 MiB is more than a granule.
     [KIB, 8 * MIB, 32 * MIB, 2 * MIB].map(|bytes| {
         loop {
             // Fills what there is.
@@ -26,7 +25,7 @@ fn regions(device: i32) -> [u64; 4] {
 }
 
 const DOUBLING: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 32 * MIB];
-const BY_NEED: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 4 * MIB];
+const BY_NEED: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 2 * MIB];
 
 /// The child of the tests here. By itself it does nothing.
 #[test]

@@ -70,7 +70,7 @@ pub enum GrowthPolicy {
     /// Each region has twice the size of the one before.
     #[value(name = "tensorflow")]
     TensorFlow,
-    /// A region is as large as needed, with a sixteenth of the pool.
+    /// A region is as large as needed, with at most a sixteenth of the pool beyond it.
     Need,
 }
 

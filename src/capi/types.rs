@@ -82,8 +82,9 @@ pub const BFC_GROWTH_DEFAULT: u32 = 0;
 /// Each region has twice the size of the one before, as in TensorFlow: few calls of the backend, but the allocator may
 /// hold twice the memory in use, or more.
 pub const BFC_GROWTH_TENSORFLOW: u32 = 1;
-/// A region is as large as the request that needs it and a sixteenth of the memory held, in multiples of
-/// initial_region_bytes (2 MiB), and at least one. In a virtual range that is the growth anyway, by a 64th of the memory
+/// A region has what the request needs, in multiples of initial_region_bytes (2 MiB), as often as a sixteenth of the memory
+/// held has room for it, and at least once. So it is never larger than initial_region_bytes, or than the request and that
+/// sixteenth. In a virtual range that is the growth anyway, by a 64th of the memory
 /// held.
 pub const BFC_GROWTH_NEED: u32 = 2;
 /// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_NEED. For clients that create allocators for others.

@@ -133,8 +133,7 @@ def create(
     :param quarantine: With timestamps, hand nothing out whose stamp is not safe.
     :param fragmentation_fraction: Split off a remainder of this share of the limit.
     :param initial_region_bytes: The first region with growth, and with growth by need the least region; else 2 MiB.
-    :param growth_policy: The size of regions with growth: ``"need"``, as large as needed with a sixteenth of the memory
-        held, or ``"tensorflow"``, twice the last one. Else ``BFC_GROWTH`` counts, and after that need.
+    :param growth_policy: The size of regions with growth: ``"need"``, what is needed and at most a sixteenth of the memory held beyond it, or ``"tensorflow"``, twice the last one. Else ``BFC_GROWTH`` counts, and after that need.
     :param retry_timeout_ms: Wait so long for another thread's free before failing.
     :param name: For reports.
     :raises Error: ALREADY_EXISTS, BACKEND_UNAVAILABLE and others: see ``bfc_create``.

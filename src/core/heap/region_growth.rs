@@ -11,13 +11,13 @@ pub(crate) enum RegionGrowth {
     Whole,
     /// Each region has twice the size of the one before, as in TensorFlow.
     Doubling,
-    /// A region has what the request needs and a share of the pool, [`SHARE`].
+    /// A region has what the request needs, as often as a share of the pool has room for it; see [`SHARE`].
     ByNeed,
 }
 
-/// With growth by need, a region has a sixteenth of the pool more than the request needs. Then a pool that grows by small
-/// requests makes at most 12 calls of the backend each time its size doubles, and never holds more than a sixteenth of it
-/// in advance.
+/// With growth by need, a region for a small request has a sixteenth of the pool. A pool that grows by small requests then
+/// makes at most 12 calls of the backend each time its size doubles, and never holds more than a sixteenth of it in
+/// advance.
 const SHARE: u64 = 16;
 
 impl RegionGrowth {
@@ -102,7 +102,7 @@ impl Growth {
         let mut raised = false;
         let wanted = if self.policy == RegionGrowth::ByNeed {
             raised = true;
-            self.need_and_share(least)
+            self.need_or_share(least)
         } else {
             while least > self.hint {
                 self.hint = round_down(self.hint.saturating_mul(2));
@@ -115,13 +115,15 @@ impl Growth {
         Some(Extension { bytes, least, reserved: bytes, raised })
     }
 
-    /// Returns the size of a region with growth by need. The first region's size counts as a granule: regions are
-    /// multiples of it, unless a request needs a little more than a multiple. A region is then never larger than a
-    /// granule, or than the need and the share.
-    fn need_and_share(&self, least: u64) -> u64 {
-        let granule = self.initial_hint;
-        let most = least.saturating_add(round_down(self.pool_bytes / SHARE));
-        (most - most % granule).max(least).max(granule)
+    /// Returns the size of a region with growth by need: what the request needs, as often as the share has room for it.
+    /// Requests that follow are mostly of the same size, and the last of a device's memory would be lost in what they leave
+    /// over. The first region's size counts as a granule: a need is rounded up to multiples of it, unless that would add
+    /// more than the share.
+    fn need_or_share(&self, least: u64) -> u64 {
+        let (granule, share) = (self.initial_hint, self.pool_bytes / SHARE);
+        let whole = least.checked_next_multiple_of(granule).unwrap_or(least);
+        let need = if whole - least <= share { whole } else { least.max(granule) };
+        need * (share / need).max(1)
     }
 
     /// Plans a region of exactly `least` bytes and reserves it. The hint stays as it is.
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn by_need_a_region_is_a_granule_or_the_need_and_a_sixteenth() {
+    fn by_need_a_region_is_a_granule_the_need_or_a_sixteenth() {
         const MIB: u64 = 1 << 20;
         let mut growth = Growth::new(1 << 40, ByNeed, 0);
         let mut held = 0;
@@ -250,9 +252,10 @@ mod tests {
             (3 * MIB, 3 * MIB),
             (100 * MIB, 100 * MIB),
             // A sixteenth of 105 MiB is 6.56 MiB.
-            (2 * MIB, 8 * MIB),
-            (2 * MIB + 256, 8 * MIB),
-            (UNIT, 6 * MIB),
+            (2 * MIB, 6 * MIB),
+            (2 * MIB + 256, 4 * MIB),
+            (7 * MIB, 8 * MIB),
+            (9 * MIB + 256, 10 * MIB),
         ] {
             let extension = growth.plan(least).unwrap();
             assert_eq!((extension.bytes, extension.least), (bytes, least));
@@ -263,7 +266,7 @@ mod tests {
         growth.reset_hint();
         assert_eq!(
             growth.plan(UNIT).unwrap().bytes,
-            6 * MIB,
+            8 * MIB,
             "the pool decides, and not what was obtained before"
         );
     }

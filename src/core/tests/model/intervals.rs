@@ -209,9 +209,15 @@ impl Model {
         let available = round_down(self.settings.limit.saturating_sub(held));
         if self.settings.growth == RegionGrowth::ByNeed {
             let room = (least <= available).then_some(available)?;
-            let most = least + round_down(self.counted.pool_bytes / 16);
-            let multiple = most / self.first_hint * self.first_hint;
-            let bytes = multiple.max(self.first_hint).max(least).min(room);
+            let (granule, share) = (self.first_hint, self.counted.pool_bytes / 16);
+            let whole = least.checked_next_multiple_of(granule).filter(|whole| *whole <= least + share);
+            let need = whole.unwrap_or(least.max(granule));
+            let bytes = (1..)
+                .map(|times| need * times)
+                .take_while(|all| *all <= share)
+                .last()
+                .unwrap_or(need)
+                .min(room);
             self.reserved += bytes;
             return Some((bytes, true));
         }
