@@ -5,29 +5,56 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use cbindgen::{Builder, Config};
 
-use crate::bindings::{self, Generated};
+use crate::bindings;
 use crate::files;
 use crate::workspace::Workspace;
 
 /// The headers in include/ that are generated.
-pub const NAMES: [&str; 2] = ["bfc.h", ADAPTERS];
+pub const NAMES: [&str; 2] = ["bfc.h", "bfc_adapters.h"];
 
-/// The header of the adapters.
-pub const ADAPTERS: &str = "bfc_adapters.h";
-
-/// A generated header.
-pub struct Header {
-    /// Its name in include/.
-    pub name: &'static str,
+/// A file of the project that is generated.
+pub struct Generated {
+    /// Its path in the project.
+    pub path: String,
     /// What it is to contain.
     pub text: String,
 }
 
+impl Generated {
+    /// Writes it, and says whether anything changed.
+    pub fn write(&self, workspace: &Workspace) -> Result<()> {
+        let Self { path, text } = self;
+        if files::read(&workspace.path(path)).is_ok_and(|old| old == *text) {
+            println!("{path} is up to date");
+            return Ok(());
+        }
+        files::write(&workspace.path(path), text)?;
+        println!("{path} is new; look at it with `git diff {path}`");
+        Ok(())
+    }
+
+    /// An error with the first line that differs, unless the file is as it is generated.
+    pub fn check(&self, workspace: &Workspace) -> Result<()> {
+        let Self { path, text } = self;
+        let checked_in = files::read(&workspace.path(path))?;
+        let same = checked_in.lines().zip(text.lines()).take_while(|(old, new)| old == new).count();
+        let line = |text: &str| text.lines().nth(same).unwrap_or("(the end)").to_owned();
+        ensure!(
+            checked_in == *text,
+            "{path} is not the generated file, run `cargo xtask header` or `hooks`; line {}:\n  - {}\n  + {}",
+            same + 1,
+            line(&checked_in),
+            line(text)
+        );
+        Ok(())
+    }
+}
+
 /// Generates both headers.
-pub fn generate(workspace: &Workspace) -> Result<[Header; 2]> {
+pub fn headers(workspace: &Workspace) -> Result<[Generated; 2]> {
     let capi = workspace.path("src/capi");
     let mut config = Config::from_root_or_default(&workspace.root);
     let macros = config.after_includes.take().unwrap_or_default();
@@ -43,7 +70,7 @@ pub fn generate(workspace: &Workspace) -> Result<[Header; 2]> {
          #define BFC_SONAME \"{soname}\"\n\n{macros}"
     ));
     let files = ["types", "create", "memory", "order", "pools", "query", "reports"];
-    let main = Header { name: NAMES[0], text: text(config, &capi, &files)? };
+    let main = Generated { path: format!("include/{}", NAMES[0]), text: text(config, &capi, &files)? };
 
     let adapters = capi.join("adapters");
     let config = match Config::from_file(adapters.join("adapters.toml")) {
@@ -51,7 +78,8 @@ pub fn generate(workspace: &Workspace) -> Result<[Header; 2]> {
         Err(error) => bail!("adapters.toml: {error}"),
     };
     let files = ["torch/mod", "cupy", "ort", "handler", "failed", "adapter_options"];
-    Ok([main, Header { name: ADAPTERS, text: text(config, &adapters, &files)? }])
+    let text = text(config, &adapters, &files)?;
+    Ok([main, Generated { path: format!("include/{}", NAMES[1]), text }])
 }
 
 /// What some files of a folder export, as a header.
@@ -68,22 +96,25 @@ fn text(config: Config, folder: &Path, files: &[&str]) -> Result<String> {
 
 /// Writes the headers to include/ and what is generated from them, and says whether anything changed.
 pub fn write(workspace: &Workspace) -> Result<()> {
-    for Header { name, text } in generate(workspace)? {
-        write_one(workspace, &format!("include/{name}"), &text)?;
-    }
-    for Generated { path, text } in bindings::generate(workspace)? {
-        write_one(workspace, path, &text)?;
-    }
-    Ok(())
+    headers(workspace)?.iter().try_for_each(|header| header.write(workspace))?;
+    bindings::generate(workspace)?.iter().try_for_each(|bindings| bindings.write(workspace))
 }
 
-fn write_one(workspace: &Workspace, name: &str, text: &str) -> Result<()> {
-    let path = workspace.path(name);
-    if path.exists() && files::read(&path)? == text {
-        println!("{name} is up to date");
-    } else {
-        files::write(&path, text)?;
-        println!("{name} is new; look at it with `git diff {name}`");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_the_generated_one_is_an_error_with_the_line() {
+        let workspace = Workspace::find().expect("a checkout");
+        let path = "LICENSE-MIT".to_owned();
+        let text = files::read(&workspace.path(&path)).expect("it is there");
+        let check = |text: &str| Generated { path: path.clone(), text: text.to_owned() }.check(&workspace);
+        check(&text).expect("the same");
+        let changed = text.replacen('\n', "\nmore\n", 1);
+        assert!(check(&changed).unwrap_err().to_string().contains("line 2:\n"));
+        for changed in [format!("{text}more"), text.replace('\n', "\r\n"), String::new()] {
+            assert!(check(&changed).is_err());
+        }
     }
-    Ok(())
 }

@@ -7,14 +7,8 @@ mod unanalyzed_list;
 
 use std::fmt::Write;
 
-use anyhow::Result;
-
 use self::hook_list::{HookKind, NOT_HOOKED, RUNTIME};
-use crate::files;
-use crate::workspace::Workspace;
-
-/// Where the page lies in the source.
-pub const PAGE: &str = "docs/hooks.md";
+use crate::header::Generated;
 
 /// A hook as the list has it.
 struct Hook {
@@ -31,56 +25,34 @@ macro_rules! rows {
 }
 hook_list::hooks!(rows);
 
-/// A hook of a function that is not analysed.
-struct Unanalyzed {
-    symbol: &'static str,
-    why: &'static str,
-}
-
+/// Hooks of functions that are not analysed, and why.
 macro_rules! unanalyzed_rows {
     ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
-        const UNANALYZED: &[Unanalyzed] =
-            &[$(Unanalyzed { symbol: stringify!($symbol), why: $why },)*];
+        const UNANALYZED: &[(&str, &str)] = &[$((stringify!($symbol), $why),)*];
     };
 }
 unanalyzed_list::unanalyzed!(unanalyzed_rows);
 
-/// Writes the page, and says whether anything changed.
-pub fn write(workspace: &Workspace) -> Result<()> {
-    let path = workspace.path(PAGE);
-    let page = page();
-    if path.exists() && files::read(&path)? == page {
-        println!("{PAGE} is up to date");
-        return Ok(());
-    }
-    files::write(&path, page)?;
-    println!("{PAGE} is new");
-    Ok(())
+/// The page with its text.
+pub fn generate() -> Generated {
+    Generated { path: "docs/hooks.md".to_owned(), text: page() }
 }
 
 /// The page as it has to be.
-pub fn page() -> String {
+fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     page += "\n## What the driver is asked for\n\n| function | | why |\n|---|---|---|\n";
     for hook in HOOKS {
         let _ = writeln!(page, "| `{}` | {} | {} |", hook.symbol, in_words(hook.kind), hook.why);
     }
     page += UNANALYZED_FUNCTIONS;
-    for hook in UNANALYZED {
-        let _ = writeln!(page, "| `{}` | {} |", hook.symbol, hook.why);
-    }
+    rows_of_functions(&mut page, UNANALYZED);
     page += HARMLESS_FUNCTIONS;
-    for (names, why) in unanalyzed_list::HARMLESS {
-        let names: Vec<String> = names.split(' ').map(|name| format!("`{name}`")).collect();
-        let _ = writeln!(page, "| {} | {why} |", names.join(", "));
-    }
+    rows_of_functions(&mut page, unanalyzed_list::HARMLESS);
     page +=
         "\n## What has no hook\n\nThese give, take or map memory too, and go to the driver as they are.\n\n";
     page += "| functions | why |\n|---|---|\n";
-    for (names, why) in NOT_HOOKED {
-        let names: Vec<String> = names.split(' ').map(|name| format!("`{name}`")).collect();
-        let _ = writeln!(page, "| {} | {why} |", names.join(", "));
-    }
+    rows_of_functions(&mut page, NOT_HOOKED);
     page += "\n## What the runtime is asked for\n\nIts functions are not hooked: what counts is where they end.\n\n";
     page += "| function | ends in | |\n|---|---|---|\n";
     for (name, driver) in RUNTIME {
@@ -88,6 +60,13 @@ pub fn page() -> String {
         let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", kind.unwrap_or("passed through, no hook"));
     }
     page
+}
+
+/// Rows with the names of functions, which spaces separate.
+fn rows_of_functions(page: &mut String, rows: &[(&str, &str)]) {
+    for (names, why) in rows {
+        let _ = writeln!(page, "| `{}` | {why} |", names.replace(' ', "`, `"));
+    }
 }
 
 const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/hook_list.rs -->
@@ -139,7 +118,7 @@ mod tests {
     #[test]
     fn no_hook_stands_twice_and_the_runtime_s_functions_lead_somewhere() {
         let mut names: Vec<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
-        names.extend(UNANALYZED.iter().map(|hook| hook.symbol));
+        names.extend(UNANALYZED.iter().map(|(symbol, _)| symbol));
         let all = names.len();
         names.sort_unstable();
         names.dedup();

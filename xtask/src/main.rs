@@ -13,7 +13,6 @@ mod cliffs;
 mod demo;
 mod driver_calls;
 mod files;
-mod gates;
 mod golden;
 mod header;
 mod hooks;
@@ -23,7 +22,6 @@ mod interposer;
 mod package;
 mod peers;
 mod progress;
-mod remap_overhead;
 mod simcuda;
 mod suites;
 mod tally;
@@ -102,7 +100,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Budget(budget) => budget.run(&workspace)?,
         Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
         Chore::Header => header::write(&workspace)?,
-        Chore::Hooks => hooks::write(&workspace)?,
+        Chore::Hooks => hooks::generate().write(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,
         Chore::Wheel(wheel) => wheel.run(&workspace)?,
         Chore::Install(install) => install.run(&workspace)?,

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
+use crate::bench;
 use crate::cargo;
 use crate::files;
 use crate::simcuda;
@@ -14,18 +15,11 @@ use crate::tools;
 use crate::uv;
 use crate::workspace::{Workspace, without};
 
-/// The section's name, for `--only`.
-pub const SECTION: &str = "peers";
-
 const FOLDER: &str = "benches/peers";
 
 /// Builds everything, times it, and writes tables and charts.
 pub fn measure(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<()> {
-    let status = command(workspace, prefix, quick)?.status().context("cannot start cargo")?;
-    if !status.success() {
-        bail!("{FOLDER}: {status}; it says why above");
-    }
-    Ok(())
+    bench::succeed(command(workspace, prefix, quick)?)
 }
 
 /// Where tables and charts are.

@@ -10,16 +10,9 @@ use anyhow::Result;
 
 use crate::cargo;
 use crate::files;
+use crate::header::Generated;
 use crate::tools::{self, Unavailable};
 use crate::workspace::{Workspace, capture};
-
-/// A generated file.
-pub struct Generated {
-    /// Its path in the project.
-    pub path: &'static str,
-    /// What it is to contain.
-    pub text: String,
-}
 
 /// The version that PyPI has; bindgen needs 9 or later.
 const LIBCLANG: &str = "libclang==18.1.1";
@@ -38,8 +31,8 @@ pub fn generate(workspace: &Workspace) -> Result<[Generated; 2]> {
     let bindings = files::read(&output)?;
     let python = python::module(&bindings)?;
     Ok([
-        Generated { path: "bfc-sys/src/bindings.rs", text: bindings },
-        Generated { path: "python/src/bfc/_abi.py", text: python },
+        Generated { path: "bfc-sys/src/bindings.rs".to_owned(), text: bindings },
+        Generated { path: "python/src/bfc/_abi.py".to_owned(), text: python },
     ])
 }
 

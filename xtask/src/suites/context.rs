@@ -36,6 +36,8 @@ pub struct Context {
     pub workspace: Workspace,
     /// The user's arguments for the tools that run tests.
     pub arguments: Vec<String>,
+    /// The suite that runs.
+    pub suite: &'static str,
     tally: Tally,
     /// By profile, so that suites do not build what another has built.
     debug: Option<Rc<Built>>,
@@ -46,7 +48,15 @@ pub struct Context {
 impl Context {
     /// Nothing has run yet.
     pub fn new(workspace: Workspace, arguments: Vec<String>) -> Self {
-        Self { workspace, arguments, tally: Tally::default(), debug: None, release: None, prefix: None }
+        Self {
+            workspace,
+            arguments,
+            suite: "",
+            tally: Tally::default(),
+            debug: None,
+            release: None,
+            prefix: None,
+        }
     }
 
     /// The results since the last time.
@@ -118,11 +128,6 @@ impl Context {
         let scratch = self.workspace.target.join("tests");
         let installed = [("LIBBFC_TESTS_PREFIX", prefix), ("LIBBFC_TESTS_SCRATCH", scratch)];
         self.pytest_with(suite, &[&installed, variables].concat())
-    }
-
-    /// The same of tests that need nothing built.
-    pub fn pytest_alone(&mut self, suite: &str) -> Result<()> {
-        self.pytest_with(suite, &[])
     }
 
     /// The same of tests that are given no more than these variables.

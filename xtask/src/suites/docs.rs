@@ -1,9 +1,9 @@
 //! The suite `docs`: the documentation. See ffi-tests/docs.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::context::{Context, Count};
-use crate::{cargo, files, hooks};
+use crate::{cargo, hooks};
 
 /// rustdoc's warnings are errors, its examples run, and so does what is on the pages.
 pub fn run(context: &mut Context) -> Result<()> {
@@ -15,9 +15,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         context.program(&format!("cargo doc, {package}"), command, Count::One)?;
     }
     context.check("docs/hooks.md is made from the list of hooks", |workspace| {
-        let is_made = files::read(&workspace.path(hooks::PAGE))? == hooks::page();
-        ensure!(is_made, "it is not what `cargo xtask hooks` makes");
-        Ok(())
+        hooks::generate().check(workspace)
     });
     let command = cargo::cargo(&context.workspace, &["test", "--doc", "--package=libbfc"]);
     let command = context.plain(command);

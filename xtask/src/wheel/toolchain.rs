@@ -57,7 +57,7 @@ impl Toolchain {
         let (major, minor) = OLDEST_GLIBC;
         let mut command = cargo::cargo(workspace, &["zigbuild", "--target"]);
         command.arg(format!("{}.{major}.{minor}", zig.target)).env("PATH", &zig.path);
-        cargo::build_by(workspace, Profile::Release, command)
+        cargo::build_by(Profile::Release, command)
     }
 
     /// The C++ compiler, to compile a file; nothing where there is none.
