@@ -8,7 +8,6 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::cargo::{self, Built, Profile};
-use crate::files;
 use crate::golden::{self, Golden};
 use crate::workspace::{Workspace, capture, without};
 
@@ -43,9 +42,8 @@ impl Demo {
         let replay = Replay { workspace, built: &built, trace: &self.trace };
         println!("[2/3] Replaying {} through libbfc.so on host memory", self.trace);
         let options = ["--repeat=5", "--warm"];
-        let speeds = Speeds::quoted(&files::read(&workspace.path("README.md"))?);
         let result = replay.run(&options)?;
-        print!("{}", host(&result, speeds.as_ref())?);
+        print!("{}", host(&result)?);
         all_served(&result)?;
 
         println!("\n[3/3] Replaying it on a simulated device, beside TensorFlow");
@@ -84,64 +82,30 @@ impl Replay<'_> {
     }
 }
 
-/// What README says of the time that an allocation or a free takes.
-struct Speeds {
-    ours: String,
-    theirs: String,
-}
-
-impl Speeds {
-    /// From the table's row of the recorded programs; nothing if README has none any more.
-    fn quoted(readme: &str) -> Option<Self> {
-        let row = readme.lines().find(|line| {
-            line.starts_with("| an allocation or a free")
-                && line.contains("recorded programs, geometric mean")
-        })?;
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let [_, ours, theirs] = cells[..] else {
-            return None;
-        };
-        let [ours, theirs] = [ours, theirs].map(str::to_owned);
-        Some(Self { ours, theirs })
-    }
-}
-
 /// TensorFlow's allocator finds a pointer's chunk in a table with an entry of 8 bytes for each 256 of a
 /// region, which it fills when it takes the region.
-fn pointer_table(pool: u64) -> u64 {
-    pool / 256 * 8
+fn pointer_table(pool: f64) -> f64 {
+    (pool / 256.0).floor() * 8.0
 }
 
 /// The result of the run on host memory, in words for a reader who sees these figures for the first time.
-fn host(result: &Value, speeds: Option<&Speeds>) -> Result<String> {
-    let (trace, stats, peak) = (&result["trace"], &result["stats"], &result["peak"]);
-    let [requests, marks, live] = ["requests", "marks", "peak_live_bytes"].map(|name| trace[name].as_u64());
-    let [in_use, pool, books] =
-        ["peak_bytes_in_use", "peak_pool_bytes", "metadata_bytes"].map(|name| stats[name].as_u64());
-    let failed = result["failed"].as_u64();
-    let ns = result["ns_per_op"]["best"].as_f64();
-    let (Some(requests), Some(marks), Some(live), Some(in_use)) = (requests, marks, live, in_use) else {
-        bail!("bfc replay --json lacks a figure: {result}");
+fn host(result: &Value) -> Result<String> {
+    let figure = |path: &str| {
+        let value = result.pointer(path).and_then(Value::as_f64);
+        value.with_context(|| format!("bfc replay --json has no figure {path}: {result}"))
     };
-    let (Some(pool), Some(books), Some(failed), Some(ns)) = (pool, books, failed, ns) else {
-        bail!("bfc replay --json lacks a figure: {result}");
-    };
-    let slack = (in_use as f64 / live.max(1) as f64 - 1.0) * 100.0;
-    let occupancy = peak["occupancy"].as_str().unwrap_or_default().trim_end();
-    let quoted = match speeds {
-        Some(Speeds { ours, theirs }) => format!(
-            " README's
-                     table has {ours} here and {theirs} there for the recorded programs, on the
-                     machine that it names (quoted, not measured now)"
-        ),
-        None => String::new(),
-    };
+    let (requests, marks, failed) = (figure("/trace/requests")?, figure("/trace/marks")?, figure("/failed")?);
+    let (live, in_use) = (figure("/trace/peak_live_bytes")?, figure("/stats/peak_bytes_in_use")?);
+    let (pool, books) = (figure("/stats/peak_pool_bytes")?, figure("/stats/metadata_bytes")?);
+    let ns = figure("/ns_per_op/best")?;
+    let slack = (in_use / live.max(1.0) - 1.0) * 100.0;
+    let occupancy = result["peak"]["occupancy"].as_str().unwrap_or_default().trim_end();
     Ok(format!(
         "
       what ran       {requests} allocations and their frees, in {marks} steps, recorded from PyTorch
       failed         {failed}
       time           {ns:.0} ns for an allocation or a free, through the C ABI
-      beside it      `cargo xtask bench` times TensorFlow's allocator in the same run.{quoted}
+      beside it      `cargo xtask bench` times TensorFlow's allocator in the same run
       alive at once  {live}: the most that the program needed at any moment
       in chunks      {in_use}: what that took in the pool, {slack:.1}% more; a chunk
                      may be larger than the request, as TensorFlow's are
@@ -227,8 +191,7 @@ fn next_steps(workspace: &Workspace, built: &Built) -> String {
 }
 
 /// A size as people say it.
-fn size(bytes: u64) -> String {
-    let bytes = bytes as f64;
+fn size(bytes: f64) -> String {
     let [kib, mib, gib] = [10, 20, 30].map(|power| bytes / f64::from(1 << power));
     match (gib < 1.0, mib < 1.0) {
         (_, true) => format!("{kib:.1} KiB"),
@@ -258,20 +221,19 @@ mod tests {
 
     #[test]
     fn a_result_is_told_in_words() {
-        let text = host(&result(), None).expect("all figures are there");
+        let text = host(&result()).expect("all figures are there");
         for words in ["4735 allocations", "42 ns", "1.00 GiB", "1.50 GiB", "50.0% more", "***___"] {
             assert!(text.contains(words), "{words} in {text}");
         }
         assert!(text.contains("metadata       72.3 KiB") && text.contains("alone takes 64.0 MiB (computed"));
-        assert!(text.contains("`cargo xtask bench` times") && !text.contains("README"), "{text}");
     }
 
     #[test]
     fn a_missing_figure_is_an_error() {
-        assert!(host(&json!({"failed": 0}), None).is_err());
+        assert!(host(&json!({"failed": 0})).is_err());
         let mut without_books = result();
         without_books["stats"]["metadata_bytes"] = Value::Null;
-        assert!(host(&without_books, None).is_err());
+        assert!(host(&without_books).is_err());
     }
 
     #[test]
@@ -281,19 +243,5 @@ mod tests {
         failed["failed"] = 1.into();
         assert!(all_served(&failed).is_err());
         assert!(all_served(&json!({})).is_err());
-    }
-
-    #[test]
-    fn the_speeds_are_quoted_from_readme() {
-        let readme = files::read(&Workspace::find().expect("a checkout").path("README.md")).expect("text");
-        let speeds = Speeds::quoted(&readme).expect("README has the row");
-        assert!(speeds.ours.ends_with(" ns") && speeds.theirs.ends_with(" ns"), "{readme}");
-        let text = host(&result(), Some(&speeds)).expect("all figures are there");
-        let Speeds { ours, theirs } = &speeds;
-        assert!(text.contains(&format!("{ours} here and {theirs} there")), "{text}");
-        assert!(text.contains("(quoted, not measured now)"), "{text}");
-        assert!(Speeds::quoted("| an allocation or a free | 1 ns | 2 ns |\n").is_none());
-        let short = "| an allocation or a free, recorded programs, geometric mean | 1 ns |\n";
-        assert!(Speeds::quoted(short).is_none());
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use console::style;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::tally;
+use crate::tally::Tally;
 
 /// Without a terminal, a line so often shows that a long suite goes on.
 const EVERY: Duration = Duration::from_secs(20);
@@ -19,8 +19,6 @@ pub struct Progress {
     start: Instant,
     told: Instant,
     is_in_line: bool,
-    passed: usize,
-    failed: usize,
 }
 
 impl Progress {
@@ -40,24 +38,16 @@ impl Progress {
         }
         let now = Instant::now();
         let name = name.to_owned();
-        Self { name, spinner, start: now, told: now, is_in_line: true, passed: 0, failed: 0 }
+        Self { name, spinner, start: now, told: now, is_in_line: true }
     }
 
-    /// A line that the program has printed.
-    pub fn line(&mut self, line: &str) {
-        let last = match tally::outcome(line) {
-            Some((name, is_well)) => {
-                *(if is_well { &mut self.passed } else { &mut self.failed }) += 1;
-                name
-            }
-            None if line.trim_start().starts_with("Compiling ") => line.trim(),
-            None => return,
-        };
-        let failed = match self.failed {
+    /// Shows what was counted so far, and the last test that has ended.
+    pub fn line(&mut self, tally: &Tally, last: &str) {
+        let failed = match tally.failed.len() {
             0 => String::new(),
             failed => format!(", {}", style(format!("{failed} failed")).red()),
         };
-        let so_far = format!("{} passed{failed}; {last}", self.passed);
+        let so_far = format!("{} passed{failed}; {last}", tally.passed);
         if let Some(spinner) = &self.spinner {
             spinner.set_message(so_far);
         } else if self.told.elapsed() > EVERY {

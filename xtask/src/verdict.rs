@@ -104,12 +104,11 @@ mod tests {
     use crate::tally::Skip;
 
     fn verdict(suite: &'static str, passed: usize, failed: &[&str], skipped: &[&str]) -> Verdict {
-        let tally = Tally {
-            passed,
-            failed: failed.iter().map(|name| (*name).to_owned()).collect(),
-            skipped: skipped.iter().map(|name| Skip::new(*name, "no GPU")).collect(),
-            seconds: (0..20).map(|number| (format!("test{number}"), f64::from(number))).collect(),
-        };
+        let mut tally = Tally::default();
+        tally.passed = passed;
+        tally.failed = failed.iter().map(|name| (*name).to_owned()).collect();
+        tally.skipped = skipped.iter().map(|name| Skip::new(*name, "no GPU")).collect();
+        tally.seconds = (0..20).map(|number| (format!("test{number}"), f64::from(number))).collect();
         Verdict { suite, tally, seconds: 1.25 }
     }
 

@@ -12,23 +12,11 @@ use crate::files;
 use crate::install;
 use crate::progress::Progress;
 use crate::simcuda;
+pub use crate::tally::Count;
 use crate::tally::{self, Skip, Tally};
 use crate::tools::Unavailable;
 use crate::uv;
 use crate::workspace::{Ended, Workspace, plainly, without};
-
-/// How the tests in a program's output are counted.
-#[derive(Clone, Copy)]
-pub enum Count {
-    /// The program is one test.
-    One,
-    /// As cargo test prints them.
-    Cargo,
-    /// As ctest --verbose prints them.
-    Ctest,
-    /// As pytest -rfEs prints them.
-    Pytest,
-}
 
 /// What a suite runs in.
 pub struct Context {
@@ -100,8 +88,15 @@ impl Context {
     pub fn program(&mut self, name: &str, command: Command, count: Count) -> Result<Ended> {
         let mut progress = Progress::begin(name, self.workspace.verbose);
         let start = Instant::now();
-        let ended = self.workspace.run_watched(name, command, |line| progress.line(line))?;
-        self.tally.add(told(progress, name, &ended, start.elapsed(), count));
+        let mut tally = Tally::default();
+        let ended = self.workspace.run_watched(name, command, |line| {
+            let compiling = line.trim().strip_prefix("Compiling ");
+            if let Some(last) = tally.line(count, line.trim_end()).or(compiling) {
+                progress.line(&tally, last);
+            }
+        })?;
+        told(progress, name, &ended, start.elapsed(), count, &mut tally);
+        self.tally.add(tally);
         Ok(ended)
     }
 
@@ -152,18 +147,8 @@ impl Context {
             command
                 .env(format!("LIBBFC_TESTS_ENV_{name}"), python.ancestors().nth(2).context("it is in bin")?);
         }
-        command.args([
-            "-m",
-            "pytest",
-            "-n",
-            "2",
-            "--dist",
-            "loadgroup",
-            "-v",
-            "-rfEs",
-            "--color=no",
-            "--durations=10",
-        ]);
+        let options = "-m pytest -n 2 --dist loadgroup -v -rfEs --color=no --durations=10";
+        command.args(options.split(' '));
         command.arg(folder).args(&self.arguments).envs(variables.iter().map(|(name, value)| (name, value)));
         self.program(&format!("pytest {suite}"), command, Count::Pytest).map(drop)
     }
@@ -225,14 +210,8 @@ impl Context {
     }
 }
 
-/// Says how a program has ended; its tests.
-fn told(progress: Progress, name: &str, ended: &Ended, took: Duration, count: Count) -> Tally {
-    let mut tally = match count {
-        Count::One => Tally::default(),
-        Count::Cargo => Tally::of_cargo(&ended.text),
-        Count::Ctest => Tally::of_ctest(&ended.text),
-        Count::Pytest => Tally::of_pytest(&ended.text),
-    };
+/// Says how a program has ended, and completes the count of its tests.
+fn told(progress: Progress, name: &str, ended: &Ended, took: Duration, count: Count, tally: &mut Tally) {
     let found = tally.passed + tally.failed.len() + tally.skipped.len();
     let seconds = took.as_secs_f64();
     let Ended { status, log, .. } = ended;
@@ -243,13 +222,7 @@ fn told(progress: Progress, name: &str, ended: &Ended, took: Duration, count: Co
             tally.failed.push(name.to_owned());
         }
         progress.end(false, &format!("FAILED ({seconds:.1} s): {status}; all of it: {log}"));
-        let troubles = match count {
-            Count::One => ended.text.clone(),
-            Count::Cargo => tally::troubles_of_cargo(&ended.text),
-            Count::Ctest => tally::troubles_of_ctest(&ended.text),
-            Count::Pytest => tally::troubles_of_pytest(&ended.text),
-        };
-        indent(end_of(&troubles, 120));
+        indent(end_of(&tally::troubles(count, &ended.text), 120));
     } else if matches!(count, Count::One) {
         tally.passed = 1;
         tally.seconds.push((name.to_owned(), seconds));
@@ -264,7 +237,6 @@ fn told(progress: Progress, name: &str, ended: &Ended, took: Duration, count: Co
         };
         progress.end(true, &format!("{} passed{skipped} ({seconds:.1} s)", tally.passed));
     }
-    tally
 }
 
 /// The last lines of a text.
