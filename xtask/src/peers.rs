@@ -91,13 +91,9 @@ impl Natives<'_> {
         let package = uv::packages(self.workspace, "ffi-tests/pytorch")?.join("torch");
         let mut command = self.cxx("c++20");
         command.arg("-isystem").arg(package.join("include")).arg("-isystem").arg(self.cuda_headers()?);
-        let libraries = package.join("lib");
-        let links = [
-            (&libraries, "libc10_cuda.so"),
-            (&libraries, "libc10.so"),
-            (&self.simulation, "libcudart.so.13"),
-        ];
-        self.compile(command, "pytorch.cpp", "pytorch", &links.map(|(folder, name)| (folder.as_path(), name)))
+        let (lib, cuda) = (&*package.join("lib"), &*self.simulation);
+        let links = [(lib, "libc10_cuda.so"), (lib, "libc10.so"), (cuda, "libcudart.so.13")];
+        self.compile(command, "pytorch.cpp", "pytorch", &links)
     }
 
     /// RMM 25.4, which has no library of its own.
@@ -116,11 +112,8 @@ impl Natives<'_> {
         for folder in folders.into_iter().chain([self.cuda_headers()?]) {
             command.arg("-isystem").arg(folder);
         }
-        let links: [(&Path, &str); 3] = [
-            (&self.simulation, "libcudart.so.13"),
-            (&self.simulation, "libcuda.so.1"),
-            (&logger.join("lib64"), "librapids_logger.so"),
-        ];
+        let (lib, cuda) = (&*logger.join("lib64"), &*self.simulation);
+        let links = [(cuda, "libcudart.so.13"), (cuda, "libcuda.so.1"), (lib, "librapids_logger.so")];
         self.compile(command, "rmm.cpp", name, &links)
     }
 

@@ -13,15 +13,14 @@ const SYSTEM_LIBRARIES: [&str; 6] = ["util", "rt", "pthread", "m", "dl", "c"];
 
 /// A template of cmake/, filled in.
 pub fn fill(workspace: &Workspace, name: &str, libdir: &Path) -> Result<String> {
-    let text = files::read(&workspace.path("cmake").join(name))?;
-    fill_text(name, &text, &workspace.version, &workspace.soname, libdir)
+    fill_text(workspace, name, files::read(&workspace.path("cmake").join(name))?, libdir)
 }
 
-fn fill_text(name: &str, text: &str, version: &str, soname: &str, libdir: &Path) -> Result<String> {
+fn fill_text(workspace: &Workspace, name: &str, text: String, libdir: &Path) -> Result<String> {
     let flags = SYSTEM_LIBRARIES.map(|library| format!("-l{library}"));
     let values = [
-        ("@VERSION@", version.to_owned()),
-        ("@SONAME@", soname.to_owned()),
+        ("@VERSION@", workspace.version.clone()),
+        ("@SONAME@", workspace.soname.clone()),
         ("@LIBDIR@", libdir.display().to_string()),
         // From the folder for libraries to the prefix.
         ("@UP@", vec![".."; libdir.components().count()].join("/")),
@@ -30,10 +29,7 @@ fn fill_text(name: &str, text: &str, version: &str, soname: &str, libdir: &Path)
         ("@SYSTEM_LIBS_CMAKE@", SYSTEM_LIBRARIES.join(";")),
         ("@SYSTEM_LIBS_PC@", flags.join(" ")),
     ];
-    let mut filled = text.to_owned();
-    for (placeholder, value) in values {
-        filled = filled.replace(placeholder, &value);
-    }
+    let filled = values.iter().fold(text, |text, (placeholder, value)| text.replace(placeholder, value));
     if let Some(line) = filled.lines().find(|line| line.contains('@')) {
         bail!("cmake/{name} has a placeholder that xtask does not know: {line}");
     }
@@ -45,14 +41,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_are_filled_in() {
-        let text = "v @VERSION@ @SONAME@ @LIBDIR@ @UP@ @SYSTEM_LIBS_PC@";
-        let filled = fill_text("x", text, "1.2.3", "libbfc.so.4", Path::new("lib/a")).expect("all known");
-        assert_eq!(filled, "v 1.2.3 libbfc.so.4 lib/a ../.. -lutil -lrt -lpthread -lm -ldl -lc");
-    }
-
-    #[test]
-    fn an_unknown_placeholder_is_refused() {
-        assert!(fill_text("x", "@VERSOIN@", "1.2.3", "libbfc.so.4", Path::new("lib")).is_err());
+    fn placeholders_are_filled_in_and_an_unknown_one_is_refused() {
+        let workspace = Workspace::find().expect("a checkout");
+        let fill = |text: &str| fill_text(&workspace, "x", text.to_owned(), Path::new("lib/a"));
+        let filled = fill("@LIBDIR@ @UP@ @SYSTEM_LIBS_PC@").expect("all known");
+        assert_eq!(filled, "lib/a ../.. -lutil -lrt -lpthread -lm -ldl -lc");
+        assert!(fill("@VERSOIN@").is_err());
     }
 }

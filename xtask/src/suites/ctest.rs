@@ -15,11 +15,9 @@ use crate::workspace::plainly;
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
 /// without it. Suites share the build.
 fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
-    for compiler in [tools::c_compiler(), tools::cxx_compiler()] {
-        if !tools::works(&compiler) {
-            context.skip("all tests by CTest", &format!("there is no {}", compiler.display()));
-            return Ok(());
-        }
+    if let Some(why) = tools::missing_compiler() {
+        context.skip("all tests by CTest", &why);
+        return Ok(());
     }
     let found = CMake::find(&context.workspace);
     let Some(cmake) = context.or_skip("all tests by CTest", found)? else { return Ok(()) };
