@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use indicatif::BinaryBytes;
 use serde_json::Value;
 
 use crate::cargo::{self, Built, Profile};
@@ -191,13 +192,9 @@ fn next_steps(workspace: &Workspace, built: &Built) -> String {
 }
 
 /// A size as people say it.
-fn size(bytes: f64) -> String {
-    let [kib, mib, gib] = [10, 20, 30].map(|power| bytes / f64::from(1 << power));
-    match (gib < 1.0, mib < 1.0) {
-        (_, true) => format!("{kib:.1} KiB"),
-        (true, _) => format!("{mib:.1} MiB"),
-        _ => format!("{gib:.2} GiB"),
-    }
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn size(bytes: f64) -> BinaryBytes {
+    BinaryBytes(bytes as u64)
 }
 
 #[cfg(test)]
@@ -225,7 +222,9 @@ mod tests {
         for words in ["4735 allocations", "42 ns", "1.00 GiB", "1.50 GiB", "50.0% more", "***___"] {
             assert!(text.contains(words), "{words} in {text}");
         }
-        assert!(text.contains("metadata       72.3 KiB") && text.contains("alone takes 64.0 MiB (computed"));
+        assert!(
+            text.contains("metadata       72.28 KiB") && text.contains("alone takes 64.00 MiB (computed")
+        );
     }
 
     #[test]

@@ -58,11 +58,10 @@ pub fn headers(workspace: &Workspace) -> Result<[Generated; 2]> {
     let capi = workspace.path("src/capi");
     let mut config = Config::from_root_or_default(&workspace.root);
     let macros = config.after_includes.take().unwrap_or_default();
-    // One version for all packages of the workspace.
-    let version = env!("CARGO_PKG_VERSION");
     let soname = &workspace.soname;
-    let numbers: Vec<&str> = version.split('.').collect();
-    let [major, minor, patch] = numbers[..] else { bail!("the version {version} is not major.minor.patch") };
+    // One version for all packages of the workspace.
+    let [major, minor, patch] =
+        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
     config.after_includes = Some(format!(
         "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n\n\
          // The SONAME: the file that a program linked with this version loads, also the name for dlopen. Its number is the\n\

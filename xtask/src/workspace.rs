@@ -62,18 +62,16 @@ impl Workspace {
             .flatten()
             .find(|package| package["name"] == "libbfc")
             .context("cargo metadata knows no package libbfc")?;
-        let version = library["version"].as_str().context("the package libbfc has no version")?;
         let abi =
             library["metadata"]["abi"].as_u64().context("Cargo.toml has no abi in [package.metadata]")?;
-        let rust_version = library["rust_version"].as_str().context("Cargo.toml states no rust-version")?;
-        let authors = library["authors"][0].as_str().context("Cargo.toml names no authors")?;
         Ok(Self {
             root: root.to_owned(),
             target: target.into(),
-            version: version.to_owned(),
+            // These are the same for all packages of the workspace.
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             soname: format!("libbfc.so.{abi}"),
-            authors: authors.to_owned(),
-            rust_version: rust_version.to_owned(),
+            authors: env!("CARGO_PKG_AUTHORS").to_owned(),
+            rust_version: env!("CARGO_PKG_RUST_VERSION").to_owned(),
             verbose: false,
         })
     }

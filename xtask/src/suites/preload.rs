@@ -1,7 +1,13 @@
-//! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver. See
-//! ffi-tests/preload.
+//! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver, see
+//! ffi-tests/preload. The suite `races`: many random programs on the simulated driver, with the release build, and under the
+//! interposer.
+//!
+//! A long run: `RACES_PROGRAMS=1000000 cargo xtask test --suite races --verbose`, which prints each minute how far it is.
+//! Under the interposer each kind runs a quarter of that.
 
-use anyhow::Result;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
 
 use super::context::{Context, Count};
 use crate::cargo;
@@ -9,27 +15,48 @@ use crate::simcuda;
 use crate::tools;
 
 /// Random programs of each kind where the suite is one of many: some seconds of them.
-const SOME: &str = "200";
+const SOME: u64 = 200;
+
+/// Of each of the seven kinds, a quarter as many of threads at once and of the kinds with contexts, receives and captures
+/// of all modes, and an eighth of those with granules; the list of suites says how many that are.
+const PROGRAMS: u64 = 20_000;
 
 /// Builds interposer and simulation, and runs programs on both.
 pub fn run(context: &mut Context) -> Result<()> {
-    if !tools::works(&tools::c_compiler()) {
-        context.skip("all of it", &format!("there is no {}", tools::c_compiler().display()));
+    if let Some(why) = tools::missing_compiler() {
+        context.skip("all of it", &why);
         return Ok(());
     }
     context.pytest("preload")?;
-    races(context, SOME)
+    interposed_races(context, SOME)
+}
+
+/// As `cargo test --test races`, which runs some of them in the debug build, and the same under the interposer.
+pub fn races(context: &mut Context) -> Result<()> {
+    let programs = match std::env::var("RACES_PROGRAMS") {
+        Ok(text) => text.parse().context("RACES_PROGRAMS is not a number")?,
+        Err(_) => PROGRAMS,
+    };
+    let command = random_programs(context, "races", programs)?;
+    context.program("random programs on held streams", command, Count::Cargo)?;
+    interposed_races(context, programs / 4)
 }
 
 /// Reuse races through cudaMalloc and cudaFree: so many random programs of each kind, a quarter as many of threads at once,
 /// and an eighth of the kinds with granules. The tests themselves build the mutation that they are to see.
-pub fn races(context: &mut Context, count: &str) -> Result<()> {
+fn interposed_races(context: &mut Context, programs: u64) -> Result<()> {
     let interposer = context.prefix()?.join("lib").join(crate::install::INTERPOSER);
+    let mut command = random_programs(context, "preload_races", programs)?;
+    command.env_remove("LD_PRELOAD").env("PRELOAD_LIBRARY", interposer);
+    context.program("random programs with the interposer on held streams", command, Count::Cargo).map(drop)
+}
+
+/// A test of the library in the release build, on the simulated driver.
+fn random_programs(context: &Context, test: &str, programs: u64) -> Result<Command> {
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
-    let args = ["test", "--package=libbfc", "--release", "--test=preload_races"];
+    let args =
+        ["test", "--package=libbfc", "--release", "--no-fail-fast", "--test", test, "--", "--nocapture"];
     let mut command = context.plain(cargo::cargo(&context.workspace, &args));
-    command.args(["--no-fail-fast", "--", "--nocapture"]).env_remove("LD_PRELOAD");
-    command.env("SIMCUDA_LIBRARY", driver).env("PRELOAD_LIBRARY", interposer).env("RACES_PROGRAMS", count);
-    context.program("random programs with the interposer on held streams", command, Count::Cargo)?;
-    Ok(())
+    command.env("SIMCUDA_LIBRARY", driver).env("RACES_PROGRAMS", programs.to_string());
+    Ok(command)
 }
