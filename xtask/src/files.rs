@@ -81,17 +81,23 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     read().with_context(|| format!("cannot list {}", folder.display()))
 }
 
-/// The files below a folder whose names end in `.extension`, by path.
-pub fn below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+/// The files and links below a folder, by path.
+pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in entries(folder)? {
         if path.is_dir() {
-            found.extend(below(&path, extension)?);
-        } else if path.extension().is_some_and(|end| end == extension) {
+            found.extend(all(&path)?);
+        } else {
             found.push(path);
         }
     }
     Ok(found)
+}
+
+/// The files below a folder whose names end in `.extension`, by path.
+pub fn below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let is_of = |path: &PathBuf| path.extension().is_some_and(|end| end == extension);
+    Ok(all(folder)?.into_iter().filter(is_of).collect())
 }
 
 /// Where a program lies on the PATH.

@@ -82,15 +82,11 @@ pub fn account(verdicts: &[Verdict]) -> String {
 
 /// The tests that took longest, of those over a second.
 fn slowest(verdicts: &[Verdict]) -> String {
-    let of = |verdict: &Verdict| {
-        verdict
-            .tally
-            .seconds
-            .iter()
-            .map(|(name, seconds)| (*seconds, verdict.suite, name.clone()))
-            .collect::<Vec<_>>()
-    };
-    let mut all: Vec<_> = verdicts.iter().flat_map(of).filter(|(seconds, ..)| *seconds >= 1.0).collect();
+    let mut all: Vec<(f64, &str, &str)> = Vec::new();
+    for Verdict { suite, tally, .. } in verdicts {
+        let slow = tally.seconds.iter().filter(|(_, seconds)| *seconds >= 1.0);
+        all.extend(slow.map(|(name, seconds)| (*seconds, *suite, name.as_str())));
+    }
     all.sort_by(|one, other| other.0.total_cmp(&one.0));
     let rows =
         all.iter().take(SLOWEST).map(|(seconds, suite, name)| format!("{seconds:>9.1}  {suite}: {name}\n"));

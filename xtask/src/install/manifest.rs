@@ -27,24 +27,25 @@ struct Named {
 pub fn install(workspace: &Workspace, tree: &Path, root: &Path) -> Result<()> {
     let place = root.join(FILE);
     let old = if place.exists() { named(&files::read(&place)?)? } else { Named::default() };
-    let mut names = Vec::new();
-    list(tree, Path::new(""), &mut names)?;
+    let names = files::all(tree)?;
+    let names: Vec<&Path> = names.iter().map(|path| path.strip_prefix(tree)).collect::<Result<_, _>>()?;
     let mut command = workspace.command("sha256sum");
     let sums = capture(command.args(&names).current_dir(tree)).context("sha256sum is part of coreutils")?;
 
     // The outer ones before those inside. An empty path is the prefix itself.
     let mut folders = old.folders;
-    for name in names.iter().map(PathBuf::as_path).chain([Path::new(FILE)]) {
+    for name in names.iter().copied().chain([Path::new(FILE)]) {
         let above: Vec<_> = name.ancestors().skip(1).collect();
         let new = above.into_iter().rev().filter(|folder| !root.join(folder).exists());
         let new: Vec<_> = new.map(Path::to_owned).filter(|folder| !folders.contains(folder)).collect();
         folders.extend(new);
     }
-    let kept = remove(workspace, root, old.files.into_iter().filter(|file| !names.contains(file)))?;
+    let kept =
+        remove(workspace, root, old.files.into_iter().filter(|file| !names.contains(&file.as_path())))?;
     if kept > 0 {
         println!("{kept} files of an earlier version were changed and are kept");
     }
-    for name in &names {
+    for name in names {
         let (from, to) = (tree.join(name), root.join(name));
         match fs::read_link(&from) {
             Ok(target) => files::link(&target.to_string_lossy(), &to)?,
@@ -112,17 +113,4 @@ fn named(text: &str) -> Result<Named> {
         found.files.extend(file.filter(|_| folder.is_none()));
     }
     Ok(found)
-}
-
-/// The files and links below a folder, by their paths in it.
-fn list(tree: &Path, inside: &Path, names: &mut Vec<PathBuf>) -> Result<()> {
-    for path in files::entries(&tree.join(inside))? {
-        let name = inside.join(path.file_name().unwrap_or_default());
-        if path.is_dir() {
-            list(tree, &name, names)?;
-        } else {
-            names.push(name);
-        }
-    }
-    Ok(())
 }
