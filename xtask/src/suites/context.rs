@@ -90,7 +90,7 @@ impl Context {
         let start = Instant::now();
         let mut tally = Tally::default();
         let ended = self.workspace.run_watched(name, command, |line| {
-            let compiling = line.trim().strip_prefix("Compiling ");
+            let compiling = Some(line.trim()).filter(|line| line.starts_with("Compiling "));
             if let Some(last) = tally.line(count, line.trim_end()).or(compiling) {
                 progress.line(&tally, last);
             }
