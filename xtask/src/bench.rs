@@ -11,13 +11,12 @@ use flate2::read::MultiGzDecoder;
 use serde_json::{Value, json};
 
 use crate::cargo::{self, Profile};
-use crate::cliffs;
 use crate::driver_calls;
 use crate::files;
 use crate::install;
-use crate::instructions;
 use crate::interposer;
 use crate::peers;
+use crate::scripts;
 use crate::targets;
 use crate::tensorflow;
 use crate::tools;
@@ -30,12 +29,24 @@ struct Section {
     table: fn(&[Value]) -> String,
 }
 
+/// Sections that are measured by scripts, which print their own tables.
+const INSTRUCTIONS: &str = "instructions";
+const CLIFFS: &str = "cliffs";
+
+fn nothing(_: &[Value]) -> String {
+    String::new()
+}
+
 const SECTIONS: [Section; 5] = [
     Section { name: "waste", measure: waste, table },
     Section { name: "preload", measure: interposer::measure, table },
     Section { name: "driver_calls", measure: driver_calls::measure, table },
-    Section { name: instructions::SECTION, measure: instructions::measure, table: instructions::table },
-    Section { name: cliffs::SECTION, measure: cliffs::measure, table: cliffs::table },
+    Section {
+        name: INSTRUCTIONS,
+        measure: |at, prefix| scripts::measure(at, prefix, INSTRUCTIONS),
+        table: nothing,
+    },
+    Section { name: CLIFFS, measure: |at, prefix| scripts::measure(at, prefix, CLIFFS), table: nothing },
 ];
 
 /// The sections that give no figures.

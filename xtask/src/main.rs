@@ -6,10 +6,8 @@
 mod bench;
 mod bindings;
 mod book;
-mod budget;
 mod cargo;
 mod clean;
-mod cliffs;
 mod demo;
 mod driver_calls;
 mod files;
@@ -17,11 +15,11 @@ mod golden;
 mod header;
 mod hooks;
 mod install;
-mod instructions;
 mod interposer;
 mod package;
 mod peers;
 mod progress;
+mod scripts;
 mod simcuda;
 mod suites;
 mod tally;
@@ -59,9 +57,9 @@ enum Chore {
     Bench(bench::Bench),
     /// Count the instructions of an allocation and a free on recorded programs, and hold them against
     /// benches/instructions.tsv
-    Budget(budget::Budget),
+    Budget(scripts::Script),
     /// Search for allocator calls that take far more instructions than others of their kind
-    Cliffs(cliffs::Cliffs),
+    Cliffs(scripts::Script),
     /// Generate the headers in include/, and from them bfc-sys and Python's prototypes
     Header,
     /// Make docs/hooks.md from the interposer's list of hooks
@@ -97,8 +95,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
         Chore::Clean(clean) => clean.run(&workspace)?,
-        Chore::Budget(budget) => budget.run(&workspace)?,
-        Chore::Cliffs(cliffs) => cliffs.run(&workspace)?,
+        Chore::Budget(script) => script.run(&workspace, scripts::BUDGET)?,
+        Chore::Cliffs(script) => script.run(&workspace, scripts::CLIFFS)?,
         Chore::Header => header::write(&workspace)?,
         Chore::Hooks => hooks::generate().write(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,

@@ -6,10 +6,9 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::context::{Context, Count};
-use crate::budget;
 use crate::files;
 use crate::simcuda;
-use crate::tools::{self, CMake, Unavailable};
+use crate::tools::{self, CMake};
 use crate::workspace::plainly;
 
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
@@ -62,13 +61,7 @@ pub fn valgrind(context: &mut Context) -> Result<()> {
         return Ok(());
     }
     run(context, &["-L", "valgrind"])?;
-    let name = "instructions of recorded programs";
-    let prefix = context.prefix()?;
-    match budget::check(&context.workspace, &prefix) {
-        Err(why) if why.is::<Unavailable>() => context.skip(name, &format!("{why:#}")),
-        checked => context.check(name, |_| checked),
-    }
-    Ok(())
+    context.pytest_installed("budget", &[])
 }
 
 /// Runs tests of a project that is built; their results lie beside the log as JUnit's XML, too.

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result};
 
 use super::context::{Context, Count};
 use crate::cargo;
-use crate::cliffs;
 use crate::files;
+use crate::simcuda;
 use crate::workspace::Workspace;
 
 /// For each target.
@@ -16,13 +16,8 @@ const SECONDS: u32 = 30;
 
 /// Runs the search, and every target with cargo-fuzz, which is built here if it is not installed.
 pub fn run(context: &mut Context) -> Result<()> {
-    match files::program("valgrind") {
-        Some(_) => {
-            let prefix = context.prefix()?;
-            context.check("cliffs", |workspace| cliffs::check(workspace, &prefix));
-        }
-        None => context.skip("cliffs", "there is no valgrind, which counts instructions"),
-    }
+    let simulation = simcuda::build_driver(&context.workspace)?;
+    context.pytest_installed("cliffs", &[("LIBBFC_TESTS_SIMULATION", simulation)])?;
     if !context.workspace.path("fuzz/Cargo.toml").exists() {
         context.skip("all of it", "there is no fuzz/Cargo.toml");
         return Ok(());

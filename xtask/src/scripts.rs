@@ -1,0 +1,57 @@
+//! Chores in Python: scripts in ffi-tests, with the installed library and the simulated driver.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::cargo::Profile;
+use crate::workspace::Workspace;
+use crate::{files, install, simcuda};
+
+pub const BUDGET: &str = "budget/budget.py";
+pub const CLIFFS: &str = "cliffs/search.py";
+const PAIRS: &str = "budget/pairs.py";
+
+/// What such a chore takes.
+#[derive(Args)]
+pub struct Script {
+    /// Arguments of the script; `-- --help` lists them
+    #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl Script {
+    pub fn run(&self, workspace: &Workspace, script: &str) -> Result<()> {
+        let prefix = workspace.target.join("bench/prefix");
+        install::install(workspace, &prefix, Profile::Release)?;
+        run(workspace, &prefix, script, &self.arguments)
+    }
+}
+
+fn run(workspace: &Workspace, prefix: &Path, script: &str, arguments: &[String]) -> Result<()> {
+    let folder = workspace.path("ffi-tests");
+    let mut command = workspace.command("python3");
+    command.arg(folder.join(script)).args(arguments).env("PYTHONPATH", folder);
+    command.env("LIBBFC_TESTS_PREFIX", prefix).env("LIBBFC_TESTS_SCRATCH", workspace.target.join("tests"));
+    command.env("LIBBFC_TESTS_SIMULATION", simcuda::build_driver(workspace)?);
+    let status = command.status().context("cannot start python3")?;
+    if status.success() { Ok(()) } else { bail!("{script}: {status}; it says why above") }
+}
+
+/// Sections of the benchmark, which print their own tables: the instructions of pairs of calls, and the worst calls. Nothing
+/// without valgrind.
+pub fn measure(workspace: &Workspace, prefix: &Path, section: &str) -> Result<Vec<Value>> {
+    if files::program("valgrind").is_none() {
+        println!("There is no valgrind: the section {section} is left out");
+        return Ok(Vec::new());
+    }
+    let file = workspace.target.join("bench").join(section).with_extension("json");
+    let path = file.display().to_string();
+    match section {
+        "cliffs" => run(workspace, prefix, CLIFFS, &["--benchmark".to_owned(), path])?,
+        _ => run(workspace, prefix, PAIRS, &[path])?,
+    }
+    Ok(serde_json::from_str(&files::read(&file)?)?)
+}
