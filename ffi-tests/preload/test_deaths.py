@@ -121,7 +121,8 @@ def test_an_out_of_memory_is_in_the_report_and_can_be_replayed(deaths, files):
     refused = "  refused      1 request for want of memory, the largest of 64.0 MiB\n"
     has(files.reported(), KILLED, refused, "  last refused 64.0 MiB: preload: ")
     assert written(files.trace).splitlines()[-1].startswith("! 67108864 0 # preload: ")
-    (replayed,) = json.loads(replay(files.trace, "--growth", "--gc", "--split-always", "--json", "--limit", limit))["traces"]
+    pool = ["--growth", "--growth-policy=need", "--gc", "--split-always", "--limit", limit]
+    (replayed,) = json.loads(replay(files.trace, *pool, "--json"))["traces"]
     event = events(files.trace).count("\n")
     assert (replayed["failed"], replayed["failure"]["event"], replayed["trace"]["refused"]) == (1, event, 1)
 
