@@ -118,8 +118,7 @@
 
 // A region has what the request needs, in multiples of initial_region_bytes (2 MiB), as often as a sixteenth of the memory
 // held has room for it, and at least once. So it is never larger than initial_region_bytes, or than the request and that
-// sixteenth. In a virtual range that is the growth anyway, by a 64th of the memory
-// held.
+// sixteenth. A virtual range grows by need with every policy, and by a 64th of the memory held beyond it.
 #define BFC_GROWTH_NEED 2
 
 // What BFC_GROWTH in the environment says. Without it BFC_GROWTH_NEED. For clients that create allocators for others.
@@ -209,7 +208,8 @@ typedef struct bfc_options_t {
   double memory_fraction;
   // Split off a remainder of this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
   double fragmentation_fraction;
-  // The size of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED that of every region at least.
+  // The size of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED every region has at
+  // least that size, if the limit allows it.
   uint64_t initial_region_bytes;
   // Milliseconds to wait for another thread's free, or for a higher limit, before failing. 0: fail at once. When the
   // time is up, a backend that refused is not asked again.

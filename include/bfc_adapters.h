@@ -200,9 +200,11 @@ int bfc_handler_free(void *ctx,
 bfc_status_t bfc_adapter_status(void);
 
 // Sets the options that the first request of a framework creates a device's allocator with, instead of the environment
-// alone. Without options the flags are BFC_ALLOW_GROWTH, BFC_GARBAGE_COLLECTION and BFC_SPLIT_ALWAYS, unless the
-// environment says otherwise, and growth is by need. They also apply to the first request after a bfc_destroy. Nothing is created now, and an existing allocator
+// alone. They also apply to the first request after a bfc_destroy. Nothing is created now, and an existing allocator
 // does not change.
+//
+// Without options the flags are BFC_ALLOW_GROWTH, BFC_GARBAGE_COLLECTION and BFC_SPLIT_ALWAYS, unless the environment
+// says otherwise, and growth is by need.
 //
 // Each call keeps a copy of the options until the end of the process. Call this at the start of the program.
 //

@@ -39,8 +39,8 @@ pub use core::stats::Stats;
 pub use device::{AddressRange, Device, MAX_DEVICES, Request};
 pub use error::Error;
 pub use options::{
-    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, Options, QUARANTINE, SPLIT_ALWAYS, SubAllocator,
-    TIMESTAMPS,
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
+    SubAllocator, TIMESTAMPS,
 };
 
 /// Returns the message of this thread's last failure. A success does not change it.

@@ -55,11 +55,9 @@ impl Options<'_> {
         }
         options
     }
-}
 
-impl Options<'_> {
-    /// Returns the policy where neither the options nor the environment name one. TensorFlow's is for callers that asked
-    /// for growth in TensorFlow's words.
+    /// Returns the policy where neither the options nor the environment name one. Callers that set the flag have
+    /// TensorFlow's, as they had before there was a choice.
     fn default_growth_policy(&self) -> GrowthPolicy {
         let asked = self.growth_policy == GrowthPolicy::Default && self.flags & ALLOW_GROWTH != 0;
         if asked { GrowthPolicy::TensorFlow } else { GrowthPolicy::Need }

@@ -97,7 +97,7 @@ pub enum GrowthPolicy {
     Default = 0,
     /// Regions double, as in TensorFlow.
     TensorFlow = 1,
-    /// Regions are as large as needed, or have a share of the pool.
+    /// Regions are as large as needed, with at most a sixteenth of the pool beyond it.
     Need = 2,
     /// What `BFC_GROWTH` says, and without it `Need`.
     PreferNeed = 3,
