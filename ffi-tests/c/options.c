@@ -37,7 +37,7 @@ static int ends_a_field(size_t size, const size_t *ends, size_t count) {
 
 static void smaller_struct_sizes(void) {
   /* The fields of today; struct_size alone, 8 bytes, is a version too: everything by default. */
-  static const size_t ends[] = {8, 12, 16, 24, 32, 40, 48, 52, 56, 64, 72};
+  static const size_t ends[] = {8, 12, 16, 24, 32, 40, 48, 52, 56, 64, 72, 76, 80};
   const bfc_options_t whole = host_options(MIB);
   size_t size;
   for (size = 8; size <= sizeof(whole); size++) {
@@ -54,7 +54,7 @@ static void smaller_struct_sizes(void) {
 }
 
 static void struct_sizes_of_no_version(void) {
-  static const size_t sizes[] = {0, 1, 4, 7, SIZE_MAX, SIZE_MAX - 7, (size_t)1 << 40, 73, 79, 1 << 20};
+  static const size_t sizes[] = {0, 1, 4, 7, SIZE_MAX, SIZE_MAX - 7, (size_t)1 << 40, 73, 79, 81, 87, 1 << 20};
   size_t at;
   for (at = 0; at < sizeof(sizes) / sizeof(sizes[0]); at++) {
     bfc_options_t options = host_options(MIB);
@@ -116,6 +116,21 @@ static void reserved_fields(void) {
   bfc_options_t options = host_options(MIB);
   options.reserved = 1;
   REFUSED(&options, "reserved");
+  options.reserved = 0;
+  options.reserved2 = 1;
+  REFUSED(&options, "reserved");
+}
+
+static void unknown_growth_policies(void) {
+  static const uint32_t policies[] = {4, 255, 1u << 16, UINT32_MAX};
+  bfc_options_t options = host_options(MIB);
+  size_t at;
+  for (at = 0; at < sizeof(policies) / sizeof(policies[0]); at++) {
+    options.growth_policy = policies[at];
+    REFUSED(&options, "growth_policy");
+  }
+  for (options.growth_policy = 0; options.growth_policy <= BFC_GROWTH_PREFER_NEED; options.growth_policy++)
+    accepted(&options);
 }
 
 static void bad_fractions(void) {
@@ -388,6 +403,7 @@ int main(int argc, char **argv) {
       CASE(unknown_flags),
       CASE(unknown_backends),
       CASE(reserved_fields),
+      CASE(unknown_growth_policies),
       CASE(bad_fractions),
       CASE(good_fractions),
       CASE(tiny_limits),
