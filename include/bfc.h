@@ -92,6 +92,12 @@
 // Any remainder is split off, as with BFC_SPLIT_ALWAYS, unless fragmentation_fraction is given.
 #define BFC_BACKEND_HOST_VMM 5
 
+// What the environment variable BFC_BACKEND says. Without it BFC_BACKEND_CUDA_VMM, or BFC_BACKEND_CUDA if the device has
+// no virtual memory management, or if not all devices of the process can access its memory, because cudaMemcpy would
+// refuse such copies. BFC_LOG=info logs which and why. On ordinal 256 the same as BFC_BACKEND_AUTO. This is the backend of
+// bfc_torch_alloc and bfc_ort_alloc unless options say otherwise.
+#define BFC_BACKEND_PREFER_CUDA_VMM 6
+
 // Obtain regions (granules in a virtual range) on demand. Without this flag, one region of memory_limit is obtained at
 // the first allocation.
 #define BFC_ALLOW_GROWTH (1u << 0)

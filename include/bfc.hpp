@@ -93,7 +93,8 @@ enum class backend : std::uint32_t {
   custom = BFC_BACKEND_CUSTOM,
   cuda = BFC_BACKEND_CUDA,
   cuda_vmm = BFC_BACKEND_CUDA_VMM,
-  host_vmm = BFC_BACKEND_HOST_VMM
+  host_vmm = BFC_BACKEND_HOST_VMM,
+  prefer_cuda_vmm = BFC_BACKEND_PREFER_CUDA_VMM
 };
 
 /* How the sizes of regions are chosen with growth: BFC_GROWTH_... */

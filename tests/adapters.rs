@@ -280,7 +280,9 @@ fn the_program_s_own_allocator_is_used() {
 
 #[test]
 fn the_environment_says_how_it_is_created() {
-    let variables = [("BFC_MEMORY_LIMIT", "5MiB"), ("BFC_INITIAL_REGION_BYTES", "1MiB")];
+    // With cuda_vmm a pool would begin with a granule.
+    let variables =
+        [("BFC_MEMORY_LIMIT", "5MiB"), ("BFC_INITIAL_REGION_BYTES", "1MiB"), ("BFC_BACKEND", "cuda")];
     simulated_with("the_environment_says_how_it_is_created", &variables, |_| {
         let chunk = (ORT.alloc)(1000, 0);
         let stats = stats_of(0);

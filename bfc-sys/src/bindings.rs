@@ -10,6 +10,7 @@ pub const BFC_BACKEND_CUSTOM: u32 = 2;
 pub const BFC_BACKEND_CUDA: u32 = 3;
 pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
 pub const BFC_BACKEND_HOST_VMM: u32 = 5;
+pub const BFC_BACKEND_PREFER_CUDA_VMM: u32 = 6;
 pub const BFC_ALLOW_GROWTH: u32 = 1;
 pub const BFC_GARBAGE_COLLECTION: u32 = 2;
 pub const BFC_TIMESTAMPS: u32 = 4;

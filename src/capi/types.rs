@@ -63,6 +63,11 @@ pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
 /// never move. The limit is rounded down to whole granules. Not available in a forked child (BFC_ERROR_SHUTTING_DOWN).
 /// Any remainder is split off, as with BFC_SPLIT_ALWAYS, unless fragmentation_fraction is given.
 pub const BFC_BACKEND_HOST_VMM: u32 = 5;
+/// What the environment variable BFC_BACKEND says. Without it BFC_BACKEND_CUDA_VMM, or BFC_BACKEND_CUDA if the device has
+/// no virtual memory management, or if not all devices of the process can access its memory, because cudaMemcpy would
+/// refuse such copies. BFC_LOG=info logs which and why. On ordinal 256 the same as BFC_BACKEND_AUTO. This is the backend of
+/// bfc_torch_alloc and bfc_ort_alloc unless options say otherwise.
+pub const BFC_BACKEND_PREFER_CUDA_VMM: u32 = 6;
 
 /// Obtain regions (granules in a virtual range) on demand. Without this flag, one region of memory_limit is obtained at
 /// the first allocation.

@@ -5,7 +5,7 @@ use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
-use crate::options::{FRAMEWORK_FLAGS, LAST_CUDA_DEVICE, Options};
+use crate::options::{BackendKind, FRAMEWORK_FLAGS, LAST_CUDA_DEVICE, Options};
 use crate::pool::alloc::RequestParams;
 use crate::pool::{free, graph_pools, lifecycle, order};
 use std::sync::atomic::Ordering::*;
@@ -32,12 +32,16 @@ impl Device {
         USED[self.word()].load(Acquire) & self.bit() != 0
     }
 
-    /// Creates the allocator for a framework. `None` stands for the environment's settings, on top of
+    /// Creates the allocator for a framework. `None` stands for the environment's settings, on top of a backend and
     /// [`FRAMEWORK_FLAGS`].
-    pub(crate) fn create_for_framework(self, options: Option<&Options<'_>>) -> Result<(), Error> {
+    pub(crate) fn create_for_framework(
+        self,
+        options: Option<&Options<'_>>,
+        backend: BackendKind,
+    ) -> Result<(), Error> {
         match options {
             Some(options) => self.create_as(options, 0),
-            None => self.create_as(&Options::default(), FRAMEWORK_FLAGS),
+            None => self.create_as(&Options { backend, ..Options::default() }, FRAMEWORK_FLAGS),
         }
     }
 
@@ -47,10 +51,14 @@ impl Device {
         self,
         memory_fraction: f64,
         options: Option<&Options<'_>>,
+        backend: BackendKind,
     ) -> Result<(), Error> {
-        match options {
-            Some(options) => self.create_as(&Options { memory_fraction, ..*options }, 0),
-            None => self.create_as(&Options { memory_fraction, ..Options::default() }, FRAMEWORK_FLAGS),
+        let own = options.map(|options| Options { memory_fraction, ..*options });
+        match own {
+            Some(options) => self.create_as(&options, 0),
+            None => {
+                self.create_as(&Options { backend, memory_fraction, ..Options::default() }, FRAMEWORK_FLAGS)
+            }
         }
     }
 

@@ -21,8 +21,9 @@ impl Options<'_> {
     #[inline(never)]
     pub(super) fn with_environment(&self, default_flags: u32, warnings: Warnings) -> Self {
         let mut options = *self;
-        if options.backend == BackendKind::Auto {
-            options.backend = setting(&names::BACKEND, warnings, BackendKind::named).unwrap_or_default();
+        if options.backend.is_open() {
+            let named = setting(&names::BACKEND, warnings, BackendKind::named);
+            options.backend = named.filter(|kind| !kind.is_open()).unwrap_or(options.backend);
         }
         if options.memory_limit == 0 {
             options.memory_limit = setting(&names::MEMORY_LIMIT, warnings, size).unwrap_or(0);

@@ -17,7 +17,7 @@ pub(crate) use self::types::{DEFAULT_FLAGS, FRAMEWORK_FLAGS, LAST_CUDA_DEVICE};
 use self::environment::{Warnings, guard_wanted, setting};
 use self::values::switch;
 use self::variables as names;
-use crate::backend::{AnyBackend, Backend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned};
+use crate::backend::{AnyBackend, Backend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
 use crate::core::arena::{RegionGrowth, Settings};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
@@ -97,6 +97,7 @@ impl Options<'_> {
             (BackendKind::CudaVmm, _) => {
                 AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| self.choose_limit(cuda))?)
             }
+            (BackendKind::PreferCudaVmm, _) => open_preferring_vmm(device, |cuda| self.choose_limit(cuda))?,
             (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
                 user_data: functions.user_data,
                 alloc: functions.alloc,

@@ -96,7 +96,7 @@ impl Resolution {
         let Resolution { given, options, .. } = self;
         let is = |other: &Variable| variable.is(other);
         match () {
-            () if is(&names::BACKEND) => given.backend == BackendKind::Auto,
+            () if is(&names::BACKEND) => given.backend.is_open(),
             () if is(&names::MEMORY_LIMIT) => given.memory_limit == 0,
             () if is(&names::MEMORY_FRACTION) => given.memory_fraction == 0.0 && options.memory_limit == 0,
             () if is(&names::ALLOW_GROWTH) => given.flags == 0 && !forces_growth(),
@@ -153,7 +153,7 @@ impl Resolution {
         let given = &self.given;
         let is = |other: &Variable| variable.is(other);
         match () {
-            () if is(&names::BACKEND) => given.backend != BackendKind::Auto,
+            () if is(&names::BACKEND) => !given.backend.is_open(),
             () if is(&names::MEMORY_LIMIT) => given.memory_limit != 0,
             () if is(&names::MEMORY_FRACTION) => given.memory_limit != 0 || given.memory_fraction != 0.0,
             () if is(&names::FRAGMENTATION_FRACTION) => given.fragmentation_fraction != 0.0,

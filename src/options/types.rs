@@ -43,6 +43,9 @@ pub enum BackendKind {
     CudaVmm = 4,
     /// Host memory in one growing virtual range.
     HostVmm = 5,
+    /// What `BFC_BACKEND` says. Without it `CudaVmm` where a program loses nothing by it, and otherwise `Cuda`. On the
+    /// host's ordinal the same as `Auto`.
+    PreferCudaVmm = 6,
 }
 
 impl BackendKind {
@@ -59,7 +62,9 @@ impl BackendKind {
     /// Returns the backend with a number of the C ABI.
     pub fn from_code(code: u32) -> Option<Self> {
         use BackendKind::*;
-        [Auto, Host, Custom, Cuda, CudaVmm, HostVmm].into_iter().find(|kind| *kind as u32 == code)
+        [Auto, Host, Custom, Cuda, CudaVmm, HostVmm, PreferCudaVmm]
+            .into_iter()
+            .find(|kind| *kind as u32 == code)
     }
 
     /// Returns the name, as in the environment and in reports.
@@ -71,6 +76,7 @@ impl BackendKind {
             BackendKind::Cuda => "cuda",
             BackendKind::CudaVmm => "cuda_vmm",
             BackendKind::HostVmm => "host_vmm",
+            BackendKind::PreferCudaVmm => "prefer_cuda_vmm",
         }
     }
 
@@ -83,7 +89,13 @@ impl BackendKind {
             BackendKind::Cuda => "BFC_BACKEND_CUDA",
             BackendKind::CudaVmm => "BFC_BACKEND_CUDA_VMM",
             BackendKind::HostVmm => "BFC_BACKEND_HOST_VMM",
+            BackendKind::PreferCudaVmm => "BFC_BACKEND_PREFER_CUDA_VMM",
         }
+    }
+
+    /// Returns whether the environment may choose.
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, BackendKind::Auto | BackendKind::PreferCudaVmm)
     }
 }
 
@@ -192,7 +204,11 @@ impl Options<'_> {
 
     /// Returns the backend that the options mean on a device.
     pub(super) fn kind_on(&self, device: i32) -> Result<BackendKind, Error> {
-        Ok(match (self.backend, device) {
+        let backend = match self.backend {
+            BackendKind::PreferCudaVmm if device > LAST_CUDA_DEVICE => BackendKind::Auto,
+            backend => backend,
+        };
+        Ok(match (backend, device) {
             (BackendKind::Auto, 256) => BackendKind::Host,
             (BackendKind::Auto, 0..=LAST_CUDA_DEVICE) => BackendKind::Cuda,
             (BackendKind::Auto, 257) => {

@@ -19,8 +19,9 @@ pub(crate) use self::vmm::CudaVmm;
 use super::life::Life;
 use super::memory::Memory;
 use super::order::Streams;
-use super::{Backend, Granted};
-use crate::error::{Error, fail};
+use super::{AnyBackend, Backend, Granted};
+use crate::error::{Error, LastError, fail, keeping_last_error};
+use crate::log::{self, Level};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver, Missing};
 use std::ffi::c_int;
 
@@ -76,6 +77,29 @@ impl Cuda {
             }
         }
         Ok(cuda)
+    }
+}
+
+/// Opens a device for memory that is mapped in pieces, if the device supports it and no program loses by it, and else for
+/// memory from `cuMemAlloc`. The log tells why. `limit` is called once the device is open.
+pub(crate) fn open_preferring_vmm(
+    ordinal: i32,
+    limit: impl FnOnce(&Cuda) -> Result<u64, Error>,
+) -> Result<AnyBackend, Error> {
+    let cuda = Cuda::open(ordinal)?;
+    match limit(&cuda).and_then(|limit| CudaVmm::on_all_peers(cuda, limit)) {
+        Ok(vmm) => Ok(AnyBackend::CudaVmm(vmm)),
+        Err(Error::BackendUnavailable) => {
+            log::emit(
+                Level::Info,
+                format_args!("device {ordinal}: cuda is used instead of cuda_vmm: {LastError}"),
+            );
+            Ok(AnyBackend::Cuda(cuda))
+        }
+        Err(error) => {
+            keeping_last_error(|| cuda.close());
+            Err(error)
+        }
     }
 }
 

@@ -63,6 +63,21 @@ impl CudaVmm {
         opened.inspect_err(|_| keeping_last_error(|| cuda.close()))
     }
 
+    /// As [`Self::on`] if each device of the process can access the others' memory. Without access, `cudaMemcpy` copies
+    /// memory from `cuMemAlloc` between devices and refuses memory that is mapped, so programs could lose by it.
+    pub(super) fn on_all_peers(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
+        let mut notices = Notices::default();
+        let reaches_all = Access::of(&cuda, &mut notices)?.is_of_all_devices();
+        notices.log(&cuda);
+        if !reaches_all {
+            return Err(fail!(
+                Error::BackendUnavailable,
+                "not all devices can access its memory, and cudaMemcpy would refuse to copy it to those that cannot"
+            ));
+        }
+        Self::on(cuda, limit)
+    }
+
     fn on(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
         let absent = |failure: Failure| failure.explain_absence(cuda.driver);
         if !calls::has_virtual_memory(cuda.driver, cuda.device).map_err(absent)? {

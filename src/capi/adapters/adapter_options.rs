@@ -30,7 +30,9 @@ pub(super) fn options_for(device: Device) -> Option<&'static Options<'static>> {
 /// does not change.
 ///
 /// Without options the flags are BFC_ALLOW_GROWTH, BFC_GARBAGE_COLLECTION and BFC_SPLIT_ALWAYS, unless the environment
-/// says otherwise, and growth is by need.
+/// says otherwise, and growth is by need. The backend is BFC_BACKEND_PREFER_CUDA_VMM for bfc_torch_* and bfc_ort_*, and
+/// BFC_BACKEND_AUTO for the other functions: their frameworks' memory is often passed to MPI and UCX, which share and
+/// register it.
 ///
 /// Each call keeps a copy of the options until the end of the process. Call this at the start of the program.
 ///

@@ -1,7 +1,7 @@
 //! CuPy: `cupy.cuda.memory.CFunctionAllocator`.
 
 use super::cuda_device::device_of;
-use super::first_use::served;
+use super::first_use::{SHAREABLE, served};
 use super::ort::BFC_POOL_OF_CAPTURES;
 use crate::capi::ffi_result::or_log;
 use std::ffi::{c_int, c_void};
@@ -21,7 +21,9 @@ pub extern "C" fn bfc_cupy_malloc(param: *mut c_void, size: usize, device: c_int
             return Ok(null_mut());
         }
         let device = device_of(device)?;
-        served(device, || Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void))
+        served(device, SHAREABLE, || {
+            Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void)
+        })
     })
 }
 

@@ -1,6 +1,6 @@
 //! The functions of cuTensorNet's and cuQuantum's memory handlers and of nvJPEG's asynchronous allocators.
 
-use super::first_use::served;
+use super::first_use::{SHAREABLE, served};
 use crate::capi::ffi_result::{status, status_and};
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn bfc_handler_alloc(
             return Ok(null_mut());
         }
         let device = Device::current()?;
-        served(device, || Ok(device.alloc_for_stream(size as u64, stream as u64)? as *mut c_void))
+        served(device, SHAREABLE, || Ok(device.alloc_for_stream(size as u64, stream as u64)? as *mut c_void))
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(ptr, null_mut(), work) }

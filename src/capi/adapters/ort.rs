@@ -1,7 +1,7 @@
 //! ONNX Runtime's CUDA provider: the options `gpu_external_alloc`, `gpu_external_free` and `gpu_external_empty_cache`.
 
 use super::cuda_device::device_of;
-use super::first_use::served;
+use super::first_use::{MAPPED, served};
 use crate::capi::ffi_result::or_log;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
@@ -26,7 +26,7 @@ pub extern "C" fn bfc_ort_alloc(size: usize) -> *mut c_void {
             return Ok(null_mut());
         }
         let device = Device::current()?;
-        served(device, || Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void))
+        served(device, MAPPED, || Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void))
     })
 }
 
@@ -43,7 +43,7 @@ pub extern "C" fn bfc_ort_alloc_on_stream(device: c_int, size: usize, stream: bf
         }
         let (device, stream) = (device_of(device)?, stream as u64);
         let allocate = || device.alloc_on_any_beside(size as u64, stream, BFC_POOL_OF_CAPTURES);
-        served(device, || Ok(allocate()? as *mut c_void))
+        served(device, MAPPED, || Ok(allocate()? as *mut c_void))
     })
 }
 

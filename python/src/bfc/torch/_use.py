@@ -9,7 +9,7 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from .. import _devices, _library, _shim, library_path
+from .. import _abi, _devices, _library, _shim, library_path
 
 if TYPE_CHECKING:
     import torch
@@ -69,8 +69,10 @@ def use(
     after the imports.
 
     The allocator of a device is created at its first allocation, as :func:`bfc.create` would with these arguments;
-    without any, from the environment (docs/environment.md). Unlike there every remainder is split off by default
-    (``split_always``): a pool then holds less. One that the program has created before is used as it is.
+    without any, from the environment (docs/environment.md). Two defaults differ, because a pool then holds less: every
+    remainder is split off (``split_always``), and without ``backend`` memory is mapped as it is needed (``"cuda_vmm"``)
+    where the device supports that and all devices can access each other's memory. An allocator that the program has
+    created before is used as it is.
 
     The first time it compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept
     in the user's cache. Without a C++ compiler it takes a function that was compiled with this package, which sends no
@@ -103,6 +105,8 @@ def use(
     shim, raises = _shim_for(torch)
     # Without an argument the environment decides.
     if bytes(options) != bytes(_devices.options(split_always=True)):
+        if backend is None:
+            options.backend = _abi.BFC_BACKEND_PREFER_CUDA_VMM
         _library.call("bfc_adapter_options", -1 if device is None else _ordinal(torch, device), ctypes.byref(options))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         os.fspath(shim), "bfc_shim_torch_alloc", "bfc_shim_torch_free"

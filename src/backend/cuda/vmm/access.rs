@@ -29,8 +29,9 @@ use std::fmt;
 pub(super) struct Access {
     /// The memory's own device comes first.
     devices: Vec<CUmemAccessDesc>,
-    /// Whether the driver has other devices, with access or not.
-    has_others: bool,
+    /// How many devices the driver has, with access or not, as far as it is known.
+    count: usize,
+    is_counted: bool,
 }
 
 impl Access {
@@ -38,12 +39,14 @@ impl Access {
     pub(super) fn of(cuda: &Cuda, notices: &mut Notices) -> Result<Self, HostMemoryExhausted> {
         let own = c_int::from(cuda.ordinal);
         let counted = calls::device_count(cuda.driver);
+        let is_counted = counted.is_ok();
         let count = counted.unwrap_or_else(|failure| {
             notices.add(Notice::Uncounted { failure });
             own + 1
         });
         let mut devices = Vec::new();
-        devices.try_reserve_exact(usize::try_from(count).unwrap_or(1))?;
+        let devices_known = usize::try_from(count).unwrap_or(1);
+        devices.try_reserve_exact(devices_known)?;
         devices.push(calls::read_write(own));
         for ordinal in (0..count).filter(|&ordinal| ordinal != own) {
             let can = calls::device(cuda.driver, ordinal)
@@ -54,12 +57,17 @@ impl Access {
                 Err(failure) => notices.add(Notice::Unanswered { ordinal, failure }),
             }
         }
-        Ok(Self { devices, has_others: count > 1 })
+        Ok(Self { devices, count: devices_known, is_counted })
+    }
+
+    /// Returns whether every device of the process gets access.
+    pub(super) fn is_of_all_devices(&self) -> bool {
+        self.is_counted && self.devices.len() == self.count
     }
 
     /// Logs which devices have access.
     pub(super) fn log(&self, own: u8) {
-        if self.has_others {
+        if self.count > 1 {
             let peers = Peers(&self.devices[1..]);
             log::emit(Level::Info, format_args!("device {own}: devices with access to its memory: {peers}"));
         }

@@ -8,7 +8,7 @@ pub use pools::*;
 
 use super::adapter_options::options_for;
 use super::cuda_device::device_of;
-use super::first_use::served;
+use super::first_use::{MAPPED, served};
 use crate::capi::ffi_result::or_log;
 use crate::capi::panic_hook;
 use crate::capi::types::bfc_stream_t;
@@ -36,9 +36,9 @@ pub extern "C-unwind" fn bfc_torch_alloc(size: usize, device: c_int, stream: bfc
         let device = device_of(device)?;
         let (bytes, stream) = (size as u64, stream as u64);
         let Some(chosen) = chosen? else {
-            return Ok(served(device, || device.alloc_for_stream(bytes, stream))? as *mut c_void);
+            return Ok(served(device, MAPPED, || device.alloc_for_stream(bytes, stream))? as *mut c_void);
         };
-        let addr = served(device, || device.alloc_in_pool(bytes, stream, chosen.name))?;
+        let addr = served(device, MAPPED, || device.alloc_in_pool(bytes, stream, chosen.name))?;
         if captures::is_known_now(chosen) {
             // The allocation is valid even if this fails.
             let _ = device.withdraw_capture();
@@ -105,7 +105,7 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
                 device.ordinal()
             ));
         }
-        match unsaid(|| device.create_with_fraction(fraction, options)) {
+        match unsaid(|| device.create_with_fraction(fraction, options, MAPPED)) {
             Ok(()) => Ok(()),
             Err(failure) if failure.is(Error::AlreadyExists) => device.limit_to_fraction(fraction, options),
             Err(failure) => Err(failure.say()),

@@ -3,7 +3,7 @@
 use super::captures;
 use super::filter::Filter;
 use crate::capi::adapters::cuda_device::device_of;
-use crate::capi::adapters::first_use::served;
+use crate::capi::adapters::first_use::{MAPPED, served};
 use crate::capi::ffi_result::or_log;
 use crate::device::Device;
 use crate::error::Error;
@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn bfc_torch_begin_allocate_to_pool(
     or_log("bfc_torch_begin_allocate_to_pool", (), || {
         let device = device_of(device)?;
         // The pool begins even if this fails, because a graph's memory must come from its pool.
-        let announced = served(device, || device.announce_capture());
+        let announced = served(device, MAPPED, || device.announce_capture());
         let begun = captures::begin(device, (id_first, id_second), filter, announced.is_ok());
         if begun.is_err() && announced.is_ok() {
             device.withdraw_capture()?;
