@@ -154,7 +154,7 @@ def refusals():
 def limit():
     """Out of memory at a small limit: PyTorch's exception, our words; and the rest goes on."""
     # Regions that double: the driver may refuse one and have enough for the request.
-    used = bfc.torch.use("cuda:0", memory_limit=8 * MiB, growth_policy="tensorflow", name="small")
+    used = bfc.torch.use("cuda:0", backend="cuda", memory_limit=8 * MiB, growth_policy="tensorflow", name="small")
     assert used.raises is torch.OutOfMemoryError
     simulation = facts.Simulation()
     torch.cuda.init()
@@ -218,7 +218,7 @@ def other_failures():
     simulation = facts.Simulation()
     torch.cuda.init()
     for nth in range(1, 5):
-        simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), 801)  # CUDA_ERROR_NOT_SUPPORTED
+        simulation.library.simcuda_fail(b"cuMemCreate", ctypes.c_uint64(nth), 801)  # CUDA_ERROR_NOT_SUPPORTED
     error = failure(MiB)
     assert type(error) is RuntimeError and str(error).startswith("libbfc: "), repr(error)
     simulation.library.simcuda_clear_faults()
@@ -246,7 +246,7 @@ def without_a_compiler():
     assert bfc.owner(tensor(MiB).data_ptr()) == 0
     bfc.torch.empty_cache()
     for nth in range(1, 5):
-        simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), 801)  # CUDA_ERROR_NOT_SUPPORTED
+        simulation.library.simcuda_fail(b"cuMemCreate", ctypes.c_uint64(nth), 801)  # CUDA_ERROR_NOT_SUPPORTED
     error = failure(3 * MiB)
     assert type(error) is RuntimeError and str(error).startswith("libbfc: "), repr(error)
     simulation.library.simcuda_clear_faults()
@@ -366,7 +366,7 @@ def random_sizes():
             # So that there is something to ask the driver for.
             bfc.torch.empty_cache()
             nth = choose.randrange(1, 3)
-            simulation.library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), OUT_OF_MEMORY)
+            simulation.library.simcuda_fail(b"cuMemCreate", ctypes.c_uint64(nth), OUT_OF_MEMORY)
         size = int(2 ** choose.uniform(0, 25))
         try:
             with torch.cuda.stream(side if choose.random() < 0.3 else torch.cuda.current_stream()):

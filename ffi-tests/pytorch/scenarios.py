@@ -197,7 +197,7 @@ def random_sizes(library):
             torch.cuda.empty_cache()
             code = choose.choice([2, 999])
             for nth in range(1, 1 + choose.randrange(1, 6)):
-                library.simcuda_fail(b"cuMemAlloc", ctypes.c_uint64(nth), code)
+                library.simcuda_fail(b"cuMemCreate", ctypes.c_uint64(nth), code)
         size = int(2 ** choose.uniform(0, 28))
         try:
             tensor = torch.empty(size, dtype=torch.uint8, device="cuda")

@@ -128,7 +128,7 @@ def training(run, same, seen):
         same[name]["requested"] = run.books.requested()
         seen[name] = {"peaks": run.books.peaks()}
         if run.used:
-            backend = os.environ.get("BFC_BACKEND", "cuda")
+            backend = os.environ.get("BFC_BACKEND", "cuda_vmm")
             assert f"on device 0 ({backend} backend)" in bfc.report(0), bfc.report(0)
             seen[name]["raw"] = run.books.raw()
             seen[name]["pool"] = {"held": bfc.stats(0).pool_bytes, "of the device": run.simulation.used()}
