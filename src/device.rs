@@ -15,7 +15,9 @@ use crate::options::{DEFAULT_FLAGS, Options, Resolution};
 use crate::pool::alloc::RequestParams;
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::{Guard, Slot};
-use crate::pool::{Pool, alloc, context_loss, free, graph_pools, guarded, lifecycle, order, snapshot};
+use crate::pool::{
+    Pool, alloc, context_loss, free, graph_pools, guarded, lifecycle, order, shrink, snapshot,
+};
 use crate::report::{self, Subject};
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -336,14 +338,14 @@ impl Device {
     /// Releases wholly free regions as long as `keep` bytes stay held. Returns the number of bytes released. Returns
     /// [`Error::BackendFailed`] if the driver did not accept all of them. The rest is free memory as before.
     pub fn trim(self, keep: u64) -> Result<u64, Error> {
-        lifecycle::trim(self.slot(), keep).map_err(|error| self.explain(error))
+        shrink::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }
 
     /// Changes how many bytes the allocator may hold from the backend. If it holds more, existing memory stays valid,
     /// nothing more is obtained, and free memory is released as by [`Self::trim`]. For a backend with granules the
     /// limit is rounded down to whole granules, and is at most the reserved range.
     pub fn set_memory_limit(self, bytes: u64) -> Result<(), Error> {
-        lifecycle::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
+        shrink::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
     }
 
     /// Returns the current statistics.

@@ -75,7 +75,7 @@ TREES = [
         context_loss remap take_back
         guarded
         alloc free graph_pools
-        lifecycle
+        lifecycle shrink
         """,
     ),
     Tree("src/options", "src", "values\n types\n variables\n environment\n limit resolution"),

@@ -1,15 +1,16 @@
 //! An allocator: an arena with a backend, behind a lock.
 //!
 //! ```text
-//!   mutation     defects that tests switch on            lifecycle    creation, trim, limit, destruction
-//!   captures     captures announced for the process      graph_pools  private pools, for captured graphs
-//!   listener     the callback for regions                alloc        requests, and what is tried for them
-//!   events       events of pending work                  free         frees
-//!   guard_state  the debug mode's state                  guarded      the debug mode, which detects overruns
-//!   pool         the type                                take_back    the free itself, and refusals
-//!   slot         its lock, waiting, calls under way      remap        mapping and moving granules
-//!   order        pending device work                     region_io    obtaining regions and giving them back
-//!   context_loss a reset of the device's context         stamp_merge  merges of stamped chunks, in pieces
+//!   mutation     defects that tests switch on            lifecycle    creation, destruction
+//!   captures     captures announced for the process      shrink       trims, and lower limits
+//!   listener     the callback for regions                graph_pools  private pools, for captured graphs
+//!   events       events of pending work                  alloc        requests, and what is tried for them
+//!   guard_state  the debug mode's state                  free         frees
+//!   pool         the type                                guarded      the debug mode, which detects overruns
+//!   slot         its lock, waiting, calls under way      take_back    the free itself, and refusals
+//!   order        pending device work                     remap        mapping and moving granules
+//!   context_loss a reset of the device's context         region_io    obtaining regions and giving them back
+//!                                                        stamp_merge  merges of stamped chunks, in pieces
 //!                                                        snapshot     the copy that reports are written from
 //! ```
 //!
@@ -32,6 +33,7 @@ pub(crate) mod order;
 mod pool;
 mod region_io;
 mod remap;
+pub(crate) mod shrink;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
 mod stamp_merge;

@@ -11,7 +11,7 @@ use crate::options::Resolved;
 use crate::pool::alloc::{self, RequestParams};
 use crate::pool::free;
 use crate::pool::slot::Slot;
-use crate::pool::{lifecycle, order};
+use crate::pool::{lifecycle, order, shrink};
 use crate::sys::thread;
 use std::time::Duration;
 
@@ -577,6 +577,6 @@ impl Program {
     fn trim(&mut self) {
         self.say("trim".into());
         self.act(0);
-        lifecycle::trim(self.slot, 0).unwrap();
+        shrink::trim(self.slot, 0).unwrap();
     }
 }
