@@ -690,6 +690,9 @@ bfc_status_t bfc_owner(const void *ptr,
 // Releases wholly free regions to the backend, the largest first, as long as `keep_bytes` stay held. Also frees the
 // host memory of pointer tables that no chunk needs. Afterwards growth begins again with small regions.
 //
+// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator that
+// has been idle for so long.
+//
 // @param out_released  Receives the number of bytes released.
 // @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
 //         that was to be released, or if a stream is captured or about to be (bfc_pool_begin), which a release would

@@ -3,6 +3,7 @@
 
 mod clients;
 mod forks;
+mod idle_trim;
 mod table;
 
 pub use self::table::{Device, MAX_DEVICES};
@@ -92,7 +93,12 @@ impl Device {
         let resolved = options.resolve(self.0, default_flags)?;
         // Set before the allocator appears, because from then on a fork must find it.
         USED[self.word()].fetch_or(self.bit(), SeqCst);
-        lifecycle::create(self.slot(), self.0, resolved)
+        let trims = resolved.trim_after.is_some();
+        lifecycle::create(self.slot(), self.0, resolved)?;
+        if trims {
+            idle_trim::watch(self.0);
+        }
+        Ok(())
     }
 
     /// Destroys the allocator. Returns [`Error::Busy`] while there are live allocations. Waits for calls of other

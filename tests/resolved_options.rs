@@ -102,7 +102,7 @@ fn the_defaults_and_what_the_options_set() {
         "schema": 1, "device": 256, "backend": "host", "memory_limit": 0, "initial_region_bytes": 0,
         "retry_timeout_ms": 0, "memory_fraction": 0, "fragmentation_fraction": 0, "allow_growth": true,
         "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": false, "guard": false,
-        "report_on_failure": false, "growth_policy": "need", "environment": [],
+        "report_on_failure": false, "trim_after": 0, "growth_policy": "need", "environment": [],
     });
     assert_eq!(resolved("256", &[]), expected);
     let zeros = resolved("0 options", &[]);
@@ -224,11 +224,15 @@ fn what_is_malformed_or_nothing_does_not_count() {
         ("BFC_FRAGMENTATION_FRACTION", "2"),
         ("BFC_RETRY_TIMEOUT_MS", "0"),
         ("BFC_RETRY_TIMEOUT_MS", "1s"),
+        ("BFC_TRIM_AFTER", "0.0"),
+        ("BFC_TRIM_AFTER", "-1"),
         ("BFC_LOG", ""),
     ] {
         assert_eq!(used(REPLAY, &[(name, value)]), [""; 0], "{name}={value}");
     }
     assert_eq!(used(REPLAY, &[("BFC_HASH_SEED", "1"), ("BFC_REPORT_ON_FAILURE", "1")]).len(), 2);
+    assert_eq!(resolved(REPLAY, &[("BFC_TRIM_AFTER", "0.5")])["trim_after"], json!(0.5));
+    assert_eq!(used(REPLAY, &[("BFC_TRIM_AFTER", "0.5")]).len(), 1);
     for (value, is_used) in [("guard", true), ("more, Guard", true), ("more", false), (",", false)] {
         assert_eq!(used(REPLAY, &[("BFC_DEBUG", value)]).len(), usize::from(is_used), "{value}");
     }

@@ -14,6 +14,8 @@ use crate::simulated_device::SimulatedDevice;
 pub const LIMIT: &str = "BFC_MEMORY_LIMIT";
 /// The pool's share of the device.
 pub const MEMORY_FRACTION: &str = "BFC_MEMORY_FRACTION";
+/// After how many seconds without a request free memory goes back.
+pub const TRIM_AFTER: &str = "BFC_TRIM_AFTER";
 /// It changes nothing of what a replay shows.
 const HASH_SEED: &str = "BFC_HASH_SEED";
 

@@ -54,6 +54,9 @@ pub struct Run {
         conflicts_with = "limit"
     )]
     fraction: Option<f64>,
+    /// Give free memory back to the device once the program has neither allocated nor freed for so many seconds: 30, 0.5
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = size::parse_seconds)]
+    trim_after: Option<f64>,
     /// What cudaFree does [default: wait]
     #[arg(long, value_enum, ignore_case = true)]
     free: Option<Free>,

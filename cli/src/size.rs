@@ -61,6 +61,14 @@ pub fn parse_fraction(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A number of seconds, more than 0. At most 30 years, which is written without an exponent.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 1e9 => Ok(value),
+        _ => Err("must be a number of seconds above 0, such as 30 or 0.5".to_owned()),
+    }
+}
+
 /// A precision in percent, with or without the sign, as a share: `0.01%` is 0.0001.
 pub fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim().trim_end_matches('%').trim_end().parse::<f64>() {
@@ -125,6 +133,10 @@ mod tests {
         assert_eq!(parse_fraction("0.25"), Ok(0.25));
         for text in ["0", "1.01", "-1", "NaN", "inf", "x"] {
             assert!(parse_fraction(text).is_err(), "{text:?} was taken");
+        }
+        assert_eq!((parse_seconds("30"), parse_seconds(" 0.5")), (Ok(30.0), Ok(0.5)));
+        for text in ["0", "-1", "NaN", "inf", "2e9", "30s"] {
+            assert!(parse_seconds(text).is_err(), "{text:?} was taken");
         }
         assert_eq!(parse_percent("0.01%"), Ok(0.0001));
         assert_eq!(parse_percent("1"), Ok(0.01));

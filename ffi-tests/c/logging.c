@@ -136,6 +136,7 @@ static const char *const variables[] = {
     "BFC_FORCE_ALLOW_GROWTH",
     "BFC_REPORT_ON_FAILURE",
     "BFC_HASH_SEED",
+    "BFC_TRIM_AFTER",
 };
 enum { VARIABLES = sizeof(variables) / sizeof(variables[0]) };
 

@@ -68,7 +68,7 @@ TREES = [
         "src",
         """
         mutation
-        captures events guard_state listener
+        captures events guard_state idle_time listener
         pool
         slot
         order region_io snapshot stamp_merge
@@ -80,7 +80,7 @@ TREES = [
     ),
     Tree("src/options", "src", "values\n types\n variables\n environment\n limit resolution"),
     Tree("src/report", "src", ""),
-    Tree("src/device", "src", "table\n forks\n clients"),
+    Tree("src/device", "src", "table\n forks idle_trim\n clients"),
     Tree("src/capi", "src", ""),
     Tree(
         "preload/src",

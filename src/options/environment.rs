@@ -4,10 +4,11 @@ use super::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
     TIMESTAMPS,
 };
-use super::values::{fraction, size, switch};
+use super::values::{fraction, seconds, size, switch};
 use super::variables::{self as names, Variable, debug_words, is_guard};
 use crate::log::{self, Level};
 use crate::sys::env;
+use std::time::Duration;
 
 /// Whether ignored values are reported to the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,6 +102,11 @@ pub(super) fn guard_wanted(warnings: Warnings) -> bool {
         guard
     });
     wanted.unwrap_or(false)
+}
+
+/// Returns after which time of rest free memory is given back. 0 counts as not given.
+pub(super) fn trim_after(warnings: Warnings) -> Option<Duration> {
+    setting(&names::TRIM_AFTER, warnings, seconds).filter(|time| !time.is_zero())
 }
 
 /// How many characters of a malformed value its warning shows.

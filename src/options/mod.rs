@@ -14,7 +14,7 @@ pub use self::types::{
 };
 pub(crate) use self::types::{DEFAULT_FLAGS, FRAMEWORK_FLAGS, LAST_CUDA_DEVICE};
 
-use self::environment::{Warnings, guard_wanted, setting};
+use self::environment::{Warnings, guard_wanted, setting, trim_after};
 use self::values::switch;
 use self::variables as names;
 use crate::backend::{AnyBackend, Backend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
@@ -29,6 +29,8 @@ pub(crate) struct Resolved {
     pub(crate) settings: Settings,
     pub(crate) backend: Owned,
     pub(crate) retry: Duration,
+    /// After which time of rest free memory is given back.
+    pub(crate) trim_after: Option<Duration>,
     pub(crate) report_failures: bool,
     pub(crate) name: String,
     /// Whether the debug mode is on.
@@ -75,6 +77,7 @@ impl Options<'_> {
             },
             backend,
             retry: Duration::from_millis(options.retry_timeout_ms.into()),
+            trim_after: trim_after(Warnings::Logged),
             report_failures: setting(&names::REPORT_ON_FAILURE, Warnings::Logged, switch).unwrap_or(false),
             name: owned,
         })

@@ -1,12 +1,13 @@
 //! What an allocator would be created with, for clients that ask without creating one.
 
-use super::environment::{Warnings, guard_wanted, setting};
+use super::environment::{Warnings, guard_wanted, setting, trim_after};
 use super::types::{ALLOW_GROWTH, BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
 use super::values::switch;
 use super::variables::{self as names, Kind, Variable};
 use crate::error::Error;
 use crate::sys::env;
 use std::fmt;
+use std::time::Duration;
 
 /// The settings of an allocator as far as they are known without its backend.
 pub(crate) struct Resolution {
@@ -17,6 +18,7 @@ pub(crate) struct Resolution {
     pub(crate) backend: BackendKind,
     pub(crate) guard: bool,
     pub(crate) report_failures: bool,
+    pub(crate) trim_after: Option<Duration>,
 }
 
 /// A variable of the environment whose name begins with `BFC_`.
@@ -75,7 +77,8 @@ impl Resolution {
         }
         let guard = guard_wanted(Warnings::Silent) && backend != BackendKind::Custom;
         let report_failures = setting(&names::REPORT_ON_FAILURE, Warnings::Silent, switch).unwrap_or(false);
-        Ok(Resolution { given, options, backend, guard, report_failures })
+        let trim_after = trim_after(Warnings::Silent);
+        Ok(Resolution { given, options, backend, guard, report_failures, trim_after })
     }
 
     /// Visits all variables of the environment whose names begin with `BFC_`.
@@ -115,6 +118,7 @@ impl Resolution {
             () if is(&names::RETRY_TIMEOUT_MS) => given.retry_timeout_ms == 0,
             () if is(&names::DEBUG) => self.guard,
             () if is(&names::FORCE_ALLOW_GROWTH) => true,
+            () if is(&names::TRIM_AFTER) => self.trim_after.is_some(),
             () if is(&names::REPORT_ON_FAILURE) || is(&names::HASH_SEED) || is(&names::LOG) => true,
             // The interposer's and the command's.
             () => false,

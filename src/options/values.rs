@@ -1,5 +1,7 @@
 //! The formats of the environment variables' values.
 
+use std::time::Duration;
+
 pub(super) fn is_fraction(value: f64) -> bool {
     (0.0..=1.0).contains(&value)
 }
@@ -25,6 +27,13 @@ pub(super) fn size(text: &str) -> Option<u64> {
     }
 }
 
+/// Parses a number of seconds.
+pub(super) fn seconds(text: &str) -> Option<Duration> {
+    // Not "nan", "inf" or "1e9".
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    text.parse().ok().filter(|_| is_plain).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+}
+
 /// Parses a switch.
 pub(super) fn switch(text: &str) -> Option<bool> {
     let is = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
@@ -38,6 +47,15 @@ pub(super) fn switch(text: &str) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_are_plain_numbers() {
+        assert_eq!(seconds("30"), Some(Duration::from_secs(30)));
+        assert_eq!((seconds("0.25"), seconds("0")), (Some(Duration::from_millis(250)), Some(Duration::ZERO)));
+        for text in ["", "-1", "1s", "nan", "inf", "1e9", "1.2.3", "99999999999999999999999"] {
+            assert_eq!(seconds(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn sizes_as_people_write_them() {

@@ -1,9 +1,10 @@
 //! The environment variables of the library, the interposer and the command: what their values must be.
 
 use super::types::{BackendKind, GrowthPolicy};
-use super::values::{fraction, size, switch};
+use super::values::{fraction, seconds, size, switch};
 use crate::log;
 use std::ffi::CStr;
+use std::time::Duration;
 
 /// What a variable's value must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +14,7 @@ pub(crate) enum Kind {
     Size,
     Fraction,
     Milliseconds,
+    Seconds,
     Number,
     Switch,
     /// Every value is accepted: one that is no level means `warn`.
@@ -53,6 +55,7 @@ variables! {
     FRAGMENTATION_FRACTION = c"BFC_FRAGMENTATION_FRACTION": Fraction;
     INITIAL_REGION_BYTES = c"BFC_INITIAL_REGION_BYTES": Size;
     RETRY_TIMEOUT_MS = c"BFC_RETRY_TIMEOUT_MS": Milliseconds;
+    TRIM_AFTER = c"BFC_TRIM_AFTER": Seconds;
     REPORT_ON_FAILURE = c"BFC_REPORT_ON_FAILURE": Switch;
     HASH_SEED = c"BFC_HASH_SEED": Number;
     DEBUG = c"BFC_DEBUG": Debug;
@@ -90,6 +93,7 @@ impl Kind {
             Kind::Size => "a size like 8GiB",
             Kind::Fraction => "a number from 0 to 1",
             Kind::Milliseconds => "milliseconds as a whole number",
+            Kind::Seconds => "seconds like 30 or 0.5",
             Kind::Number => "a whole number",
             Kind::Switch => "1 or 0 (or true, false, on, off, yes, no)",
             Kind::Level => "error, warn, info, debug or off",
@@ -108,6 +112,7 @@ impl Kind {
             Kind::Size => size(text).is_none(),
             Kind::Fraction => fraction(text).is_none(),
             Kind::Milliseconds => text.parse::<u32>().is_err(),
+            Kind::Seconds => seconds(text).is_none(),
             Kind::Number => text.parse::<u64>().is_err(),
             Kind::Switch => switch(text).is_none(),
             Kind::Free => !["wait", "sync"].iter().any(|word| text.eq_ignore_ascii_case(word)),
@@ -127,6 +132,7 @@ impl Kind {
             Kind::Size => size(text) == Some(0),
             Kind::Fraction => fraction(text) == Some(0.0),
             Kind::Milliseconds => text.parse() == Ok(0_u32),
+            Kind::Seconds => seconds(text) == Some(Duration::ZERO),
             Kind::Debug => debug_words(text).next().is_none(),
             Kind::Growth | Kind::Number | Kind::Switch | Kind::Level | Kind::Free | Kind::Path => false,
         }

@@ -2,6 +2,7 @@
 
 use super::captures::{self, refuse_for_a_capture};
 use super::guard_state::Guards;
+use super::idle_time::IdleTime;
 use super::listener::{Listener, RegionCallback};
 use super::pool::Pool;
 use super::region_io::{give_back, log_release};
@@ -54,6 +55,7 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
         events: Default::default(),
         forgotten: false,
         given_back: 0,
+        idle: IdleTime::new(resolved.trim_after),
         listener: Listener { callback: None, user_data: std::ptr::null_mut(), device },
         device,
         name: resolved.name,

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   mutation     defects that tests switch on            lifecycle    creation, destruction
-//!   captures     captures announced for the process      shrink       trims, and lower limits
+//!   captures     captures announced for the process      shrink       trims, lower limits, idle pools
 //!   listener     the callback for regions                graph_pools  private pools, for captured graphs
 //!   events       events of pending work                  alloc        requests, and what is tried for them
 //!   guard_state  the debug mode's state                  free         frees
-//!   pool         the type                                guarded      the debug mode, which detects overruns
-//!   slot         its lock, waiting, calls under way      take_back    the free itself, and refusals
-//!   order        pending device work                     remap        mapping and moving granules
-//!   context_loss a reset of the device's context         region_io    obtaining regions and giving them back
-//!                                                        stamp_merge  merges of stamped chunks, in pieces
+//!   idle_time    how long the pool has been idle         guarded      the debug mode, which detects overruns
+//!   pool         the type                                take_back    the free itself, and refusals
+//!   slot         its lock, waiting, calls under way      remap        mapping and moving granules
+//!   order        pending device work                     region_io    obtaining regions and giving them back
+//!   context_loss a reset of the device's context         stamp_merge  merges of stamped chunks, in pieces
 //!                                                        snapshot     the copy that reports are written from
 //! ```
 //!
@@ -25,6 +25,7 @@ pub(crate) mod free;
 pub(crate) mod graph_pools;
 mod guard_state;
 pub(crate) mod guarded;
+mod idle_time;
 pub(crate) mod lifecycle;
 pub(crate) mod listener;
 mod mutation;

@@ -3,6 +3,7 @@
 use super::captures;
 use super::events::Events;
 use super::guard_state::Guards;
+use super::idle_time::IdleTime;
 use super::listener::Listener;
 use super::mutation;
 use crate::backend::Owned;
@@ -28,6 +29,7 @@ pub(crate) struct Pool {
     pub(super) retry: Duration,
     /// Whether a failed request logs a report.
     pub(super) report_failures: bool,
+    pub(super) idle: IdleTime,
     /// The state of the debug mode, if it is on.
     pub(super) guards: Option<Box<Guards>>,
 }

@@ -1,4 +1,4 @@
-//! Giving free memory back to the backend: trims, and lower limits.
+//! Giving free memory back to the backend: trims, lower limits, and pools that have been idle for some time.
 
 use super::captures::refuse_for_a_capture;
 use super::pool::Pool;
@@ -9,6 +9,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, LastError, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Options;
+use std::time::Duration;
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
@@ -63,6 +64,18 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more
 /// than `keep` bytes are held.
 fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
+    let (mut guard, is_idle) = wait_until_idle(guard)?;
+    if !is_idle {
+        // A capture is an error only if there is memory to give back.
+        return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
+    }
+    let (mut guard, released) = give_back_to(guard, keep, below)?;
+    forget_past(&mut guard);
+    released
+}
+
+/// Waits for the work that uses free memory, and coalesces what it has left. Returns false if a capture forbids to wait.
+fn wait_until_idle(guard: Guard<'_>) -> Result<(Guard<'_>, bool), Error> {
     let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
     while guard.arena.streams().is_sharing() {
         guard = order::share_a_piece(guard)?;
@@ -70,24 +83,81 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
     while guard.arena.is_merging() {
         guard = stamp_merge::merge_safe_piece(guard)?;
     }
-    if matches!(idle, Ok(false)) {
-        // A capture is an error only if there is memory to give back.
-        return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
-    }
-    let released;
+    Ok((guard, !matches!(idle, Ok(false))))
+}
+
+type GivenBack<'a> = (Guard<'a>, Result<u64, Error>);
+
+fn give_back_to(mut guard: Guard<'_>, keep: u64, below: bool) -> Result<GivenBack<'_>, Error> {
     if guard.arena.range().is_some() {
-        (guard, released) = remap::trim(guard, keep)?;
-    } else {
-        let arena = &mut guard.arena;
-        let regions = if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) }?;
-        let given;
-        (guard, given) = release(guard, regions, Stream::NONE);
-        guard = guard.check_entry()?;
-        released = given.failure.map_or(Ok(given.bytes), Err);
+        return remap::trim(guard, keep);
     }
-    let Pool { arena, events, .. } = &mut *guard;
+    let arena = &mut guard.arena;
+    let regions = if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) }?;
+    let (guard, given) = release(guard, regions, Stream::NONE);
+    Ok((guard.check_entry()?, given.failure.map_or(Ok(given.bytes), Err)))
+}
+
+/// Shrinks tables to what the pool needs now, and wakes threads that wait for a change.
+fn forget_past(guard: &mut Guard<'_>) {
+    let Pool { arena, events, .. } = &mut **guard;
     arena.forget_past();
     events.forget_past(arena);
     guard.notify();
-    released
+}
+
+/// How many times in the time of rest after which a pool gives memory back its counters are compared.
+const LOOKS: u32 = 4;
+
+/// An idle pool gives about so many bytes back at a time. A request that comes meanwhile waits for one piece at most.
+const PIECE: u64 = 64 << 20;
+
+/// Gives the free memory of a pool back if it has been idle long enough at the time `now`, in milliseconds. Returns in
+/// what time to call this again, or `None` if the pool does not give memory back by itself.
+pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
+    let mut guard = slot.enter().ok()?;
+    let (calls, device) = (calls_of(&guard), guard.device);
+    let after = guard.idle.after()?;
+    if guard.idle.is_due(calls, now) {
+        match trim_in_pieces(guard, calls) {
+            Ok(0) => {}
+            Ok(bytes) => log::emit(
+                Level::Info,
+                format_args!("device {device}: idle for {} s: gave {bytes} bytes back", after.as_secs_f64()),
+            ),
+            // A capture is under way, or the driver has refused.
+            Err(_) => {
+                if let Ok(mut guard) = slot.enter() {
+                    guard.idle.try_again(now);
+                }
+            }
+        }
+    }
+    Some(after / LOOKS)
+}
+
+/// Returns the number of allocations and frees so far. `bfc_reset_stats` sets it back, which looks like a call.
+fn calls_of(guard: &Guard<'_>) -> u64 {
+    let counters = guard.arena.counters();
+    counters.num_allocs().wrapping_add(counters.num_frees())
+}
+
+/// Gives all free memory back in pieces, as long as no call comes in between. The lock is open while the backend takes a
+/// piece.
+fn trim_in_pieces(guard: Guard<'_>, calls: u64) -> Result<u64, Error> {
+    let (mut guard, is_idle) = wait_until_idle(guard)?;
+    let mut total = 0;
+    while calls_of(&guard) == calls && is_idle {
+        let keep = guard.arena.held_without(PIECE);
+        let released;
+        (guard, released) = give_back_to(guard, keep, false)?;
+        match released? {
+            0 => break,
+            bytes => total += bytes,
+        }
+    }
+    if total != 0 {
+        forget_past(&mut guard);
+    }
+    if is_idle { Ok(total) } else { Err(refuse_for_a_capture()) }
 }

@@ -34,6 +34,8 @@ pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution) -
     ] {
         write!(out, ",\"{name}\":{is_on}")?;
     }
+    let trim_after = resolution.trim_after.map_or(0.0, |time| time.as_secs_f64());
+    write!(out, ",\"trim_after\":{trim_after}")?;
     write!(out, ",\"growth_policy\":\"{}\"", options.growth_policy.name())?;
     out.write_str(",\"environment\":[")?;
     let mut comma = "";

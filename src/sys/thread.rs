@@ -2,7 +2,7 @@
 
 use super::token;
 use std::alloc::Layout;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, compiler_fence};
 
@@ -55,6 +55,41 @@ pub(crate) fn number() -> Option<u32> {
 #[cfg(test)]
 thread_local! {
     static PRETENDED: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
+
+/// Starts a detached thread. All signals are blocked in it, so that the program's handlers run in the program's
+/// threads. Returns false if the system refuses.
+///
+/// `std::thread` would allocate memory, and abort without it.
+pub(crate) fn spawn_detached(run: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+    // SAFETY: these are plain data, and the functions below fill them in before they are read.
+    let (mut attributes, mut every, mut before): (libc::pthread_attr_t, libc::sigset_t, libc::sigset_t) =
+        unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is valid for writing.
+    if unsafe { libc::pthread_attr_init(&mut attributes) } != 0 {
+        return false;
+    }
+    // SAFETY: the attributes are initialized, and the state is a valid one.
+    unsafe { libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED) };
+    // SAFETY: the pointer is valid for writing.
+    unsafe { libc::sigfillset(&mut every) };
+    // The new thread inherits the mask.
+    // SAFETY: both pointers are valid.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &every, &mut before) };
+    let mut thread = 0;
+    // SAFETY: the pointers are valid, and `run` needs no argument.
+    let failed = unsafe { libc::pthread_create(&mut thread, &attributes, run, std::ptr::null_mut()) };
+    // SAFETY: the mask was written above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    // SAFETY: the attributes are initialized, and not used any more.
+    unsafe { libc::pthread_attr_destroy(&mut attributes) };
+    failed == 0
+}
+
+/// Names the calling thread, for debuggers and `top`.
+pub(crate) fn set_name(name: &CStr) {
+    // SAFETY: the name is a C string of at most 15 characters, which is copied.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// For tests: makes this thread act for another one by using its number.

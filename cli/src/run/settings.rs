@@ -31,6 +31,7 @@ impl Settings {
         for (name, value) in [
             (names::LIMIT, number(args.limit)),
             (names::MEMORY_FRACTION, args.fraction.map(|fraction| fraction.to_string())),
+            (names::TRIM_AFTER, args.trim_after.map(|seconds| seconds.to_string())),
             (names::PRELOAD_FREE, free),
             (names::PRELOAD_ASYNC, on(args.stream_ordered)),
             (names::PRELOAD_PINNED, on(args.pinned)),

@@ -60,6 +60,15 @@ impl Arena {
         })
     }
 
+    /// Returns the bytes held, less `piece`, or less the smallest wholly free region if that is larger.
+    pub(crate) fn held_without(&self, piece: u64) -> u64 {
+        if self.range().is_some() {
+            return self.growth().pool_bytes().saturating_sub(piece);
+        }
+        let least = self.free_regions().map(|(_, bytes)| bytes).min().unwrap_or(0);
+        self.held_in_regions().saturating_sub(piece.max(least))
+    }
+
     /// Returns the bytes held by the arena's regions. The pool's bytes also count what another thread is giving back.
     fn held_in_regions(&self) -> u64 {
         self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))

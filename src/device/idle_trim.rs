@@ -1,0 +1,55 @@
+//! The thread that gives back the memory of idle allocators (`BFC_TRIM_AFTER`).
+//!
+//! One thread serves all allocators of the process. It is started when the first one is created for which the variable is
+//! set, and sleeps while there is none. A forked child has no such thread until it creates an allocator itself.
+
+use super::table::{USED, devices_in};
+use crate::log::{self, Level};
+use crate::pool::shrink::trim_if_idle;
+use crate::sys::clock::monotonic_ms;
+use crate::sys::{futex, process, thread};
+use std::ffi::c_void;
+use std::panic::catch_unwind;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+use std::time::Duration;
+
+/// The process that the thread runs in, which tells a child from its parent. 0 is none.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Incremented to wake the thread.
+static WAKE: AtomicU32 = AtomicU32::new(0);
+
+/// However short the time after which memory is given back, the thread sleeps for this long.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
+
+/// Takes a new allocator into account. Without the thread its memory is kept, and a warning says so.
+pub(super) fn watch(device: i32) {
+    WAKE.fetch_add(1, Release);
+    futex::wake(&WAKE, 1);
+    let process = process();
+    if PROCESS.swap(process, AcqRel) != process && !thread::spawn_detached(run) {
+        PROCESS.store(0, Release);
+        log::emit(
+            Level::Warn,
+            format_args!("device {device}: BFC_TRIM_AFTER is ignored: the system starts no thread for it"),
+        );
+    }
+}
+
+extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    thread::set_name(c"bfc-trim");
+    // A panic has poisoned its allocator.
+    if catch_unwind(trim_for_ever).is_err() {
+        log::emit(Level::Error, format_args!("the thread for BFC_TRIM_AFTER has ended by a panic"));
+    }
+    null_mut()
+}
+
+fn trim_for_ever() {
+    loop {
+        let seen = WAKE.load(Acquire);
+        let next = devices_in(&USED).filter_map(|device| trim_if_idle(device.slot(), monotonic_ms())).min();
+        futex::wait(&WAKE, seen, next.map(|time| time.max(SHORTEST_SLEEP)));
+    }
+}
