@@ -25,7 +25,7 @@ fn regions(device: i32) -> [u64; 4] {
 }
 
 const DOUBLING: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 32 * MIB];
-const BY_NEED: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 2 * MIB];
+const BY_NEED: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 4 * MIB];
 
 /// The child of the tests here. By itself it does nothing.
 #[test]
@@ -137,4 +137,80 @@ fn no_region_is_larger_than_a_granule_or_the_request_and_a_sixteenth() {
     }
     assert!(regions > 10, "{regions}");
     live.into_iter().for_each(|addr| assert_eq!(free(pool.device(), addr), BFC_OK));
+}
+
+/// A pool over a backend of the test's own, that grows in this way.
+fn growing(policy: u32, flags: u32) -> Pool {
+    Pool::custom(Backend::new(GIB), GIB, |options| {
+        (options.flags, options.growth_policy) = (flags, policy);
+    })
+}
+
+/// What comes back, in the order in which it does.
+fn returned(pool: &Pool) -> Vec<u64> {
+    pool.backend().books(|books| books.returned.iter().map(|&(_, bytes)| bytes / MIB).collect())
+}
+
+/// Free regions in which the request does not fit go back for the one that it needs: the pool holds no more than before.
+#[test]
+fn by_need_a_region_replaces_free_ones_that_are_too_small() {
+    let pool = growing(BFC_GROWTH_NEED, GROWING);
+    let kept = pool.get(8 * MIB);
+    let chunks = [10, 6, 14].map(|size| pool.get(size * MIB));
+    chunks.into_iter().for_each(|chunk| pool.put(chunk));
+    let held = pool.stats().pool_bytes;
+    // 14 and 10 MiB are enough.
+    let large = pool.get(24 * MIB);
+    assert_eq!((returned(&pool), pool.stats().pool_bytes), (vec![10, 14], held));
+    pool.put(large);
+    // What fits stays.
+    pool.put(pool.get(6 * MIB));
+    pool.put(pool.get(20 * MIB));
+    assert_eq!((returned(&pool).len(), pool.stats().pool_bytes), (2, held));
+    // 6 and 24 MiB together have no room for it.
+    let larger = pool.get(31 * MIB);
+    assert_eq!((returned(&pool).len(), pool.stats().pool_bytes), (2, held + 32 * MIB));
+    [kept, larger].into_iter().for_each(|chunk| pool.put(chunk));
+    pool.check();
+}
+
+#[test]
+fn regions_are_not_replaced_for_small_requests_or_where_nothing_may_go_back() {
+    for (policy, flags) in
+        [(BFC_GROWTH_TENSORFLOW, GROWING), (BFC_GROWTH_NEED, BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS)]
+    {
+        let pool = growing(policy, flags);
+        let chunks = [8, 16].map(|size| pool.get(size * MIB));
+        chunks.into_iter().for_each(|chunk| pool.put(chunk));
+        pool.put(pool.get(24 * MIB));
+        assert_eq!(returned(&pool), [0; 0], "policy {policy}, flags {flags}");
+    }
+    // Half of a sixteenth of what is held is 5 MiB: a smaller request costs less than giving regions back.
+    for (size, replaced) in [(4, &[][..]), (5, &[2, 3])] {
+        let pool = growing(BFC_GROWTH_NEED, GROWING);
+        let [first, second, kept] = [2, 3, 155].map(|size| pool.get(size * MIB));
+        [first, second].into_iter().for_each(|chunk| pool.put(chunk));
+        pool.put(pool.get(size * MIB));
+        assert_eq!(returned(&pool), replaced, "{size} MiB");
+        pool.put(kept);
+    }
+}
+
+/// A backend that refuses to give more: what is left serves as before, and nothing is lost.
+#[test]
+fn a_refusal_after_the_regions_went_back_loses_nothing() {
+    let pool = Pool::custom(Backend::new(40 * MIB), GIB, |options| {
+        (options.flags, options.growth_policy) = (GROWING, BFC_GROWTH_NEED);
+    });
+    let kept = pool.get(16 * MIB);
+    let chunks = [8, 10].map(|size| pool.get(size * MIB));
+    chunks.into_iter().for_each(|chunk| pool.put(chunk));
+    // 40 - 16 = 24 MiB: first both regions, then the whole rest of the backend.
+    let large = pool.get(18 * MIB);
+    assert_eq!(pool.alloc(8 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert_eq!(pool.alloc(30 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    pool.put(large);
+    let larger = pool.get(24 * MIB);
+    pool.check();
+    [kept, larger].into_iter().for_each(|chunk| pool.put(chunk));
 }

@@ -27,6 +27,29 @@ impl Arena {
         self.detach_while(|_, _| true).unwrap_or_default()
     }
 
+    /// Returns whether [`Self::detach_to_replace`] would find regions now.
+    pub(crate) fn could_replace(&self, size: u64) -> bool {
+        let may = self.settings.garbage_collection && self.range().is_none();
+        let free = || self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        may && self.growth().replaces_regions(size) && free() >= size
+    }
+
+    /// Detaches wholly free regions that one region for a request of `size` bytes can replace: none of them has room for
+    /// it, but all together do. With growth by need a pool with requests of many sizes would otherwise collect regions that
+    /// nothing fits in. Without memory for the list, nothing is detached.
+    pub(crate) fn detach_to_replace(&mut self, size: u64) -> Vec<Detached> {
+        if !self.could_replace(size) {
+            return Vec::new();
+        }
+        let mut left = size;
+        let detached = self.detach_while(|_, bytes| {
+            let goes = left > 0;
+            left = left.saturating_sub(bytes);
+            goes
+        });
+        detached.unwrap_or_default()
+    }
+
     /// Detaches wholly free regions, the largest first, as long as `keep` bytes stay held.
     pub(crate) fn detach_above(&mut self, keep: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
         self.merge_safe();

@@ -11,7 +11,7 @@ pub(crate) enum RegionGrowth {
     Whole,
     /// Each region has twice the size of the one before, as in TensorFlow.
     Doubling,
-    /// A region has what the request needs, as often as a share of the pool has room for it; see [`SHARE`].
+    /// A region has what the request needs, about as often as a share of the pool has room for it; see [`SHARE`].
     ByNeed,
 }
 
@@ -115,15 +115,22 @@ impl Growth {
         Some(Extension { bytes, least, reserved: bytes, raised })
     }
 
-    /// Returns the size of a region with growth by need: what the request needs, as often as the share has room for it.
-    /// Requests that follow are mostly of the same size, and the last of a device's memory would be lost in what they leave
-    /// over. The first region's size counts as a granule: a need is rounded up to multiples of it, unless that would add
-    /// more than the share.
+    /// Returns the size of a region with growth by need: the need as often as the share has room for it, where three
+    /// quarters of a need may go beyond the share (more regions hold less, and cost calls). It is never larger than the
+    /// request and the share. Requests that follow are mostly of the same size, and the last of a device's
+    /// memory would be lost in what they leave over. The first region's size counts as a granule: a need is rounded up to
+    /// multiples of it, unless that would add more than the share.
     fn need_or_share(&self, least: u64) -> u64 {
         let (granule, share) = (self.initial_hint, self.pool_bytes / SHARE);
         let whole = least.checked_next_multiple_of(granule).unwrap_or(least);
         let need = if whole - least <= share { whole } else { least.max(granule) };
-        need * (share / need).max(1)
+        need * ((share + least.min(need / 4 * 3)) / need).max(1)
+    }
+
+    /// Returns whether a region for `size` bytes is to replace free regions. Smaller requests are left to growth, which
+    /// costs the device less than giving regions back: half a share.
+    pub(in crate::core) fn replaces_regions(&self, size: u64) -> bool {
+        self.policy == RegionGrowth::ByNeed && size >= self.pool_bytes / (2 * SHARE)
     }
 
     /// Plans a region of exactly `least` bytes and reserves it. The hint stays as it is.
@@ -251,10 +258,13 @@ mod tests {
             (256, 2 * MIB),
             (3 * MIB, 3 * MIB),
             (100 * MIB, 100 * MIB),
-            // A sixteenth of 105 MiB is 6.56 MiB.
-            (2 * MIB, 6 * MIB),
-            (2 * MIB + 256, 4 * MIB),
-            (7 * MIB, 8 * MIB),
+            // A sixteenth of 105 MiB is 6.56 MiB: three times 2 MiB, or four times with 1.44 MiB beyond it.
+            (2 * MIB, 8 * MIB),
+            // Of 113 MiB it is 7.06 MiB, and 3 MiB may be beyond.
+            (2 * MIB + 256, 8 * MIB),
+            // A small request may not have so much beyond it: 7.56 MiB.
+            (256, 6 * MIB),
+            (8 * MIB, 8 * MIB),
             (9 * MIB + 256, 10 * MIB),
         ] {
             let extension = growth.plan(least).unwrap();

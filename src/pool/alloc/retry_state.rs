@@ -24,6 +24,7 @@ pub(super) enum Once {
     MergeByForce = 32,
     Collect = 64,
     WaitForAll = 128,
+    Replace = 256,
 }
 
 const AFTER_ANY_PROGRESS: u32 = !(Once::GiveWay as u32 | Once::Extend as u32);

@@ -33,7 +33,7 @@ enum Step<'a> {
 type Strategy = for<'a> fn(Guard<'a>, &AllocRequest<'_>, &mut RetryState) -> Result<Step<'a>, Error>;
 
 /// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
-const STRATEGIES: [Strategy; 15] = [
+const STRATEGIES: [Strategy; 16] = [
     share,
     merge_safe,
     stay_with_what_is_held,
@@ -41,6 +41,7 @@ const STRATEGIES: [Strategy; 15] = [
     give_way,
     poll,
     synchronize_instead_of_growing,
+    replace,
     grow,
     search_thoroughly,
     wait_for_events,
@@ -178,6 +179,29 @@ fn synchronize_instead_of_growing<'a>(
     state.note_tried(Once::Synchronize);
     let (guard, idle) = order::synchronize(guard, request.stream)?;
     state.may_collect = state.note(idle);
+    Ok(Step::Again(guard))
+}
+
+/// Gives free regions back that are too small for the request, if the region that it needs can replace them.
+fn replace<'a>(
+    guard: Guard<'a>,
+    request: &AllocRequest<'_>,
+    state: &mut RetryState,
+) -> Result<Step<'a>, Error> {
+    let is_tried = state.was_tried(Once::Replace) || state.was_tried(Once::Extend);
+    if is_tried || !guard.arena.could_replace(state.least) {
+        return Ok(Step::Next(guard));
+    }
+    state.note_tried(Once::Replace);
+    let (mut guard, may_disturb) = order::may_disturb(guard, request.stream)?;
+    if state.note(may_disturb) {
+        // With the lock open another thread may have taken or given back some of them.
+        let regions = guard.arena.detach_to_replace(state.least);
+        let released;
+        (guard, released) = keeping_last_error(|| release(guard, regions, request.stream));
+        guard = guard.check_entry()?;
+        state.note_own(&guard, released.regions);
+    }
     Ok(Step::Again(guard))
 }
 

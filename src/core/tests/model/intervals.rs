@@ -214,7 +214,7 @@ impl Model {
             let need = whole.unwrap_or(least.max(granule));
             let bytes = (1..)
                 .map(|times| need * times)
-                .take_while(|all| *all <= share)
+                .take_while(|all| *all <= share + least.min(need / 4 * 3))
                 .last()
                 .unwrap_or(need)
                 .min(room);
@@ -261,6 +261,24 @@ impl Model {
         let free = |base, bytes| self.pieces.range(base..base + bytes).all(|(_, (_, what))| safe(what));
         let regions = self.regions.iter().filter(|&(&base, &(bytes, _))| free(base, bytes));
         regions.map(|(&base, &(_, given))| (base, given)).collect()
+    }
+
+    /// Returns the sizes of the regions that one region of `size` bytes replaces, the largest first.
+    pub(super) fn replaceable(&self, size: u64) -> Vec<u64> {
+        let mut sizes: Vec<u64> = self.collectable().into_values().collect();
+        sizes.sort_unstable_by_key(|&given| std::cmp::Reverse(given));
+        let by_need = self.settings.growth == RegionGrowth::ByNeed && self.settings.garbage_collection;
+        let all = sizes.iter().map(|&given| u128::from(given)).sum::<u128>();
+        if !by_need || size < self.counted.pool_bytes / 32 || all < u128::from(size) {
+            return Vec::new();
+        }
+        let mut sum = 0;
+        let goes = |given: &u64| {
+            let is_short = sum < u128::from(size);
+            sum += u128::from(*given);
+            is_short
+        };
+        sizes.into_iter().take_while(goes).collect()
     }
 
     pub(super) fn remove_region(&mut self, region: &Detached) {

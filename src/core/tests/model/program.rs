@@ -202,6 +202,9 @@ impl Program {
             if let Some(addr) = self.take(request) {
                 return Some(addr);
             }
+            if let Some(addr) = self.replace(least).then(|| self.take(request)).flatten() {
+                return Some(addr);
+            }
             if !self.extend(least) {
                 break;
             }
@@ -226,6 +229,21 @@ impl Program {
         self.release(regions);
         self.extend(request.size);
         self.take(request)
+    }
+
+    /// Gives regions back for the one that a request of that size needs. Of several of one size, any may go.
+    fn replace(&mut self, size: u64) -> bool {
+        let free = self.model.collectable();
+        let regions = self.arena.detach_to_replace(size);
+        assert!(regions.iter().all(|region| free.get(&region.base) == Some(&region.given)));
+        let mut sizes: Vec<u64> = regions.iter().map(|region| region.given).collect();
+        sizes.sort_unstable_by_key(|&given| std::cmp::Reverse(given));
+        assert_eq!(sizes, self.model.replaceable(size));
+        let replaced = !regions.is_empty();
+        if replaced {
+            self.release(regions);
+        }
+        replaced
     }
 
     fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
