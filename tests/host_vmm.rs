@@ -543,3 +543,41 @@ fn remapping_is_quick() {
     pool.get(256 * MIB);
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?} for 64 pieces", begun.elapsed());
 }
+
+/// Idle granules move before new ones are mapped, if there are as many as a large request needs: the pool holds no more.
+#[test]
+fn idle_granules_move_before_the_pool_grows() {
+    let pool = vmm(GIB, |_| {});
+    let [a, b, c, d] = [20, 20, 20, 20].map(|size| pool.get(size * MIB));
+    let kept = [b, d].map(|address| Filled::fill(address, 20 * MIB, 1));
+    [a, c].into_iter().for_each(|address| pool.put(address));
+    let held = pool.stats().pool_bytes;
+    let large = Filled::fill(pool.get(36 * MIB), 36 * MIB, 2);
+    assert_eq!(pool.stats().pool_bytes, held);
+    // Not as much is idle now.
+    let larger = pool.get(20 * MIB);
+    assert!(pool.stats().pool_bytes > held);
+    kept.iter().chain([&large]).for_each(Filled::verify);
+    pool.check();
+    [b, d, large.address, larger].into_iter().for_each(|address| pool.put(address));
+    assert_eq!(pool.destroy(), BFC_OK);
+}
+
+/// Moves wait for the device, so a request that is small beside the pool maps what it needs.
+#[test]
+fn for_small_requests_the_pool_grows() {
+    for (kept, moves) in [(300, true), (600, false)] {
+        let pool = vmm(2 * GIB, |options| options.initial_region_bytes = 2 * MIB);
+        let [a, between, c, rest] = [2, 2, 2, kept].map(|size| pool.get(size * MIB));
+        let held = pool.stats().pool_bytes;
+        // What was mapped in advance is used up first.
+        let filler: Vec<u64> = (0..(held / MIB - kept - 6) / 2).map(|_| pool.get(2 * MIB)).collect();
+        assert_eq!(pool.stats().pool_bytes, held);
+        [a, c].into_iter().for_each(|address| pool.put(address));
+        let small = pool.get(4 * MIB);
+        assert_eq!(pool.stats().pool_bytes == held, moves, "beside {kept} MiB");
+        pool.check();
+        filler.into_iter().chain([between, rest, small]).for_each(|address| pool.put(address));
+        assert_eq!(pool.destroy(), BFC_OK);
+    }
+}

@@ -50,13 +50,27 @@ pub(super) fn relocate<'a>(
     // If the backend does not have all that the request needs, a smaller amount may suffice together with idle memory.
     let was_refused = Refusal::limit(*refused, &guard) != u64::MAX;
     let ways: &[New] = if was_refused { &[New::Least] } else { &[New::Needed, New::Least] };
-    serve(guard, request, ways, refused, |guard, new, below| {
-        // Unmapping waits for the device, which might break a capture that is announced by now.
-        if guard.is_capture_announced(request.stream) {
-            return Ok(None);
-        }
-        guard.arena.plan_relocation(request, new, below)
+    serve(guard, request, ways, refused, |guard, new, below| plan_relocation(guard, request, new, below))
+}
+
+/// Moves idle granules to make room for a request, and maps no more than it needs beside them.
+#[inline(never)]
+pub(super) fn move_idle<'a>(
+    guard: Guard<'a>,
+    request: &AllocRequest<'_>,
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Extended), Error> {
+    serve(guard, request, &[New::Least], refused, |guard, new, below| {
+        plan_relocation(guard, request, new, below)
     })
+}
+
+fn plan_relocation(guard: &mut Guard<'_>, request: &AllocRequest<'_>, new: New, below: u64) -> Planned {
+    // Unmapping waits for the device, which might break a capture that is announced by now.
+    if guard.is_capture_announced(request.stream) {
+        return Ok(None);
+    }
+    guard.arena.plan_relocation(request, new, below)
 }
 
 type Planned = Result<Option<Plan>, HostMemoryExhausted>;

@@ -34,6 +34,15 @@ impl Arena {
         may && self.growth().replaces_regions(size) && free() >= size
     }
 
+    /// Returns whether a request for `size` bytes is to move idle granules before new ones are mapped: as much as it needs
+    /// is idle. Smaller requests are left to growth, because moves wait for the device.
+    pub(crate) fn moves_before_growth(&self, size: u64) -> bool {
+        const LEAST_SHARE: u64 = 128;
+        let held = self.growth().pool_bytes();
+        let idle = held.saturating_sub(self.counters().bytes_in_use);
+        self.range().is_some() && size >= held / LEAST_SHARE && idle >= size
+    }
+
     /// Detaches wholly free regions that one region for a request of `size` bytes can replace: none of them has room for
     /// it, but all together do. With growth by need a pool with requests of many sizes would otherwise collect regions that
     /// nothing fits in. Without memory for the list, nothing is detached.

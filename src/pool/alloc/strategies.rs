@@ -182,19 +182,28 @@ fn synchronize_instead_of_growing<'a>(
     Ok(Step::Again(guard))
 }
 
-/// Gives free regions back that are too small for the request, if the region that it needs can replace them.
+/// Makes a place from memory that is held and idle, for a request that is large enough: moves granules there, or gives back
+/// the regions that the one it needs can replace.
 fn replace<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
     state: &mut RetryState,
 ) -> Result<Step<'a>, Error> {
     let is_tried = state.was_tried(Once::Replace) || state.was_tried(Once::Extend);
-    if is_tried || !guard.arena.could_replace(state.least) {
+    let moves = guard.arena.moves_before_growth(request.size);
+    if is_tried || !(moves || guard.arena.could_replace(state.least)) {
         return Ok(Step::Next(guard));
     }
     state.note_tried(Once::Replace);
     let (mut guard, may_disturb) = order::may_disturb(guard, request.stream)?;
-    if state.note(may_disturb) {
+    if !state.note(may_disturb) {
+        return Ok(Step::Again(guard));
+    }
+    if moves {
+        let moved;
+        (guard, moved) = remap::move_idle(guard, request, &mut state.refused)?;
+        state.note_own(&guard, u64::from(matches!(moved, Extended::Grown)));
+    } else {
         // With the lock open another thread may have taken or given back some of them.
         let regions = guard.arena.detach_to_replace(state.least);
         let released;
