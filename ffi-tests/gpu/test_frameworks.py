@@ -2,28 +2,23 @@
 called, and nothing of losses, speeds or sizes, for no kernel runs here. CuPy's and Numba's would need real kernels."""
 
 import os
-import pathlib
 import sys
 
 import programs
 from running import environment
 
-# What the suite gpu has put together, to be carried to another machine.
-FOLDER = pathlib.Path(os.environ["LIBBFC_TESTS_GPU"])
 
-
-def command(results, **more):
+def run(folder, results, **more):
     variables = {"PYTHON": sys.executable, "RESULTS": results, "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}
-    return [FOLDER / "frameworks/run.sh", FOLDER, "torch"], environment(**variables, **more)
+    env = environment(**variables, **more)
+    return programs.run(folder / "frameworks/run.sh", folder, "torch", env=env, status=None, timeout=1800)
 
 
-def test_pytorch_runs_with_each_of_the_allocators(tmp_path):
-    words, variables = command(tmp_path)
-    said = programs.run(*words, env=variables, timeout=1800)
-    assert " ... ok" in said and " ... ignored" not in said
+def test_pytorch_runs_with_each_of_the_allocators(folder, tmp_path):
+    status, said = run(folder, tmp_path)
+    assert status == 0 and " ... ok" in said and " ... ignored" not in said, said
 
 
-def test_a_program_that_does_not_end_is_found(tmp_path):
-    words, variables = command(tmp_path, SECONDS_EACH="0.1")
-    status, said = programs.run(*words, env=variables, status=None, timeout=1800)
+def test_a_program_that_does_not_end_is_found(folder, tmp_path):
+    status, said = run(folder, tmp_path, SECONDS_EACH="0.1")
     assert status != 0 and "torch_native: it ended with 124" in said

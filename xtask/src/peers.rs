@@ -19,7 +19,7 @@ const FOLDER: &str = "benches/peers";
 
 /// Builds everything, times it, and writes tables and charts.
 pub fn measure(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<()> {
-    bench::succeed(command(workspace, prefix, quick)?)
+    bench::succeed(command(workspace, prefix, quick)?.0)
 }
 
 /// Where tables and charts are.
@@ -36,10 +36,13 @@ pub fn cargo(workspace: &Workspace, args: &[&str]) -> Command {
     command
 }
 
+/// A peer that is not there, and why.
+pub type Missing = (&'static str, anyhow::Error);
+
 /// The benchmark, with the peers that can be had compiled.
-pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<Command> {
+pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<(Command, Vec<Missing>)> {
     let natives = Natives { workspace, prefix, simulation: simcuda::build(workspace)? };
-    let all: [(&str, Result<PathBuf>); 5] = [
+    let all: [(&'static str, Result<PathBuf>); 5] = [
         ("libbfc", natives.libbfc()),
         ("tensorflow", natives.tensorflow()),
         ("pytorch", natives.pytorch()),
@@ -48,11 +51,17 @@ pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<Comm
     ];
     let mut command = cargo(workspace, &["run", "--release", "--quiet"]);
     command.arg("--");
+    let mut missing = Vec::new();
     for (peer, built) in all {
         match built {
-            Ok(library) => command.arg(format!("--native={peer}={}", library.display())),
-            Err(why) => command.arg(format!("--missing={peer}={why:#}")),
-        };
+            Ok(library) => {
+                command.arg(format!("--native={peer}={}", library.display()));
+            }
+            Err(why) => {
+                command.arg(format!("--missing={peer}={why:#}"));
+                missing.push((peer, why));
+            }
+        }
     }
     if quick {
         command.arg("--quick");
@@ -62,7 +71,7 @@ pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<Comm
     without(&mut command, &["BFC_", "SIMCUDA_", "LD_PRELOAD", "PYTORCH_", "MIMALLOC_", "MALLOC_"]);
     command.env("LD_LIBRARY_PATH", &natives.simulation).env("SIMCUDA_MEMORY", (1_u64 << 40).to_string());
     command.env("TF_CPP_MIN_LOG_LEVEL", "3");
-    Ok(command)
+    Ok((command, missing))
 }
 
 /// Compiles native/ of the benchmark.

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 use console::style;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::tally::Tally;
-
 /// Without a terminal, a line so often shows that a long suite goes on.
 const EVERY: Duration = Duration::from_secs(20);
 
@@ -19,6 +17,8 @@ pub struct Progress {
     start: Instant,
     told: Instant,
     is_in_line: bool,
+    passed: usize,
+    failed: usize,
 }
 
 impl Progress {
@@ -38,16 +38,23 @@ impl Progress {
         }
         let now = Instant::now();
         let name = name.to_owned();
-        Self { name, spinner, start: now, told: now, is_in_line: true }
+        Self { name, spinner, start: now, told: now, is_in_line: true, passed: 0, failed: 0 }
     }
 
-    /// Shows what was counted so far, and the last test that has ended.
-    pub fn line(&mut self, tally: &Tally, last: &str) {
-        let failed = match tally.failed.len() {
+    /// Counts a test that has ended.
+    pub fn count(&mut self, has_passed: bool, test: &str) {
+        self.passed += usize::from(has_passed);
+        self.failed += usize::from(!has_passed);
+        self.line(test);
+    }
+
+    /// Shows what was counted so far, and what has happened last.
+    pub fn line(&mut self, last: &str) {
+        let failed = match self.failed {
             0 => String::new(),
             failed => format!(", {}", style(format!("{failed} failed")).red()),
         };
-        let so_far = format!("{} passed{failed}; {last}", tally.passed);
+        let so_far = format!("{} ended{failed}; {last}", self.passed + self.failed);
         if let Some(spinner) = &self.spinner {
             spinner.set_message(so_far);
         } else if self.told.elapsed() > EVERY {

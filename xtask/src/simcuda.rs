@@ -9,12 +9,6 @@ use crate::files;
 use crate::tools::CMake;
 use crate::workspace::Workspace;
 
-/// The CUDA versions of which there is a simulated runtime that is tested by itself.
-pub const MAJORS: [u32; 2] = [12, 13];
-
-/// What every C file of the simulation is compiled with.
-pub const C_FLAGS: [&str; 6] = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
-
 /// Where it is, once it is built.
 pub fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("simcuda/lib")

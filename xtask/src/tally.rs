@@ -1,19 +1,7 @@
-//! Counting what test programs report.
+//! Counting what test programs report: `cargo test` in its output, pytest and CTest in JUnit's XML.
 
-use std::collections::BTreeMap;
-
-/// How the tests in a program's output are counted.
-#[derive(Clone, Copy)]
-pub enum Count {
-    /// The program is one test.
-    One,
-    /// As cargo test prints them.
-    Cargo,
-    /// As ctest --verbose prints them.
-    Ctest,
-    /// As pytest -v -rfEs prints them with workers.
-    Pytest,
-}
+use anyhow::{Context, Result};
+use roxmltree::{Document, Node};
 
 /// What ran in a suite, or in one program of it.
 #[derive(Debug, Default, PartialEq)]
@@ -24,12 +12,8 @@ pub struct Tally {
     pub failed: Vec<String>,
     /// What did not run, and why.
     pub skipped: Vec<Skip>,
-    /// Seconds that tests took, of those that say so; of `cargo test` those of its programs.
+    /// Seconds that tests took; of `cargo test` those of its programs.
     pub seconds: Vec<(String, f64)>,
-    /// What a test of ctest said last, by its number; of cargo, by an empty text, the program that runs.
-    said: BTreeMap<String, String>,
-    /// Tests of cargo's present program that have passed by their lines. With --nocapture some have none.
-    lines: usize,
 }
 
 /// Something that did not run.
@@ -44,8 +28,7 @@ pub struct Skip {
 impl Skip {
     /// A skip and its reason.
     pub fn new(name: impl Into<String>, why: impl Into<String>) -> Self {
-        let (name, why) = (name.into(), why.into());
-        Self { name, why }
+        Self { name: name.into(), why: why.into() }
     }
 }
 
@@ -58,155 +41,94 @@ impl Tally {
         self.seconds.extend(other.seconds);
     }
 
-    /// Counts what a line says; the name of the test that has ended with it.
-    pub fn line<'a>(&mut self, count: Count, line: &'a str) -> Option<&'a str> {
-        match count {
-            Count::One => None,
-            Count::Cargo => self.cargo(line),
-            Count::Ctest => self.ctest(line),
-            Count::Pytest => self.pytest(line),
-        }
-    }
-
-    fn cargo<'a>(&mut self, line: &'a str) -> Option<&'a str> {
-        if let Some(running) = line.trim_start().strip_prefix("Running ") {
-            let program = running.split(" (").next().unwrap_or(running);
-            self.said.insert(String::new(), program.to_owned());
-        }
-        if let Some(counts) = line.strip_prefix("test result: ") {
-            let passed = counts.split_once(" passed").and_then(|(before, _)| before.rsplit(' ').next());
-            self.passed += passed.and_then(|passed| passed.parse().ok()).unwrap_or(0);
-            self.passed -= std::mem::take(&mut self.lines);
-            let seconds = line.rsplit(' ').next().and_then(|word| word.strip_suffix('s')?.parse().ok());
-            let program = self.said.get("").cloned().unwrap_or_default();
-            self.seconds.extend(seconds.map(|seconds| (program, seconds)));
-            return None;
-        }
-        let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-        match result.split_once(", ").unwrap_or((result, "marked #[ignore] without a reason")) {
-            ("ok", _) => {
-                self.passed += 1;
-                self.lines += 1;
+    /// Counts what `cargo test` has printed, and the lines of it that do not say that something went well.
+    pub fn of_cargo(text: &str) -> (Self, String) {
+        let (mut tally, mut rest, mut program) = (Self::default(), String::new(), "");
+        for line in text.lines() {
+            if let Some(running) = line.trim_start().strip_prefix("Running ") {
+                program = running.split(" (").next().unwrap_or(running);
+                continue;
             }
-            ("FAILED", _) => self.failed.push(name.to_owned()),
-            ("ignored", why) => self.skipped.push(Skip::new(name, why)),
-            _ => return None,
-        }
-        Some(name)
-    }
-
-    fn ctest<'a>(&mut self, line: &'a str) -> Option<&'a str> {
-        let Some((number, name, result)) = ctest_result(line) else {
-            // The reason of a skip is the last thing that the test itself has said.
-            if let Some((number, said)) = line.split_once(": ").filter(|(_, said)| !said.trim().is_empty()) {
-                self.said.insert(number.to_owned(), said.trim().to_owned());
+            if let Some(counts) = line.strip_prefix("test result: ") {
+                // With --nocapture some tests that pass have no line of their own.
+                tally.passed += before(counts, " passed").unwrap_or(0);
+                tally.seconds.extend(before(counts, "s").map(|seconds| (program.to_owned(), seconds)));
             }
-            return None;
-        };
-        let seconds = result.strip_suffix(" sec").and_then(|rest| rest.rsplit(' ').next()?.parse().ok());
-        self.seconds.extend(seconds.map(|seconds| (name.to_owned(), seconds)));
-        if result.starts_with("Passed") {
-            self.passed += 1;
-        } else if is_skipped(result) {
-            let why = self.said.remove(number).filter(|said| !said.starts_with("Test timeout"));
-            self.skipped.push(Skip::new(name, why.as_deref().unwrap_or("it did not say why")));
-        } else {
-            self.failed.push(name.to_owned());
-        }
-        Some(name)
-    }
-
-    fn pytest<'a>(&mut self, line: &'a str) -> Option<&'a str> {
-        // What a worker says: `[gw0] [ 25%] PASSED a.py::test`.
-        if let Some((_, result)) = line.split_once("%] ").filter(|(worker, _)| worker.starts_with("[gw")) {
-            let (result, name) = result.split_once(' ')?;
-            match result {
-                "PASSED" => self.passed += 1,
-                "FAILED" | "ERROR" => self.fail(name.trim()),
-                _ => return None,
+            let test = line.strip_prefix("test ").and_then(|line| line.rsplit_once(" ... "));
+            match test.map(|(name, result)| (name, result.split_once(", ").unwrap_or((result, "")))) {
+                Some((name, ("FAILED", _))) => tally.failed.push(name.to_owned()),
+                Some((name, ("ignored", ""))) => tally.skipped.push(Skip::new(name, "it does not say why")),
+                Some((name, ("ignored", why))) => tally.skipped.push(Skip::new(name, why)),
+                Some((_, ("ok", _))) => continue,
+                _ => {}
             }
-            return Some(name);
+            if !line.is_empty() && !line.starts_with("running ") && !line.starts_with("test result: ok") {
+                rest = rest + line + "\n";
+            }
         }
-        // The summary, which has what failed outside of tests too, and why tests were skipped.
-        if let Some(name) = line.strip_prefix("FAILED ").or(line.strip_prefix("ERROR ")) {
-            self.fail(name.split(" - ").next().unwrap_or_default());
-        } else if let Some((count, rest)) = line.strip_prefix("SKIPPED [").and_then(|it| it.split_once("] "))
-        {
-            let (place, why) = rest.split_once(": ").unwrap_or((rest, "it did not say why"));
-            self.skipped.extend((0..count.parse().unwrap_or(1)).map(|_| Skip::new(place, why)));
-        } else if let Some((seconds, name)) = line.split_once("s call     ") {
-            let seconds = seconds.trim().parse().ok();
-            self.seconds.extend(seconds.map(|seconds| (name.trim().to_owned(), seconds)));
-        }
-        None
+        (tally, rest)
     }
 
-    fn fail(&mut self, name: &str) {
-        if !self.failed.iter().any(|known| known == name) {
-            self.failed.push(name.to_owned());
-        }
-    }
-}
-
-/// What a program printed, without what went well: the reasons of failures stand in the midst of it.
-pub fn troubles(count: Count, text: &str) -> String {
-    let lines: Vec<&str> = match count {
-        Count::One => text.lines().collect(),
-        Count::Cargo => text.lines().filter(|line| !is_dull(line)).collect(),
-        Count::Ctest => {
-            let results = text.lines().filter_map(ctest_result);
-            let failed = results.filter(|(.., result)| !result.starts_with("Passed") && !is_skipped(result));
-            let failed: Vec<&str> = failed.map(|(number, ..)| number).collect();
-            let is_of = |line: &&str| {
-                let number = ctest_result(line).map(|result| result.0).or(Some(line.split_once(": ")?.0));
-                failed.contains(&number?).then_some(())
+    /// Counts a report in JUnit's XML, and what the tests that failed have said.
+    pub fn of_junit(report: &str) -> Result<(Self, String)> {
+        let report = Document::parse(report).context("a report in JUnit's XML")?;
+        let (mut tally, mut troubles) = (Self::default(), String::new());
+        for test in report.descendants().filter(|node| node.has_tag_name("testcase")) {
+            let attribute = |name: &str| test.attribute(name).unwrap_or_default();
+            // CTest has the same in both.
+            let name = match (attribute("classname"), attribute("name")) {
+                (class, name) if class == name || class.is_empty() => name.to_owned(),
+                (class, name) => format!("{class}::{name}"),
             };
-            text.lines().filter(|line| failed.is_empty() || is_of(line).is_some()).collect()
+            let part = |name: &str| test.children().find(|child| child.has_tag_name(name));
+            let output = text(part("system-out"));
+            tally.seconds.extend(attribute("time").parse().ok().map(|seconds| (name.clone(), seconds)));
+            if let Some(failure) = part("failure").or(part("error")) {
+                troubles = format!("{troubles}{name}:\n{}\n{output}\n", text(Some(failure)));
+                tally.failed.push(name);
+            } else if let Some(skipped) = part("skipped") {
+                // Of CTest the message is a number, and the reason the last thing that the test has said.
+                let message = skipped.attribute("message");
+                let why = output.lines().next_back().or(message).unwrap_or("it does not say why");
+                tally.skipped.push(Skip::new(name, why));
+            } else {
+                tally.passed += 1;
+            }
         }
-        Count::Pytest => {
-            let heads = ["= FAILURES =", "= ERRORS ="];
-            let start = heads.iter().filter_map(|head| text.find(head)).min().unwrap_or(0);
-            text[start..].lines().collect()
-        }
-    };
-    lines.join("\n")
+        Ok((tally, troubles))
+    }
 }
 
-/// A line of cargo's of what went well.
-fn is_dull(line: &str) -> bool {
-    let result = line.strip_prefix("test ").unwrap_or_default();
-    line.is_empty()
-        || line.trim_start().to_lowercase().starts_with("running ")
-        || line.starts_with("test result: ok")
-        || result.ends_with(" ... ok")
-        || result.contains(" ... ignored")
+fn text<'a>(node: Option<Node<'a, '_>>) -> &'a str {
+    node.and_then(|node| node.text()).unwrap_or_default().trim()
 }
 
-/// ` 3/12 Test  #3: name ....   Passed    0.01 sec`: the test's number, its name and the rest.
-fn ctest_result(line: &str) -> Option<(&str, &str, &str)> {
-    let (progress, rest) = line.trim_start().split_once(" Test ")?;
-    let (done, of) = progress.split_once('/')?;
-    let _: (usize, usize) = (done.parse().ok()?, of.parse().ok()?);
-    let (number, rest) = rest.trim_start().strip_prefix('#')?.split_once(": ")?;
-    let (name, rest) = rest.split_once(' ')?;
-    Some((number, name, rest.trim_start_matches(['.', ' '])))
+/// The number before a word, the last one of them.
+fn before<T: std::str::FromStr>(text: &str, word: &str) -> Option<T> {
+    text.rsplit_once(word)?.0.rsplit(' ').next()?.parse().ok()
 }
 
-fn is_skipped(ctest_result: &str) -> bool {
-    ctest_result.starts_with("***Skipped") || ctest_result.contains("(Disabled)")
+/// Whether a test has passed that ends with this line, and its name. Only for what is shown meanwhile: what counts is the
+/// report at the end.
+pub fn ended(line: &str) -> Option<(bool, &str)> {
+    // `[gw0] [ 25%] PASSED a.py::test` of pytest, ` 3/12 Test  #3: name ....   Passed    0.01 sec` of CTest, and
+    // `test name ... ok` of cargo.
+    if let Some((_, result)) = line.split_once("%] ").filter(|_| line.starts_with("[gw")) {
+        let (result, name) = result.split_once(' ')?;
+        return Some((!matches!(result, "FAILED" | "ERROR"), name));
+    }
+    if let Some((_, test)) = line.split_once(" Test ").filter(|(_, test)| test.trim_start().starts_with('#'))
+    {
+        let name = test.split(' ').find(|word| !word.is_empty() && !word.starts_with('#'))?;
+        return Some((!test.contains("***Failed") && !test.contains("***Exception"), name));
+    }
+    let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    Some((result != "FAILED", name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tally(count: Count, text: &str) -> Tally {
-        let mut tally = Tally::default();
-        for line in text.lines() {
-            tally.line(count, line);
-        }
-        tally
-    }
 
     const CARGO: &str = "
      Running tests/fork.rs (target/debug/deps/fork-1)
@@ -215,90 +137,59 @@ test core::units::tests::rounds ... ok
 test fork::child ... FAILED
 test cuda::first - should panic ... ignored, no GPU on this machine
 test slow ... ignored
+child: the sum is wrong
 test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 12.50s
 running 1 test
-test src/lib.rs - (line 8) ... ok
 test loud ... it says something
 ok
-test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.40s
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.40s
 ";
 
     #[test]
     fn cargo_s_tests_are_counted_with_their_reasons() {
-        let tally = tally(Count::Cargo, CARGO);
+        let (tally, troubles) = Tally::of_cargo(CARGO);
         assert_eq!(tally.seconds[0], ("tests/fork.rs".to_owned(), 12.5));
-        assert_eq!(tally.passed, 3);
-        assert_eq!(tally.failed, ["fork::child"]);
-        assert_eq!(tally.skipped[0].why, "no GPU on this machine");
-        assert!(tally.skipped[1].name == "slow" && tally.skipped[1].why.contains("#[ignore]"));
-        assert_eq!(tally.skipped.len(), 2);
+        assert_eq!((tally.passed, &*tally.failed), (2, &["fork::child".to_owned()][..]));
+        let slow = Skip::new("slow", "it does not say why");
+        assert_eq!(tally.skipped, [Skip::new("cuda::first - should panic", "no GPU on this machine"), slow]);
+        assert!(troubles.starts_with("test fork::child ... FAILED\n") && !troubles.contains("rounds"));
+        assert_eq!(
+            Tally::of_cargo("error: no such crate"),
+            (Tally::default(), "error: no such crate\n".to_owned())
+        );
     }
 
-    const CTEST: &str = "
-test 1
-    Start 1: basic
-1: Test timeout computed to be: 60
-1: checked 12 calls
-1/5 Test #1: basic ............................   Passed    0.01 sec
-2: skipped: fork is not for valgrind
-2/5 Test #2: fork .............................***Skipped   0.00 sec
-3/5 Test #3: exit .............................***Failed    0.02 sec
-4/5 Test #4: crash ............................***Exception: SegFault  0.02 sec
-5/5 Test #5: off ..............................***Not Run (Disabled)   0.00 sec
-
-25% tests passed, 2 tests failed out of 4
-";
+    const JUNIT: &str = r#"<testsuite>
+        <testcase name="fork" classname="fork" time="0.01"><system-out>checked</system-out></testcase>
+        <testcase name="exit" classname="exit" time="0.5"><failure message=""/><system-out>1 is not 2</system-out></testcase>
+        <testcase name="cpp" classname="cpp"><skipped message="CODE=77"/><system-out>no C++
+        </system-out></testcase>
+        <testcase name="test[x]" classname="a.test_b"><error message="m">no fixture</error></testcase>
+        <testcase name="test[y]" classname="a.test_b"><skipped message="no GPU">a.py:7: no GPU</skipped></testcase>
+    </testsuite>"#;
 
     #[test]
-    fn ctest_s_tests_are_counted_with_their_reasons() {
-        let tally = tally(Count::Ctest, CTEST);
-        assert_eq!(tally.passed, 1);
-        assert_eq!(tally.failed, ["exit", "crash"]);
-        assert_eq!(tally.seconds[0], ("basic".to_owned(), 0.01));
-        let fork = Skip::new("fork", "skipped: fork is not for valgrind");
-        assert_eq!(tally.skipped, [fork, Skip::new("off", "it did not say why")]);
+    fn tests_in_junit_s_xml_are_counted_with_their_reasons() {
+        let (tally, troubles) = Tally::of_junit(JUNIT).expect("XML");
+        assert_eq!((tally.passed, tally.failed.join(" ")), (1, "exit a.test_b::test[x]".to_owned()));
+        assert_eq!(tally.skipped, [Skip::new("cpp", "no C++"), Skip::new("a.test_b::test[y]", "no GPU")]);
+        assert_eq!(tally.seconds, [("fork".to_owned(), 0.01), ("exit".to_owned(), 0.5)]);
+        assert_eq!(troubles, "exit:\n\n1 is not 2\na.test_b::test[x]:\nno fixture\n\n");
+        assert!(Tally::of_junit("<testsuite>").is_err());
     }
 
     #[test]
-    fn troubles_are_what_is_left_without_what_went_well() {
-        let text = troubles(Count::Cargo, CARGO);
-        assert!(text.starts_with("test fork::child ... FAILED\n") && !text.contains("rounds"), "{text}");
-        assert_eq!(troubles(Count::Cargo, "error: no such crate"), "error: no such crate");
-
-        let text = CTEST.replace("3/5 Test", "3: the sum is wrong\n3/5 Test");
-        let text = troubles(Count::Ctest, &text);
-        assert!(text.starts_with("3: the sum is wrong\n3/5 Test #3: exit"), "{text}");
-        assert_eq!(text.lines().count(), 3, "{text}");
-        assert_eq!(troubles(Count::Ctest, "No tests"), "No tests");
-    }
-
-    const PYTEST: &str = "
-[gw0] [ 25%] PASSED test_a.py::test_one
-[gw1] [ 50%] SKIPPED test_a.py::test_three
-[gw1] [ 75%] FAILED test_a.py::test_two[x]
-= FAILURES =
-the sum is wrong
-= slowest durations =
-2.25s call     test_a.py::test_one
-= short test summary info =
-SKIPPED [2] test_a.py:7: there is no compiler
-FAILED test_a.py::test_two[x] - AssertionError: 1 == 2
-=== 1 failed, 11 passed, 2 skipped in 0.04s ===
-";
-
-    #[test]
-    fn pytest_s_tests_are_counted_with_their_reasons() {
-        let tally = tally(Count::Pytest, PYTEST);
-        assert_eq!((tally.passed, &*tally.failed), (1, &["test_a.py::test_two[x]".to_owned()][..]));
-        assert_eq!(tally.seconds, [("test_a.py::test_one".to_owned(), 2.25)]);
-        assert_eq!(tally.skipped, [0; 2].map(|_| Skip::new("test_a.py:7", "there is no compiler")));
-        assert!(troubles(Count::Pytest, PYTEST).starts_with("= FAILURES =\nthe sum"));
-    }
-
-    #[test]
-    fn other_text_counts_nothing() {
-        assert_eq!(tally(Count::Cargo, "error: could not compile"), Tally::default());
-        assert_eq!(tally(Count::Ctest, "No tests were found!!!"), Tally::default());
-        assert_eq!(tally(Count::Pytest, "=== no tests ran in 0.00s ==="), Tally::default());
+    fn the_end_of_a_test_is_seen_while_others_run() {
+        for (line, end) in [
+            ("[gw0] [ 25%] PASSED a.py::test", Some((true, "a.py::test"))),
+            ("[gw0] [ 25%] ERROR a.py::test", Some((false, "a.py::test"))),
+            (" 3/12 Test  #3: fork ......   Passed    0.01 sec", Some((true, "fork"))),
+            (" 4/12 Test #14: exit ......***Failed    0.02 sec", Some((false, "exit"))),
+            ("test a::b ... ok", Some((true, "a::b"))),
+            ("test a::b ... FAILED", Some((false, "a::b"))),
+            ("Compiling test 1", None),
+        ] {
+            assert_eq!(ended(line), end, "{line}");
+        }
     }
 }

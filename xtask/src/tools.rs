@@ -47,10 +47,12 @@ pub fn works(compiler: &OsStr) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Which of the compilers of C and C++ there is not.
-pub fn missing_compiler() -> Option<String> {
-    let missing = [c_compiler(), cxx_compiler()].into_iter().find(|compiler| !works(compiler));
-    missing.map(|compiler| format!("there is no {}", compiler.display()))
+/// Fails where there is no compiler of C or of C++.
+pub fn need_compilers() -> Result<()> {
+    match [c_compiler(), cxx_compiler()].into_iter().find(|compiler| !works(compiler)) {
+        Some(compiler) => Err(Unavailable(format!("there is no {}", compiler.display())).into()),
+        None => Ok(()),
+    }
 }
 
 /// CMake, CTest and Ninja, as ffi-tests/package/requirements.txt lists them.

@@ -1,5 +1,6 @@
 //! Virtual environments by `uv`, which keeps what it fetches in the user's cache: one for each requirements.txt.
 
+use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,13 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     run("uv pip sync", &[&["pip", "sync"], &of_python[..], &[&python_there]].concat(), &lists)?;
     files::write(&complete, "")?;
     Ok(python)
+}
+
+/// The PATH with the programs of such an environment in front.
+pub fn path(python: &Path) -> Result<OsString> {
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let bin = python.parent().map(PathBuf::from);
+    Ok(std::env::join_paths(bin.into_iter().chain(std::env::split_paths(&rest)))?)
 }
 
 /// The text of a list, and of those that it includes by `-r`.

@@ -100,49 +100,34 @@ mod tests {
     use crate::tally::Skip;
 
     fn verdict(suite: &'static str, passed: usize, failed: &[&str], skipped: &[&str]) -> Verdict {
-        let mut tally = Tally::default();
-        tally.passed = passed;
-        tally.failed = failed.iter().map(|name| (*name).to_owned()).collect();
-        tally.skipped = skipped.iter().map(|name| Skip::new(*name, "no GPU")).collect();
-        tally.seconds = (0..20).map(|number| (format!("test{number}"), f64::from(number))).collect();
+        let tally = Tally {
+            passed,
+            failed: failed.iter().map(|name| (*name).to_owned()).collect(),
+            skipped: skipped.iter().map(|name| Skip::new(*name, "no GPU")).collect(),
+            seconds: (0..20).map(|number| (format!("test{number}"), f64::from(number))).collect(),
+        };
         Verdict { suite, tally, seconds: 1.25 }
     }
 
     #[test]
-    fn the_closing_line_is_alone_and_last() {
+    fn the_account_names_what_was_skipped_and_what_was_slow() {
         let verdicts = [verdict("rust", 12, &[], &["cuda"]), verdict("fuzz", 0, &[], &["fuzz"])];
         let text = account(&verdicts);
         assert_eq!(text.lines().last(), Some("12 passed, 0 failed, 2 skipped"));
         assert!(text.contains("skipped  rust: cuda: no GPU\n"), "{text}");
-        assert!(
-            text.contains("in seconds\n     19.0  rust: test19\n") && !text.contains("test14\n"),
-            "{text}"
-        );
+        assert!(text.contains("in seconds\n     19.0  rust: test19\n") && !text.contains("test14\n"));
         assert!(text.lines().any(|line| line.starts_with("fuzz          skipped")), "{text}");
         assert!(all_well(&verdicts));
     }
 
     #[test]
-    fn a_failure_is_named_and_not_well() {
-        let verdicts = [verdict("rust", 12, &["fork"], &[]), verdict("doc", 1, &[], &[])];
+    fn a_failure_and_an_empty_suite_are_named_and_not_well() {
+        let verdicts = [verdict("rust", 12, &["fork"; 30], &[]), verdict("docs", 0, &[], &[])];
         let text = account(&verdicts);
-        assert!(text.contains("FAILED   rust: fork\n"), "{text}");
-        assert_eq!(text.lines().last(), Some("13 passed, 1 failed, 0 skipped"));
-        assert!(!all_well(&verdicts));
-    }
-
-    #[test]
-    fn of_many_failures_all_count_and_some_are_named() {
-        let text = account(&[verdict("rust", 0, &["fork"; 30], &[])]);
-        assert!(text.contains("rust: and 10 more, see above\n"), "{text}");
-        assert!(text.ends_with("0 passed, 30 failed, 0 skipped\n"));
-    }
-
-    #[test]
-    fn a_suite_without_a_test_is_a_failure() {
-        let verdicts = [verdict("rust", 0, &[], &[])];
-        assert!(account(&verdicts).ends_with("0 passed, 1 failed, 0 skipped\n"));
-        assert!(!all_well(&verdicts));
-        assert!(!all_well(&[]));
+        assert!(text.contains("FAILED   rust: fork\n") && text.contains("rust: and 10 more, see above\n"));
+        assert!(text.contains("FAILED   docs: it ran no test\n"), "{text}");
+        assert_eq!(text.lines().last(), Some("12 passed, 31 failed, 0 skipped"));
+        let [failed, empty] = verdicts;
+        assert!(!all_well(&[failed]) && !all_well(&[empty]) && !all_well(&[]));
     }
 }

@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::files;
+
 /// The checkout.
 pub struct Workspace {
     /// Its root.
@@ -88,6 +90,11 @@ impl Workspace {
         command
     }
 
+    /// The file that keeps what a program says.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.target.join("xtask/logs").join(format!("{}.log", slug(name)))
+    }
+
     /// Runs a program to its end. What it says goes to a log under target/xtask/ and, if the user wants
     /// it, to the terminal too. It has no standard input: nothing here may wait for an answer.
     pub fn run(&self, name: &str, command: Command) -> Result<Ended> {
@@ -101,10 +108,9 @@ impl Workspace {
         mut command: Command,
         mut watch: impl FnMut(&str),
     ) -> Result<Ended> {
-        let folder = self.target.join("xtask/logs");
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let log = folder.join(format!("{}.log", slug(name)));
-        let mut file = fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let log = self.log(name);
+        files::write(&log, "")?;
+        let mut file = fs::File::create(&log)?;
         writeln!(file, "$ {}", shown(&command))?;
         let (reader, writer) = std::io::pipe()?;
         command.stdin(Stdio::null());

@@ -132,7 +132,22 @@ fn compare(arguments: &Arguments) -> Result<()> {
     if rows.iter().flat_map(|row| &row.outcomes).any(|outcome| overlaps(&outcome.why_not)) {
         bail!("a peer returned memory that overlaps: see the table \"Not run\"");
     }
-    Ok(())
+    match broken(&rows, &missing) {
+        Some(peer) if arguments.quick => {
+            bail!("{peer} did not run a recorded program: see the table \"Not run\"")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A peer that is there and did not run a recorded program. For mallocs these are too large.
+fn broken<'a>(rows: &'a [measure::Row], missing: &HashMap<&str, &str>) -> Option<&'a str> {
+    let mut outcomes = rows.iter().filter(|row| row.is_recorded).flat_map(|row| &row.outcomes);
+    let is_broken = |outcome: &&measure::Outcome| {
+        let why = outcome.why_not.as_deref();
+        why.is_some_and(|why| !why.contains("real memory")) && !missing.contains_key(outcome.peer.as_str())
+    };
+    outcomes.find(is_broken).map(|outcome| outcome.peer.as_str())
 }
 
 /// The peers to time, libbfc first.
@@ -146,4 +161,22 @@ fn chosen(wanted: &[String]) -> Result<Vec<String>> {
         false => *name == table::BASE || wanted.iter().any(|wanted| wanted == name),
     };
     Ok(all().filter(is_wanted).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_fails_is_told_from_one_that_is_not_there() {
+        let found = |is_recorded: bool, why: &str, missing: &[(&str, &str)]| {
+            let (peer, why_not) = ("rmm-pool".to_owned(), Some(why.to_owned()));
+            let outcomes = vec![measure::Outcome { peer, samples: Vec::new(), why_not }];
+            let rows = [measure::Row { program: "vit".to_owned(), is_recorded, outcomes }];
+            broken(&rows, &missing.iter().copied().collect()).is_some()
+        };
+        assert!(found(true, "no memory", &[("tensorflow", "no network")]));
+        assert!(!found(true, "no network", &[("rmm-pool", "no network")]));
+        assert!(!found(false, "no memory", &[]) && !found(true, "it takes real memory", &[]));
+    }
 }

@@ -3,76 +3,77 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
-use super::context::{Context, Count};
+use super::context::{Context, Count, Needs};
 use crate::files;
 use crate::simcuda;
-use crate::tools::{self, CMake};
+use crate::tools::{self, CMake, Unavailable};
 use crate::workspace::plainly;
 
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
 /// without it. Suites share the build.
 fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
-    if let Some(why) = tools::missing_compiler() {
-        context.skip("all tests by CTest", &why);
-        return Ok(());
-    }
-    let found = CMake::find(&context.workspace);
-    let Some(cmake) = context.or_skip("all tests by CTest", found)? else { return Ok(()) };
+    tools::need_compilers()?;
+    let workspace = &context.workspace;
+    let cmake = CMake::find(workspace)?;
+    let driver = simcuda::build_driver(workspace)?.join("libcuda.so.1");
+    let folder = workspace.target.join("ffi-tests");
     let prefix = context.prefix()?;
-    let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
-    let folder = context.workspace.target.join("ffi-tests");
+    let defines = [
+        ("CMAKE_PREFIX_PATH", prefix.as_os_str()),
+        ("SIMCUDA_DRIVER", driver.as_os_str()),
+        // The programs' own assertions are what it is about.
+        ("CMAKE_BUILD_TYPE", OsStr::new("Debug")),
+    ];
     let mut is_built = false;
     context.check("cmake --build", |workspace| {
-        let defines = [
-            ("CMAKE_PREFIX_PATH", prefix.as_os_str()),
-            ("SIMCUDA_DRIVER", driver.as_os_str()),
-            // The programs' own assertions are what it is about.
-            ("CMAKE_BUILD_TYPE", OsStr::new("Debug")),
-        ];
         cmake.build(workspace, &workspace.path("ffi-tests"), &folder, &defines)?;
         is_built = true;
         Ok(())
     });
-    if is_built { tests(context, &cmake, &folder, chosen) } else { Ok(()) }
+    if is_built { tests(context, &folder, chosen) } else { Ok(()) }
 }
 
 /// The programs, and by pytest what needs more than a program: the installed tree, and what finds it.
 pub fn package(context: &mut Context) -> Result<()> {
-    context.pytest_installed("package", &[])?;
-    context.pytest_installed("install", &[])?;
+    context.pytest("package", Needs::Prefix, &[])?;
+    context.pytest("install", Needs::Prefix, &[])?;
     run(context, &["-LE", "simcuda|stack|valgrind"])
 }
 
 /// How much stack functions and hooks need.
 pub fn stack(context: &mut Context) -> Result<()> {
-    if !cfg!(target_arch = "x86_64") {
-        context.skip("all of it", "its programs change stacks in the assembler of x86-64");
-        return Ok(());
-    }
+    let why = "its programs change stacks in the assembler of x86-64";
+    ensure!(cfg!(target_arch = "x86_64"), Unavailable(why.to_owned()));
     run(context, &["-L", "stack"])
 }
 
 /// Each program once more, every access and every block watched; and the instructions of allocations and frees.
 pub fn valgrind(context: &mut Context) -> Result<()> {
-    if files::program("valgrind").is_none() {
-        context.skip("all of it", "valgrind is not installed (Debian: apt-get install valgrind)");
-        return Ok(());
-    }
+    let why = "valgrind is not installed (Debian: apt-get install valgrind)";
+    ensure!(files::program("valgrind").is_some(), Unavailable(why.to_owned()));
     run(context, &["-L", "valgrind"])?;
-    context.pytest_installed("budget", &[])
+    context.pytest("budget", Needs::Prefix, &[])
 }
 
-/// Runs tests of a project that is built; their results lie beside the log as JUnit's XML, too.
-pub fn tests(context: &mut Context, cmake: &CMake, folder: &Path, chosen: &[&str]) -> Result<()> {
-    let name = format!("ctest {}", chosen.join(" "));
-    let mut command = cmake.command(&context.workspace, "ctest");
+/// The simulated driver and runtimes themselves, built as other suites do.
+pub fn simcuda(context: &mut Context) -> Result<()> {
+    let folder = simcuda::build_driver(&context.workspace)?;
+    let mut command = context.cargo(&["test", "--package=simcuda", "--no-fail-fast", "--tests"]);
+    command.env("SIMCUDA_LIBRARY", folder.join("libcuda.so.1"));
+    context.program("the simulated driver", command, Count::Cargo)?;
+    simcuda::build(&context.workspace)?;
+    tests(context, &context.workspace.target.join("simcuda"), &["-L", "simcuda"])
+}
+
+/// Runs tests of a project that is built.
+fn tests(context: &mut Context, folder: &Path, chosen: &[&str]) -> Result<()> {
+    let mut command = CMake::find(&context.workspace)?.command(&context.workspace, "ctest");
     plainly(&mut command);
-    // Verbose, for the reason why a test was skipped is in what it says.
-    command.args(["--parallel", "2", "--verbose", "--no-tests=error", "--output-junit"]);
-    let report: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-    command.arg(context.workspace.target.join("xtask/logs").join(report).with_extension("xml"));
+    // The reason why a test was skipped is the last thing that it says.
+    command.args(["--parallel", "2", "--verbose", "--no-tests=error", "--test-output-truncation", "tail"]);
     command.arg("--test-dir").arg(folder).args(chosen);
-    context.program(name.trim(), command, Count::Ctest).map(drop)
+    let name = format!("ctest {}", chosen.join(" "));
+    context.program(&name, command, Count::Junit("--output-junit")).map(drop)
 }

@@ -4,21 +4,16 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::{Context, Needs};
 use crate::files;
 use crate::tools;
 
 /// All of it is compiled or read, and nothing is run.
 pub fn run(context: &mut Context) -> Result<()> {
-    if !tools::works(&tools::c_compiler()) {
-        context.skip("all of it", &format!("there is no {}", tools::c_compiler().display()));
-        return Ok(());
-    }
+    tools::need_compilers()?;
     let file = context.workspace.target.join("xtask/cuda-lists.json");
     files::write(&file, lists().to_string())?;
-    let scratch = context.workspace.target.join("tests");
-    context
-        .pytest_with("cuda-headers", &[("LIBBFC_TESTS_CUDA_LISTS", file), ("LIBBFC_TESTS_SCRATCH", scratch)])
+    context.pytest("cuda-headers", Needs::Nothing, &[("LIBBFC_TESTS_CUDA_LISTS", &file)])
 }
 
 /// The lists of cuda-sys for Python.

@@ -2,23 +2,21 @@
 
 use anyhow::Result;
 
-use super::context::{Context, Count};
-use crate::{cargo, hooks};
+use super::context::{Context, Count, Needs};
+use crate::hooks;
 
 /// rustdoc's warnings are errors, its examples run, and so does what is on the pages.
 pub fn run(context: &mut Context) -> Result<()> {
     // Each by itself: the library and the command are both called bfc, and their pages would collide.
     for package in ["libbfc", "xtask"] {
-        let mut command = cargo::cargo(&context.workspace, &["doc", "--no-deps"]);
-        command.arg(format!("--package={package}"));
+        let mut command = context.cargo(&["doc", "--no-deps", "--package", package]);
         command.env("RUSTDOCFLAGS", "-D warnings");
         context.program(&format!("cargo doc, {package}"), command, Count::One)?;
     }
     context.check("docs/hooks.md is made from the list of hooks", |workspace| {
         hooks::generate().check(workspace)
     });
-    let command = cargo::cargo(&context.workspace, &["test", "--doc", "--package=libbfc"]);
-    let command = context.plain(command);
+    let command = context.cargo(&["test", "--doc", "--package=libbfc"]);
     context.program("examples in the documentation", command, Count::Cargo)?;
-    context.pytest("docs")
+    context.pytest("docs", Needs::Simulation, &[])
 }

@@ -5,12 +5,10 @@ mod ctest;
 mod cuda_headers;
 mod docs;
 mod fuzz;
-mod gpu;
 mod lints;
 mod peers;
 mod preload;
 mod rust;
-mod simcuda;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -21,8 +19,9 @@ use clap::builder::PossibleValuesParser;
 
 use crate::bindings;
 use crate::header::{self, Generated};
-use crate::suites::context::Context;
-use crate::tools;
+use crate::simcuda;
+use crate::suites::context::{Context, Count, Needs};
+use crate::tools::{self, Unavailable};
 use crate::verdict::{self, Verdict};
 use crate::workspace::Workspace;
 
@@ -46,7 +45,7 @@ struct Suite(When, &'static str, fn(&mut Context) -> Result<()>, &'static str);
 const SUITES: &[Suite] = &[
     Suite(Quick, "layers", layers, "imports go one way; pages name files and variables that are there"),
     Suite(Quick, "rust", rust::run, "cargo test of the workspace, examples, golden placements"),
-    Suite(Usual, "simcuda", simcuda::run, "the simulated driver and runtimes: their own tests"),
+    Suite(Usual, "simcuda", ctest::simcuda, "the simulated driver and runtimes: their own tests"),
     Suite(Usual, "preload", preload::run, "libbfc_preload.so, and programs with it on the simulated driver"),
     Suite(Usual, "docs", docs::run, "rustdoc and its examples; the book, links, code and commands on pages"),
     Suite(Quick, "header", header, "headers, and declarations for Rust and Python, are the generated ones"),
@@ -58,7 +57,7 @@ const SUITES: &[Suite] = &[
     Suite(Named, "cuda-headers", cuda_headers::run, "cuda-sys and hooks against NVIDIA's headers"),
     Suite(Named, "races", preload::races, "155 thousand random programs on streams, 85 thousand interposed"),
     Suite(Named, "peers", peers::run, "the benchmark beside other allocators: that each runs correctly"),
-    Suite(Named, "gpu", gpu::run, "on a real NVIDIA GPU if there is one, and on the simulated driver"),
+    Suite(Named, "gpu", gpu, "on a real NVIDIA GPU if there is one, and on the simulated driver"),
     Suite(Named, "fuzz", fuzz::run, "calls that take too long; each fuzz target for half a minute"),
     Suite(Named, "tensorflow", pytest, "in lock-step with TensorFlow's own allocator (fetches it, once)"),
     Suite(Named, "python", pytest, "the package bfc as wheels, the sdist, the crates (fetches zig, once)"),
@@ -79,19 +78,37 @@ const SUITES: &[Suite] = &[
 
 /// By pytest: the folder of its name in ffi-tests, with compilers, the installed library and the simulation.
 fn pytest(context: &mut Context) -> Result<()> {
-    if let Some(why) = tools::missing_compiler() {
-        context.skip("all of it", &why);
-        return Ok(());
-    }
-    context.pytest(context.suite)
+    tools::need_compilers()?;
+    context.pytest(context.suite, Needs::Simulation, &[])
 }
 
 fn layers(context: &mut Context) -> Result<()> {
-    context.pytest_with("layers", &[])
+    context.pytest("layers", Needs::Nothing, &[])
 }
 
 fn symbols(context: &mut Context) -> Result<()> {
-    context.pytest_installed("symbols", &[])
+    context.pytest("symbols", Needs::Prefix, &[])
+}
+
+/// libbfc on a real NVIDIA GPU, if there is one; see ffi-tests/gpu/README.md.
+fn gpu(context: &mut Context) -> Result<()> {
+    tools::need_compilers()?;
+    // Its tests build target/gpu.
+    context.pytest("gpu", Needs::Simulation, &[])?;
+    if !context.arguments.is_empty() {
+        return Ok(());
+    }
+    let driver = simcuda::folder(&context.workspace).join("libcuda.so.1");
+    let args = ["test", "--package=libbfc", "--test=conformance_cuda", "--test=conformance_cuda_vmm"];
+    let mut command = context.cargo(&args);
+    // Of a device there is one of everything: no two tests at once.
+    command.args(["--no-fail-fast", "--", "--test-threads=1"]);
+    command.env("LIBBFC_TESTS_ON_DEVICE", "1").env("SIMCUDA_LIBRARY", driver);
+    context.program("conformance as on a device, on the simulated driver", command, Count::Cargo)?;
+
+    let run = context.workspace.command(context.workspace.target.join("gpu/run"));
+    let run = context.plain(run);
+    context.program("target/gpu/run, on this machine's driver", run, Count::Cargo).map(drop)
 }
 
 /// What is generated from the C ABI is up to date. That the headers compile is tested by CTest.
@@ -149,8 +166,10 @@ impl Test {
             println!("\n== {name}: {about}");
             let start = Instant::now();
             context.suite = name;
-            if let Err(error) = run(&mut context) {
-                context.fail("the suite could not go on", &format!("{error:#}"));
+            match run(&mut context) {
+                Err(error) if error.is::<Unavailable>() => context.skip("the rest", &format!("{error:#}")),
+                Err(error) => context.fail("the suite could not go on", &format!("{error:#}")),
+                Ok(()) => {}
             }
             let seconds = start.elapsed().as_secs_f64();
             verdicts.push(Verdict { suite: name, tally: context.take_tally(), seconds });

@@ -9,8 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::context::{Context, Count};
-use crate::cargo;
+use super::context::{Context, Count, Needs};
 use crate::simcuda;
 use crate::tools;
 
@@ -23,11 +22,8 @@ const PROGRAMS: u64 = 20_000;
 
 /// Builds interposer and simulation, and runs programs on both.
 pub fn run(context: &mut Context) -> Result<()> {
-    if let Some(why) = tools::missing_compiler() {
-        context.skip("all of it", &why);
-        return Ok(());
-    }
-    context.pytest("preload")?;
+    tools::need_compilers()?;
+    context.pytest("preload", Needs::Simulation, &[])?;
     interposed_races(context, SOME)
 }
 
@@ -54,9 +50,9 @@ fn interposed_races(context: &mut Context, programs: u64) -> Result<()> {
 /// A test of the library in the release build, on the simulated driver.
 fn random_programs(context: &Context, test: &str, programs: u64) -> Result<Command> {
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
-    let args =
-        ["test", "--package=libbfc", "--release", "--no-fail-fast", "--test", test, "--", "--nocapture"];
-    let mut command = context.plain(cargo::cargo(&context.workspace, &args));
+    let mut command =
+        context.cargo(&["test", "--package=libbfc", "--release", "--no-fail-fast", "--test", test]);
+    command.args(["--", "--nocapture"]);
     command.env("SIMCUDA_LIBRARY", driver).env("RACES_PROGRAMS", programs.to_string());
     Ok(command)
 }

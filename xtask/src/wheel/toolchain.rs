@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::cargo::{self, Built, Profile};
 use crate::tools;
+use crate::uv;
 use crate::workspace::Workspace;
 
 /// The glibc of manylinux_2_28.
@@ -35,9 +36,7 @@ impl Toolchain {
     /// Zig, from the virtual environment of an interpreter.
     pub fn of_zig(python: &Path) -> Result<Self> {
         let zig = python.with_file_name("python-zig");
-        let folder = zig.parent().context("an environment has a folder bin")?;
-        let rest = env::var_os("PATH").unwrap_or_default();
-        let path = env::join_paths([folder.to_owned()].into_iter().chain(env::split_paths(&rest)))?;
+        let path = uv::path(python)?;
         let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
         Ok(Self { zig: Some(Zig { path, zig: zig.into(), target }) })
     }
