@@ -12,7 +12,6 @@ use crate::{files, install, simcuda};
 
 pub const BUDGET: &str = "budget/budget.py";
 pub const CLIFFS: &str = "cliffs/search.py";
-const PAIRS: &str = "budget/pairs.py";
 
 /// What such a chore takes.
 #[derive(Args)]
@@ -40,18 +39,20 @@ fn run(workspace: &Workspace, prefix: &Path, script: &str, arguments: &[String])
     if status.success() { Ok(()) } else { bail!("{script}: {status}; it says why above") }
 }
 
-/// Sections of the benchmark, which print their own tables: the instructions of pairs of calls, and the worst calls. Nothing
-/// without valgrind.
+/// A section of the benchmark, which prints its own table; its rows. Nothing where valgrind is needed and not there.
 pub fn measure(workspace: &Workspace, prefix: &Path, section: &str) -> Result<Vec<Value>> {
-    if files::program("valgrind").is_none() {
+    let file = workspace.target.join("bench").join(section).with_extension("json");
+    let path = file.display().to_string();
+    let (script, arguments) = match section {
+        "cliffs" => (CLIFFS, vec!["--benchmark".to_owned(), path]),
+        "instructions" => ("budget/pairs.py", vec![path]),
+        _ => ("bench/sections.py", vec![section.to_owned(), path]),
+    };
+    if !script.starts_with("bench") && files::program("valgrind").is_none() {
         println!("There is no valgrind: the section {section} is left out");
         return Ok(Vec::new());
     }
-    let file = workspace.target.join("bench").join(section).with_extension("json");
-    let path = file.display().to_string();
-    match section {
-        "cliffs" => run(workspace, prefix, CLIFFS, &["--benchmark".to_owned(), path])?,
-        _ => run(workspace, prefix, PAIRS, &[path])?,
-    }
+    files::write(&file, "")?;
+    run(workspace, prefix, script, &arguments)?;
     Ok(serde_json::from_str(&files::read(&file)?)?)
 }
