@@ -128,9 +128,4 @@ mod tests {
             assert!(known, "{name} ends in {driver}, of which the list says nothing");
         }
     }
-
-    #[test]
-    fn the_page_says_what_becomes_of_cudamalloc() {
-        assert!(page().contains("| `cudaMalloc` | `cuMemAlloc_v2` | pooled |\n"), "{}", page());
-    }
 }

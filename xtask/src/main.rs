@@ -10,7 +10,6 @@ mod cargo;
 mod clean;
 mod demo;
 mod files;
-mod golden;
 mod header;
 mod hooks;
 mod install;

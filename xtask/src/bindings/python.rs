@@ -161,33 +161,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_header_declares_has_its_type_in_python() {
-        let text = module(
-            "pub const BFC_BUSY: i32 = 7;
-             pub const BFC_SONAME: &::core::ffi::CStr = c\"a.so.1\";
-             pub type bfc_status_t = i32;
-             pub type bfc_free_t = ::core::option::Option<unsafe extern \"C\" fn(p: *mut ::core::ffi::c_void)>;
-             #[repr(C)] pub struct bfc_s { pub size: usize, pub name: *const ::core::ffi::c_char, pub free: bfc_free_t }
-             unsafe extern \"C\" {
-                 pub fn bfc_f(s: *const bfc_s, out: *mut *mut ::core::ffi::c_void) -> bfc_status_t;
-                 pub fn bfc_g(buf: *mut ::core::ffi::c_char);
-             }",
-        )
-        .expect("it is understood");
-        for line in [
-            "BFC_BUSY = 7\n",
-            "BFC_SONAME = \"a.so.1\"\n",
-            "bfc_free_t = ctypes.CFUNCTYPE(None, c_void_p)\n",
-            "class bfc_s(ctypes.Structure):\n",
-            "        (\"size\", c_size_t),\n        (\"name\", c_char_p),\n        (\"free\", bfc_free_t),\n",
-            "    \"bfc_f\": (c_int32, (POINTER(bfc_s), POINTER(c_void_p))),\n",
-            "    \"bfc_g\": (None, (c_void_p,)),\n",
-        ] {
-            assert!(text.contains(line), "{line}: {text}");
-        }
-    }
-
-    #[test]
     fn an_unknown_type_is_an_error() {
         let text = "unsafe extern \"C\" { pub fn f(a: u8); }";
         assert!(module(text).unwrap_err().to_string().contains("u8"));
