@@ -3,15 +3,13 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::files;
 use crate::uv;
-use crate::workspace::{Workspace, without};
+use crate::workspace::Workspace;
 
 /// What this machine cannot have, for want of a network say: a test that needs it is skipped. Every other error is a fault.
 #[derive(Debug)]
@@ -98,53 +96,6 @@ impl CMake {
         command.arg("--build").arg(folder).args(["--parallel", "2"]);
         workspace.run_well(&format!("cmake --build {name}"), command).map(drop)
     }
-}
-
-/// Makes a virtual environment anew and installs packages into it.
-pub fn virtual_environment(workspace: &Workspace, folder: &Path, pip: &[&str]) -> Result<()> {
-    let python = files::program("python3").ok_or_else(|| {
-        let words =
-            "there is no python3 on the PATH: install it (Debian: apt-get install python3 python3-venv)";
-        Unavailable(words.to_owned())
-    })?;
-    files::remove_all(folder)?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let mut command = workspace.command(python);
-    command.args(["-m", "venv"]).arg(folder);
-    // What the user's variable names would count as installed, and not be there when a test runs.
-    without(&mut command, &["PYTHON"]);
-    let made = workspace.run("python venv", command)?;
-    if !made.success {
-        // Debian has it in a package of its own, and venv fails after making half of the folder.
-        files::remove_all(folder)?;
-        let words = made.complaint();
-        let words = format!("python3 -m venv failed (Debian: apt-get install python3-venv): {words}");
-        return Err(Unavailable(words).into());
-    }
-    let mut command = workspace.command(folder.join("bin/python"));
-    command.args(["-m", "pip", "install", "--disable-pip-version-check"]);
-    command.args(["--no-input", "--progress-bar=off"]).args(pip);
-    without(&mut command, &["PYTHON"]);
-    let installed = workspace.run("pip install", command)?;
-    if !installed.success {
-        files::remove_all(folder)?;
-        let (packages, words) = (pip.join(" "), installed.complaint());
-        let words = format!(
-            "pip could not install {packages} (is PyPI reachable, and Python as new as they want it?): {words}"
-        );
-        return Err(Unavailable(words).into());
-    }
-    Ok(())
-}
-
-/// The user's cache, where all checkouts share what is large.
-pub fn cache() -> Result<PathBuf> {
-    // An empty or relative XDG_CACHE_HOME counts as unset, by its specification.
-    let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    named
-        .filter(|path| path.is_absolute())
-        .or_else(|| env::home_dir().map(|home| home.join(".cache")))
-        .context("there is no home folder to keep what is fetched in: set XDG_CACHE_HOME")
 }
 
 /// Links a library by its exact file name, which is found there at run time too.

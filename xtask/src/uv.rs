@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -16,12 +17,17 @@ const UV: &str = "uv==0.13.9";
 /// Names [`cache`] to the tests, whose own XDG_CACHE_HOME is another, and to the chores that they run.
 pub const CACHE: &str = "LIBBFC_TESTS_CACHE";
 
-/// The folder in the user's cache with all that is fetched for tests.
+/// The folder in the user's cache with all that is fetched for tests, which all checkouts share.
 pub fn cache() -> Result<PathBuf> {
-    match std::env::var_os(CACHE) {
-        Some(cache) => Ok(cache.into()),
-        None => Ok(tools::cache()?.join("libbfc")),
+    if let Some(cache) = std::env::var_os(CACHE) {
+        return Ok(cache.into());
     }
+    // An empty or relative XDG_CACHE_HOME counts as unset, by its specification.
+    let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = named.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
+    Ok(cache
+        .context("there is no home folder to keep what is fetched in: set XDG_CACHE_HOME")?
+        .join("libbfc"))
 }
 
 /// The packages in the virtual environment of a folder of tests.
@@ -51,26 +57,20 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
         return Ok(python);
     }
     // The first line says what it is and how large.
-    let about =
-        listed.last().and_then(|list| list.lines().next()).unwrap_or_default().trim_start_matches(['#', ' ']);
-    println!("   fetching into {} (once): {about}", folder.display());
-    let uv = uv(workspace)?;
-    let run = |name: &str, args: &[&str], last: &[PathBuf]| -> Result<()> {
-        let mut command = workspace.command(&uv);
-        without(&mut command, &["PYTHON", "UV_", "VIRTUAL_ENV", "CONDA_"]);
-        command.env("UV_CACHE_DIR", cache()?.join("uv-cache")).args(args).args(last);
-        let ended = workspace.run(name, command)?;
-        let words = || Unavailable(format!("{name} failed (is PyPI reachable?): {}", ended.complaint()));
-        if ended.success { Ok(()) } else { Err(words().into()) }
+    let about = listed.last().and_then(|list| list.lines().next()).unwrap_or_default();
+    println!("   fetching into {} (once): {}", folder.display(), about.trim_start_matches(['#', ' ']));
+    let uv = |args: &[&str]| -> Result<Command> {
+        let mut command = workspace.command(uv(workspace)?);
+        without(&mut command, &["UV_"]).env("UV_CACHE_DIR", cache()?.join("uv-cache"));
+        command.args(args).args(["--quiet", "--no-python-downloads", "--python"]);
+        Ok(command)
     };
-    let of_python = ["--quiet", "--no-python-downloads", "--python"];
-    run(
-        "uv venv",
-        &[&["venv", "--allow-existing"], &of_python[..], &["python3"]].concat(),
-        std::slice::from_ref(&folder),
-    )?;
-    let python_there = python.to_string_lossy();
-    run("uv pip sync", &[&["pip", "sync"], &of_python[..], &[&python_there]].concat(), &lists)?;
+    let mut venv = uv(&["venv", "--allow-existing"])?;
+    venv.arg("python3").arg(&folder);
+    fetch(workspace, "uv venv", venv)?;
+    let mut sync = uv(&["pip", "sync"])?;
+    sync.arg(&python).args(&lists);
+    fetch(workspace, "uv pip sync", sync)?;
     files::write(&complete, "")?;
     Ok(python)
 }
@@ -91,11 +91,28 @@ fn read_list(list: &Path) -> Result<String> {
     Ok(text + &included)
 }
 
+/// The program, which is fetched if it is not there.
 fn uv(workspace: &Workspace) -> Result<PathBuf> {
     let folder = cache()?.join("uv").join(UV);
     let uv = folder.join("bin/uv");
     if !tools::works(uv.as_os_str()) {
-        tools::virtual_environment(workspace, &folder, &[UV])?;
+        let mut venv = workspace.command("python3");
+        venv.args(["-m", "venv", "--clear"]).arg(&folder);
+        // Debian has it in a package of its own.
+        fetch(workspace, "python3 -m venv (Debian: apt-get install python3-venv)", venv)?;
+        let mut pip = workspace.command(folder.join("bin/python"));
+        pip.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input", UV]);
+        fetch(workspace, "pip install uv", pip)?;
     }
     Ok(uv)
+}
+
+/// Runs what fetches packages. What the user's variables name would count as installed, and not be there when a test runs.
+fn fetch(workspace: &Workspace, name: &str, mut command: Command) -> Result<()> {
+    without(&mut command, &["PYTHON", "VIRTUAL_ENV", "CONDA_"]);
+    let ended = workspace.run(name, command).with_context(|| Unavailable(format!("{name} failed")))?;
+    if ended.success {
+        return Ok(());
+    }
+    Err(Unavailable(format!("{name} failed (is PyPI reachable?): {}", ended.complaint())).into())
 }

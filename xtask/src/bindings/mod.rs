@@ -11,11 +11,9 @@ use anyhow::Result;
 use crate::cargo;
 use crate::files;
 use crate::header::Generated;
-use crate::tools::{self, Unavailable};
+use crate::tools;
+use crate::uv;
 use crate::workspace::{Workspace, capture};
-
-/// The version that PyPI has; bindgen needs 9 or later.
-const LIBCLANG: &str = "libclang==18.1.1";
 
 /// Generates all files from the headers as they are in include/.
 pub fn generate(workspace: &Workspace) -> Result<[Generated; 2]> {
@@ -36,22 +34,11 @@ pub fn generate(workspace: &Workspace) -> Result<[Generated; 2]> {
     ])
 }
 
-/// The folder of a libclang: the user's `LIBCLANG_PATH`, else one from PyPI under target/. Which libclang it is makes no
-/// difference to the result.
+/// The folder of a libclang: the user's `LIBCLANG_PATH`, else that of PyPI. Which libclang it is makes no difference to the
+/// result; bindgen needs 9 or later.
 fn libclang(workspace: &Workspace) -> Result<PathBuf> {
-    if let Some(folder) = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from) {
-        return Ok(folder);
+    match std::env::var_os("LIBCLANG_PATH") {
+        Some(folder) => Ok(folder.into()),
+        None => Ok(uv::packages(workspace, "bfc-sys/generate")?.join("clang/native")),
     }
-    let venv = workspace.target.join("tools/libclang");
-    let find = || {
-        let libraries = files::below(&venv.join("lib"), "so").unwrap_or_default();
-        libraries.into_iter().find(|path| path.file_name().is_some_and(|name| name == "libclang.so"))
-    };
-    if find().is_none() {
-        println!("  fetching libclang from PyPI into {}", venv.display());
-        tools::virtual_environment(workspace, &venv, &[LIBCLANG])?;
-    }
-    let library =
-        find().ok_or_else(|| Unavailable(format!("there is no libclang.so in PyPI's {LIBCLANG}")))?;
-    Ok(library.parent().map(PathBuf::from).unwrap_or_default())
 }
