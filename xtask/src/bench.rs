@@ -14,11 +14,15 @@ use crate::install;
 use crate::peers;
 use crate::scripts;
 use crate::targets;
-use crate::tensorflow;
+use crate::tools;
+use crate::uv;
 use crate::workspace::Workspace;
 
 /// The sections that are scripts, which print their own tables.
 const SCRIPTS: [&str; 5] = ["waste", "preload", "driver_calls", "instructions", "cliffs"];
+
+/// The folder of the C++ program, which has the other sections, and of the suite with TensorFlow's package.
+pub const TENSORFLOW: &str = "ffi-tests/tensorflow";
 
 /// The sections that give no figures.
 const PEERS: &str = "peers";
@@ -64,7 +68,7 @@ impl Bench {
 
         println!("Building libbfc (release)");
         let prefix = workspace.target.join("bench/prefix");
-        install::install(workspace, &prefix, Profile::Release)?;
+        install::install(workspace, &prefix, &cargo::build(workspace, Profile::Release)?)?;
         let mut figures = json!({"results": []});
         if all || !of_program.is_empty() {
             figures = self.allocators(workspace, &prefix, &of_program)?;
@@ -95,13 +99,10 @@ impl Bench {
 
     /// Builds and runs the C++ program; the figures it wrote.
     fn allocators(&self, workspace: &Workspace, prefix: &Path, sections: &[&String]) -> Result<Value> {
-        let tensorflow = tensorflow::find(workspace);
-        if let Err(error) = &tensorflow {
-            println!("TensorFlow cannot be had, so libbfc is measured alone. Why: {error:#}\n");
-        }
-        println!("Building ffi-tests/tensorflow/bench");
-        let program = tensorflow::compile(workspace, prefix, tensorflow.ok().as_deref())?;
-        let mut command = tensorflow::command(workspace, &program);
+        println!("Building {TENSORFLOW}/bench");
+        let mut command = workspace.command(program(workspace, prefix)?);
+        // TensorFlow says things before `main` is reached, so it has to be told from outside to be quiet.
+        command.env("TF_CPP_MIN_LOG_LEVEL", "3").env("TF_ENABLE_ONEDNN_OPTS", "0");
         let file = self.file(workspace)?;
         // An older one must not be taken for what is measured now.
         files::remove(&file)?;
@@ -127,6 +128,32 @@ impl Bench {
             None => Ok(workspace.target.join("bench/figures.json")),
         }
     }
+}
+
+/// Compiles the C++ program, with TensorFlow's own allocator from its wheel on PyPI, which is headers and one library;
+/// without that it is for libbfc alone.
+fn program(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
+    let mut sources = files::below(&workspace.path(TENSORFLOW), "cc")?;
+    sources
+        .retain(|source| source.file_stem().is_some_and(|name| name.to_string_lossy().starts_with("bench")));
+    let package = uv::packages(workspace, TENSORFLOW).map(|packages| packages.join("tensorflow"));
+    let lib = prefix.join("lib");
+    let mut libraries = vec![(&*lib, "libbfc.so")];
+    let (define, others) = match &package {
+        Ok(package) => {
+            libraries.push((package, "libtensorflow_framework.so.2"));
+            ("-D_GLIBCXX_USE_CXX11_ABI=1", vec![package.join("include")])
+        }
+        Err(why) => {
+            println!("TensorFlow cannot be had, so libbfc is measured alone. Why: {why:#}\n");
+            ("-DBFC_WITHOUT_TENSORFLOW", vec![])
+        }
+    };
+    let mut command = tools::compiler_of(workspace, "c++17", &prefix.join("include"), &others);
+    command.arg(define);
+    let program = workspace.target.join("bench/allocators");
+    tools::compile(workspace, command, &sources, &libraries, &program)?;
+    Ok(program)
 }
 
 /// Runs a command whose output is for the user, and fails if it does.

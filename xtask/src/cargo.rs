@@ -19,26 +19,10 @@ pub enum Profile {
     Release,
 }
 
-impl Profile {
-    /// Its name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Release => "release",
-        }
-    }
-
-    /// Cargo's argument for it.
-    pub fn args(self) -> &'static [&'static str] {
-        match self {
-            Self::Debug => &[],
-            Self::Release => &["--release"],
-        }
-    }
-}
-
 /// What a build gave.
 pub struct Built {
+    /// How it was built.
+    pub profile: Profile,
     /// libbfc.so
     pub shared: PathBuf,
     /// libbfc.a
@@ -83,13 +67,14 @@ pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
 /// The same by a subcommand of cargo that takes the options of `build`.
 pub fn build_by(profile: Profile, mut command: Command) -> Result<Built> {
     command.args(["--package=libbfc", "--package=bfc-preload", "--package=bfc-cli"]);
-    command.args(profile.args());
+    command.args((profile == Profile::Release).then_some("--release"));
     let files = artifacts(command)?;
     let find = |name: &str| {
         let path = files.iter().find(|path| path.ends_with(name)).cloned();
         path.with_context(|| format!("cargo built no {name}"))
     };
     Ok(Built {
+        profile,
         shared: find("libbfc.so")?,
         archive: find("libbfc.a")?,
         interposer: find("libbfc_preload.so")?,
@@ -104,26 +89,8 @@ pub fn artifacts(mut command: Command) -> Result<Vec<PathBuf>> {
     if !std::io::stderr().is_terminal() {
         command.arg("--quiet");
     }
-    Ok(files_of(&capture(&mut command).context("the compiler says why above")?))
-}
-
-fn files_of(messages: &str) -> Vec<PathBuf> {
+    let messages = capture(&mut command).context("the compiler says why above")?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
-    files.filter_map(|file| file.as_str().map(PathBuf::from)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    #[test]
-    fn what_was_built_is_found_in_cargo_s_messages() {
-        let messages = r#"{"reason":"build-script-executed","out_dir":"/t/build/libc/out"}
-{"reason":"compiler-artifact","filenames":["/t/release/libbfc.so","/t/release/libbfc.a"]}
-no JSON"#;
-        assert_eq!(files_of(messages), [Path::new("/t/release/libbfc.so"), Path::new("/t/release/libbfc.a")]);
-        assert!(files_of("").is_empty());
-    }
+    Ok(files.filter_map(|file| file.as_str().map(PathBuf::from)).collect())
 }

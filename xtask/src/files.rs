@@ -36,15 +36,10 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Copies a folder with everything in it, but for what version control would not keep either.
 pub fn copy_all(from: &Path, to: &Path) -> Result<()> {
-    for path in entries(from)? {
-        let name = path.file_name().unwrap_or_default();
-        if name == "target" || name == "__pycache__" || name == "build" {
-            continue;
-        }
-        if path.is_dir() {
-            copy_all(&path, &to.join(name))?;
-        } else {
-            copy(&path, &to.join(name))?;
+    for file in all(from)? {
+        let inside = file.strip_prefix(from)?;
+        if !inside.iter().any(|part| part == "target" || part == "__pycache__" || part == "build") {
+            copy(&file, &to.join(inside))?;
         }
     }
     Ok(())
@@ -72,26 +67,16 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Ok(Vec::new());
     }
-    let read = || -> io::Result<Vec<PathBuf>> {
-        let found = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
-        let mut paths = found.collect::<io::Result<Vec<_>>>()?;
-        paths.sort();
-        Ok(paths)
-    };
-    read().with_context(|| format!("cannot list {}", folder.display()))
+    let found = fs::read_dir(folder).and_then(|found| found.map(|entry| Ok(entry?.path())).collect());
+    let mut paths: Vec<_> = found.with_context(|| format!("cannot list {}", folder.display()))?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// The files and links below a folder, by path.
 pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for path in entries(folder)? {
-        if path.is_dir() {
-            found.extend(all(&path)?);
-        } else {
-            found.push(path);
-        }
-    }
-    Ok(found)
+    let inside = |path: PathBuf| if path.is_dir() { all(&path) } else { Ok(vec![path]) };
+    Ok(entries(folder)?.into_iter().map(inside).collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// The files below a folder whose names end in `.extension`, by path.

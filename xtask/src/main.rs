@@ -21,7 +21,6 @@ mod simcuda;
 mod suites;
 mod tally;
 mod targets;
-mod tensorflow;
 mod tools;
 mod uv;
 mod verdict;

@@ -41,7 +41,7 @@ impl Package {
             let folder = workspace.target.join("packages").join(format.to_lowercase());
             files::remove_all(&folder)?;
             let (stage, build) = (folder.join("stage"), folder.join("build"));
-            install::stage_tree(workspace, &stage, Path::new(libdir), Profile::Release, &built)?;
+            install::stage_tree(workspace, &stage, Path::new(libdir), &built)?;
             let values = [
                 ("FORMAT", format),
                 ("STAGE", &stage.to_string_lossy()),

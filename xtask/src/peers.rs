@@ -10,7 +10,6 @@ use crate::bench;
 use crate::cargo;
 use crate::files;
 use crate::simcuda;
-use crate::tensorflow;
 use crate::tools;
 use crate::uv;
 use crate::workspace::{Workspace, without};
@@ -83,76 +82,57 @@ struct Natives<'a> {
 
 impl Natives<'_> {
     fn libbfc(&self) -> Result<PathBuf> {
-        let mut command = self.workspace.command(tools::c_compiler());
-        command.args(["-std=c11", "-Wall", "-Wextra", "-Werror"]);
-        command.arg("-I").arg(self.prefix.join("include"));
-        self.compile(command, "libbfc.c", "libbfc", &[(&self.prefix.join("lib"), "libbfc.so")])
+        self.compile("libbfc", "libbfc.c", "c11", &[], &[], &[(&self.prefix.join("lib"), "libbfc.so")])
     }
 
     fn tensorflow(&self) -> Result<PathBuf> {
-        let package = tensorflow::find(self.workspace)?;
-        let mut command = self.cxx("c++17");
-        command.arg("-D_GLIBCXX_USE_CXX11_ABI=1").arg("-isystem").arg(package.join("include"));
-        self.compile(command, "tensorflow.cc", "tensorflow", &[(&package, "libtensorflow_framework.so.2")])
+        let package = uv::packages(self.workspace, bench::TENSORFLOW)?.join("tensorflow");
+        let links = [(&*package, "libtensorflow_framework.so.2")];
+        let defines = ["-D_GLIBCXX_USE_CXX11_ABI=1"];
+        self.compile("tensorflow", "tensorflow.cc", "c++17", &defines, &[package.join("include")], &links)
     }
 
     fn pytorch(&self) -> Result<PathBuf> {
         let package = uv::packages(self.workspace, "ffi-tests/pytorch")?.join("torch");
-        let mut command = self.cxx("c++20");
-        command.arg("-isystem").arg(package.join("include")).arg("-isystem").arg(self.cuda_headers()?);
+        let include = [package.join("include"), self.cuda_headers()?];
         let (lib, cuda) = (&*package.join("lib"), &*self.simulation);
         let links = [(lib, "libc10_cuda.so"), (lib, "libc10.so"), (cuda, "libcudart.so.13")];
-        self.compile(command, "pytorch.cpp", "pytorch", &links)
+        self.compile("pytorch", "pytorch.cpp", "c++20", &[], &include, &links)
     }
 
     /// RMM 25.4, which has no library of its own.
     fn rmm(&self, name: &str, defines: &[&str]) -> Result<PathBuf> {
         let packages = uv::packages(self.workspace, "ffi-tests/rmm/headers-25")?;
-        let include = packages.join("librmm/include");
-        let logger = packages.join("rapids_logger");
-        let mut command = self.cxx("c++17");
-        command.args([
-            "-DTHRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP",
-            "-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE",
-        ]);
-        command.args(defines);
-        let folders =
-            [include.join("rapids/libcudacxx"), include.join("rapids"), include, logger.join("include")];
-        for folder in folders.into_iter().chain([self.cuda_headers()?]) {
-            command.arg("-isystem").arg(folder);
-        }
+        let (rmm, logger) = (packages.join("librmm/include"), packages.join("rapids_logger"));
+        let rapids = rmm.join("rapids");
+        let include = [rapids.join("libcudacxx"), rapids, rmm, logger.join("include"), self.cuda_headers()?];
         let (lib, cuda) = (&*logger.join("lib64"), &*self.simulation);
         let links = [(cuda, "libcudart.so.13"), (cuda, "libcuda.so.1"), (lib, "librapids_logger.so")];
-        self.compile(command, "rmm.cpp", name, &links)
-    }
-
-    fn cxx(&self, standard: &str) -> Command {
-        let mut command = self.workspace.command(tools::cxx_compiler());
-        command.arg(format!("-std={standard}")).args(["-Wall", "-Wextra", "-Werror", "-pthread"]);
-        command
+        let host = "-DTHRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP";
+        let defines = [&[host, "-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE"], defines].concat();
+        self.compile(name, "rmm.cpp", "c++17", &defines, &include, &links)
     }
 
     fn cuda_headers(&self) -> Result<PathBuf> {
         Ok(uv::packages(self.workspace, "ffi-tests/rmm")?.join("nvidia/cu13/include"))
     }
 
-    /// Compiles a file of native/ to a shared library that finds its own libraries.
+    /// Compiles a file of native/ to a shared library.
     fn compile(
         &self,
-        mut command: Command,
-        source: &str,
         name: &str,
+        source: &str,
+        standard: &str,
+        defines: &[&str],
+        include: &[PathBuf],
         libraries: &[(&Path, &str)],
     ) -> Result<PathBuf> {
-        let folder = self.workspace.target.join("bench/peers-native");
-        let library = folder.join(format!("{name}.so"));
-        files::write(&library, "")?;
-        command.args(["-O2", "-shared", "-fPIC"]).arg("-o").arg(&library);
-        command.arg(self.workspace.path(FOLDER).join("native").join(source));
-        for (folder, library) in libraries {
-            tools::link(&mut command, folder, library);
-        }
-        self.workspace.run_well(&format!("bench: compile {FOLDER}/native/{source}"), command)?;
+        let library = self.workspace.target.join("bench/peers-native").join(format!("{name}.so"));
+        let source = self.workspace.path(FOLDER).join("native").join(source);
+        let own = self.prefix.join("include");
+        let mut command = tools::compiler_of(self.workspace, standard, &own, include);
+        command.args(["-shared", "-fPIC"]).args(defines);
+        tools::compile(self.workspace, command, &[source], libraries, &library)?;
         Ok(library)
     }
 }

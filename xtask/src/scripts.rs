@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use crate::cargo::Profile;
+use crate::cargo::{self, Profile};
 use crate::workspace::Workspace;
 use crate::{files, install, simcuda};
 
@@ -24,7 +24,7 @@ pub struct Script {
 impl Script {
     pub fn run(&self, workspace: &Workspace, script: &str) -> Result<()> {
         let prefix = workspace.target.join("bench/prefix");
-        install::install(workspace, &prefix, Profile::Release)?;
+        install::install(workspace, &prefix, &cargo::build(workspace, Profile::Release)?)?;
         run(workspace, &prefix, script, &self.arguments)
     }
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::files;
 use crate::uv;
 use crate::workspace::Workspace;
 
@@ -98,8 +99,32 @@ impl CMake {
     }
 }
 
-/// Links a library by its exact file name, which is found there at run time too.
-pub fn link(command: &mut Command, folder: &Path, library: &str) {
-    let folder = folder.display();
-    command.arg(format!("-L{folder}")).arg(format!("-l:{library}")).arg(format!("-Wl,-rpath,{folder}"));
+/// A compiler with its standard, and folders of headers: our own, and those of others, which are not clean under our
+/// warnings.
+pub fn compiler_of(workspace: &Workspace, standard: &str, own: &Path, others: &[PathBuf]) -> Command {
+    let compiler = if standard.contains("++") { cxx_compiler() } else { c_compiler() };
+    let mut command = workspace.command(compiler);
+    command.arg(format!("-std={standard}")).args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    command.arg("-I").arg(own);
+    for folder in others {
+        command.arg("-isystem").arg(folder);
+    }
+    command
+}
+
+/// Compiles files to one that finds its libraries, given by their exact names, where they are now.
+pub fn compile(
+    workspace: &Workspace,
+    mut command: Command,
+    sources: &[PathBuf],
+    libraries: &[(&Path, &str)],
+    output: &Path,
+) -> Result<()> {
+    files::write(output, "")?;
+    command.args(sources).arg("-o").arg(output);
+    for (folder, library) in libraries {
+        let folder = folder.display();
+        command.arg(format!("-L{folder}")).arg(format!("-l:{library}")).arg(format!("-Wl,-rpath,{folder}"));
+    }
+    workspace.run_well(&format!("compile {}", output.display()), command).map(drop)
 }

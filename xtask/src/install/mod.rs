@@ -4,10 +4,8 @@
 //! where they lie, and the bfc command looks for the library beside itself.
 
 mod manifest;
-mod templates;
 
 use std::path::{Component, Path, PathBuf};
-use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -19,6 +17,10 @@ use crate::workspace::{Workspace, capture};
 
 /// Where the library lies below the prefix, if nothing else is said.
 const LIB: &str = "lib";
+
+/// What the archive needs of the system, in the linker's order: what `rustc --print native-static-libs`
+/// says, which a test compares, but for gcc_s. That would rule -static out, and compilers link it anyway.
+const SYSTEM_LIBRARIES: [&str; 6] = ["util", "rt", "pthread", "m", "dl", "c"];
 
 /// What the interposer is called in lib/.
 pub const INTERPOSER: &str = "libbfc_preload.so";
@@ -68,7 +70,7 @@ impl Install {
         let prefix = std::path::absolute(&self.place.prefix)?;
         let libdir = below(&prefix, &self.libdir)?;
         let built = cargo::build(workspace, profile)?;
-        install_into(workspace, &self.place.root()?, &libdir, profile, &built)?;
+        install_into(workspace, &self.place.root()?, &libdir, &built)?;
         println!("{}", usage(&prefix, &libdir));
         Ok(())
     }
@@ -93,40 +95,22 @@ fn below(prefix: &Path, libdir: &Path) -> Result<PathBuf> {
     Ok(inside.to_owned())
 }
 
-/// Builds the library and installs it below `prefix`.
-pub fn install(workspace: &Workspace, prefix: &Path, profile: Profile) -> Result<()> {
-    let built = cargo::build(workspace, profile)?;
-    install_built(workspace, prefix, profile, &built)
+/// Installs what was built below `prefix`.
+pub fn install(workspace: &Workspace, prefix: &Path, built: &Built) -> Result<()> {
+    install_into(workspace, prefix, Path::new(LIB), built)
 }
 
-/// Installs what was built already.
-pub fn install_built(workspace: &Workspace, prefix: &Path, profile: Profile, built: &Built) -> Result<()> {
-    install_into(workspace, prefix, Path::new(LIB), profile, built)
-}
-
-fn install_into(
-    workspace: &Workspace,
-    root: &Path,
-    libdir: &Path,
-    profile: Profile,
-    built: &Built,
-) -> Result<()> {
+fn install_into(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built) -> Result<()> {
     // Two may be installed at the same time.
     let stage = workspace.target.join(format!("xtask/stage-{}", std::process::id()));
-    let installed = stage_tree(workspace, &stage, libdir, profile, built)
+    let installed = stage_tree(workspace, &stage, libdir, built)
         .and_then(|()| manifest::install(workspace, &stage, root))
         .with_context(|| format!("cannot install to {}", root.display()));
     installed.and(files::remove_all(&stage))
 }
 
 /// Makes the tree that is installed in a fresh folder.
-pub fn stage_tree(
-    workspace: &Workspace,
-    root: &Path,
-    libdir: &Path,
-    profile: Profile,
-    built: &Built,
-) -> Result<()> {
+pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built) -> Result<()> {
     files::remove_all(root)?;
     let soname = &workspace.soname;
     let shared = format!("libbfc.so.{}", workspace.version);
@@ -140,7 +124,7 @@ pub fn stage_tree(
     ];
     for (from, to) in &binaries {
         files::copy(from, to)?;
-        if profile == Profile::Release {
+        if built.profile == Profile::Release {
             strip(workspace, to)?;
         }
     }
@@ -153,12 +137,16 @@ pub fn stage_tree(
     }
     files::copy_all(&workspace.path("include/bfc"), &root.join("include/bfc"))?;
 
-    for name in ["bfcConfig", "bfcConfigVersion", "bfcTargets"] {
-        let text = templates::fill(workspace, &format!("{name}.cmake.in"), libdir)?;
-        files::write(&lib.join("cmake/bfc").join(format!("{name}.cmake")), text)?;
+    for file in [
+        "cmake/bfc/bfcConfig.cmake",
+        "cmake/bfc/bfcConfigVersion.cmake",
+        "cmake/bfc/bfcTargets.cmake",
+        "pkgconfig/bfc.pc",
+    ] {
+        let name = file.rsplit('/').next().unwrap_or(file);
+        let template = files::read(&workspace.path("cmake").join(format!("{name}.in")))?;
+        files::write(&lib.join(file), filled(workspace, template, libdir).context(name)?)?;
     }
-    let text = templates::fill(workspace, "bfc.pc.in", libdir)?;
-    files::write(&lib.join("pkgconfig/bfc.pc"), text)?;
 
     let (share, doc) = (root.join("share"), root.join("share/doc/bfc"));
     // README and ARCHITECTURE are about the source.
@@ -171,19 +159,33 @@ pub fn stage_tree(
     capture(workspace.command(&built.command).arg("generate").arg(share)).map(drop)
 }
 
+/// A template of cmake/ with a value for each `@NAME@`.
+fn filled(workspace: &Workspace, template: String, libdir: &Path) -> Result<String> {
+    let values = [
+        ("@VERSION@", workspace.version.clone()),
+        ("@SONAME@", workspace.soname.clone()),
+        ("@LIBDIR@", libdir.display().to_string()),
+        // From the folder for libraries to the prefix.
+        ("@UP@", vec![".."; libdir.components().count()].join("/")),
+        // As CMake names the processor.
+        ("@ARCH@", std::env::consts::ARCH.to_owned()),
+        ("@SYSTEM_LIBS_CMAKE@", SYSTEM_LIBRARIES.join(";")),
+        ("@SYSTEM_LIBS_PC@", SYSTEM_LIBRARIES.map(|library| format!("-l{library}")).join(" ")),
+    ];
+    let filled = values.iter().fold(template, |text, (name, value)| text.replace(name, value));
+    match filled.lines().find(|line| line.contains('@')) {
+        Some(line) => bail!("a placeholder that xtask does not know: {line}"),
+        None => Ok(filled),
+    }
+}
+
 /// Takes the debug information out of an installed file: it is nine tenths of it. Where there is no strip
 /// the file is as good, only larger.
 fn strip(workspace: &Workspace, path: &Path) -> Result<()> {
-    let Some(strip) = files::program("strip") else {
-        return Ok(());
-    };
+    let Some(strip) = files::program("strip") else { return Ok(()) };
     let mut command = workspace.command(strip);
-    command.arg("--strip-debug").arg(path).stdin(Stdio::null());
-    let status = command.status().context("cannot start strip")?;
-    if !status.success() {
-        bail!("strip --strip-debug {}: {status}", path.display());
-    }
-    Ok(())
+    command.arg("--strip-debug").arg(path);
+    capture(&mut command).map(drop)
 }
 
 /// What a user wants to know who has just installed the library.
@@ -208,6 +210,15 @@ fn shell_quoted(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn placeholders_are_filled_in_and_an_unknown_one_is_refused() {
+        let workspace = Workspace::find().expect("a checkout");
+        let fill = |text: &str| filled(&workspace, text.to_owned(), Path::new("lib/a"));
+        let text = fill("@LIBDIR@ @UP@ @SYSTEM_LIBS_PC@").expect("all known");
+        assert_eq!(text, "lib/a ../.. -lutil -lrt -lpthread -lm -ldl -lc");
+        assert!(fill("@VERSOIN@").is_err());
+    }
 
     #[test]
     fn hints_can_be_pasted_into_a_shell() {

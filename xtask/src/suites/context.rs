@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -46,17 +45,13 @@ pub struct Context {
     /// The suite that runs.
     pub suite: &'static str,
     tally: Tally,
-    /// What was built before, so that suites do not build it again.
-    debug: Option<Rc<Built>>,
-    release: Option<Rc<Built>>,
     prefix: Option<PathBuf>,
 }
 
 impl Context {
     /// Nothing has run yet.
     pub fn new(workspace: Workspace, arguments: Vec<String>) -> Self {
-        let tally = Tally::default();
-        Self { workspace, arguments, suite: "", tally, debug: None, release: None, prefix: None }
+        Self { workspace, arguments, suite: "", tally: Tally::default(), prefix: None }
     }
 
     /// The results since the last time.
@@ -64,18 +59,11 @@ impl Context {
         std::mem::take(&mut self.tally)
     }
 
-    /// The library, the interposer and the command, built at the first time of asking.
-    pub fn built(&mut self, profile: Profile) -> Result<Rc<Built>> {
-        let slot = match profile {
-            Profile::Debug => &mut self.debug,
-            Profile::Release => &mut self.release,
-        };
-        if let Some(built) = slot {
-            return Ok(Rc::clone(built));
-        }
-        println!("   building libbfc.so ({})", profile.name());
-        let built = Rc::new(cargo::build(&self.workspace, profile)?);
-        Ok(Rc::clone(slot.insert(built)))
+    /// The library, the interposer and the command.
+    pub fn built(&self, profile: Profile) -> Result<Built> {
+        let name = if profile == Profile::Debug { "debug" } else { "release" };
+        println!("   building libbfc.so ({name})");
+        cargo::build(&self.workspace, profile)
     }
 
     /// A folder with the library installed in it, from the release build.
@@ -85,7 +73,7 @@ impl Context {
         }
         let prefix = self.workspace.target.join("install-test/prefix");
         let built = self.built(Profile::Release)?;
-        install::install_built(&self.workspace, &prefix, Profile::Release, &built)?;
+        install::install(&self.workspace, &prefix, &built)?;
         Ok(self.prefix.insert(prefix).clone())
     }
 

@@ -46,7 +46,7 @@ impl Wheel {
 pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
     let folder = if manylinux { "xtask/wheel/manylinux" } else { "xtask/wheel" };
     let python = uv::environment(workspace, &workspace.path(folder))?;
-    let toolchain = if manylinux { Toolchain::of_zig(&python)? } else { Toolchain::of_the_system() };
+    let toolchain = if manylinux { Toolchain::of_zig(&python) } else { Toolchain::of_the_system() };
     stage::stage(workspace, &toolchain)?;
     // Anew, so that the one that is found is the one that was built.
     let folder = workspace.target.join("wheels").join(toolchain.platform());

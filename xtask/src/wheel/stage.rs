@@ -8,7 +8,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::toolchain::Toolchain;
-use crate::cargo::Profile;
 use crate::files;
 use crate::install;
 use crate::workspace::Workspace;
@@ -36,7 +35,7 @@ pub fn stage(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
     let built = toolchain.build(workspace)?;
     let installed = workspace.target.join("wheels/prefix");
     files::remove_all(&installed)?;
-    install::install_built(workspace, &installed, Profile::Release, &built)?;
+    install::install(workspace, &installed, &built)?;
     let package = workspace.path("python");
     copy(workspace, &installed, &package.join(PREFIX))?;
     prebuilt(workspace, toolchain, &package, &built.shared).context("the shim for PyTorch")
