@@ -107,9 +107,7 @@ impl Bench {
         // An older one must not be taken for what is measured now.
         files::remove(&file)?;
         command.arg("--json").arg(&file);
-        if self.quick {
-            command.arg("--quick");
-        }
+        command.args(self.quick.then_some("--quick"));
         for section in sections {
             command.args(["--only", section]);
         }

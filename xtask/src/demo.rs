@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cargo::{self, Built, Profile};
 use crate::files;
-use crate::workspace::{Workspace, capture, without};
+use crate::workspace::{VERSION, Workspace, capture, without};
 
 /// The modes of golden.tsv: the options of `bfc replay` for each, and what a reader is told who has not seen it before.
 const MODES: [(&str, &[&str], &str); 5] = [
@@ -40,10 +40,7 @@ impl Demo {
         known.dedup();
         let (trace, names) = (&self.trace, known.join(", "));
         ensure!(known.contains(&&**trace), "there is no recorded trace {trace}; there are {names}");
-        println!(
-            "libbfc {}: TensorFlow's best-fit-with-coalescing (BFC) allocator as a library.\n",
-            workspace.version
-        );
+        println!("libbfc {}: TensorFlow's best-fit-with-coalescing (BFC) allocator as a library.\n", VERSION);
         println!("[1/3] Building libbfc.so and the bfc command (release; a minute at the first time)");
         let start = Instant::now();
         let built = cargo::build(workspace, Profile::Release)?;

@@ -11,7 +11,7 @@ use crate::cargo::{self, Profile};
 use crate::files;
 use crate::install;
 use crate::tools::CMake;
-use crate::workspace::Workspace;
+use crate::workspace::{VERSION, Workspace};
 
 /// What `cargo xtask package` takes.
 #[derive(Args)]
@@ -31,11 +31,11 @@ impl Package {
         for (format, libdir, tool) in
             [("TGZ", "lib", "tar"), ("DEB", &*multiarch, "dpkg-shlibdeps"), ("RPM", "lib64", "rpmbuild")]
         {
-            if self.format.is_empty() && files::program(tool).is_none() {
-                println!("{format} is left out: there is no {tool}");
+            if !(self.format.is_empty() || self.format.iter().any(|named| named == format)) {
                 continue;
             }
-            if !self.format.is_empty() && !self.format.iter().any(|named| named == format) {
+            if self.format.is_empty() && files::program(tool).is_none() {
+                println!("{format} is left out: there is no {tool}");
                 continue;
             }
             let folder = workspace.target.join("packages").join(format.to_lowercase());
@@ -47,18 +47,15 @@ impl Package {
                 ("STAGE", &stage.to_string_lossy()),
                 ("LIBDIR", libdir),
                 ("ARCH", ARCH),
-                ("VERSION", &workspace.version),
+                ("VERSION", VERSION),
                 ("SONAME", &workspace.soname),
-                ("AUTHORS", &workspace.authors),
+                ("AUTHORS", env!("CARGO_PKG_AUTHORS")),
             ];
             let values = values.map(|(name, value)| (name, OsStr::new(value)));
             cmake.build(workspace, &workspace.path("cmake/package"), &build, &values)?;
             let mut command = cmake.command(workspace, "cpack");
-            command
-                .args(["-G", format, "-B"])
-                .arg(&folder)
-                .arg("--config")
-                .arg(build.join("CPackConfig.cmake"));
+            command.args(["-G", format, "-B"]).arg(&folder);
+            command.arg("--config").arg(build.join("CPackConfig.cmake"));
             workspace.run_well(&format!("package {format}: cpack"), command)?;
             let made = files::entries(&folder)?.into_iter().filter(|path| path.is_file());
             made.for_each(|path| println!("{}", path.display()));

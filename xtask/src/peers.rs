@@ -21,11 +21,6 @@ pub fn measure(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<()> 
     bench::succeed(command(workspace, prefix, quick)?.0)
 }
 
-/// Where tables and charts are.
-pub fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.target.join("bench/peers")
-}
-
 /// A command of cargo on the crate in benches/peers.
 pub fn cargo(workspace: &Workspace, args: &[&str]) -> Command {
     let mut command = cargo::cargo(workspace, args);
@@ -62,10 +57,8 @@ pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<(Com
             }
         }
     }
-    if quick {
-        command.arg("--quick");
-    }
-    command.arg("--out").arg(folder(workspace));
+    command.args(quick.then_some("--quick"));
+    command.arg("--out").arg(workspace.target.join("bench/peers"));
     command.args(files::below(&workspace.path("tests/traces"), "gz")?);
     without(&mut command, &["BFC_", "SIMCUDA_", "LD_PRELOAD", "PYTORCH_", "MIMALLOC_", "MALLOC_"]);
     command.env("LD_LIBRARY_PATH", &natives.simulation).env("SIMCUDA_MEMORY", (1_u64 << 40).to_string());

@@ -17,7 +17,7 @@ pub struct Progress {
     start: Instant,
     told: Instant,
     is_in_line: bool,
-    passed: usize,
+    ended: usize,
     failed: usize,
 }
 
@@ -38,12 +38,12 @@ impl Progress {
         }
         let now = Instant::now();
         let name = name.to_owned();
-        Self { name, spinner, start: now, told: now, is_in_line: true, passed: 0, failed: 0 }
+        Self { name, spinner, start: now, told: now, is_in_line: true, ended: 0, failed: 0 }
     }
 
     /// Counts a test that has ended.
     pub fn count(&mut self, has_passed: bool, test: &str) {
-        self.passed += usize::from(has_passed);
+        self.ended += 1;
         self.failed += usize::from(!has_passed);
         self.line(test);
     }
@@ -54,7 +54,7 @@ impl Progress {
             0 => String::new(),
             failed => format!(", {}", style(format!("{failed} failed")).red()),
         };
-        let so_far = format!("{} ended{failed}; {last}", self.passed + self.failed);
+        let so_far = format!("{} ended{failed}; {last}", self.ended);
         if let Some(spinner) = &self.spinner {
             spinner.set_message(so_far);
         } else if self.told.elapsed() > EVERY {

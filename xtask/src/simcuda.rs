@@ -10,7 +10,7 @@ use crate::tools::CMake;
 use crate::workspace::Workspace;
 
 /// Where it is, once it is built.
-pub fn folder(workspace: &Workspace) -> PathBuf {
+fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("simcuda/lib")
 }
 

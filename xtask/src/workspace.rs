@@ -11,20 +11,17 @@ use serde_json::Value;
 
 use crate::files;
 
+/// The library's version, which is the same for all packages of the workspace; Cargo.toml is its one source.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The checkout.
 pub struct Workspace {
     /// Its root.
     pub root: PathBuf,
     /// Cargo's target folder, wherever the user has put it.
     pub target: PathBuf,
-    /// The library's version; Cargo.toml is its one source.
-    pub version: String,
     /// The library's SONAME, of the number that Cargo.toml has as `abi`.
     pub soname: String,
-    /// Who it is by, with an address if Cargo.toml has one.
-    pub authors: String,
-    /// The oldest Rust that is good enough, as Cargo.toml says.
-    pub rust_version: String,
     /// Whether what programs say is shown as they say it.
     pub verbose: bool,
 }
@@ -58,22 +55,15 @@ impl Workspace {
         let metadata: Value = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
         let target =
             metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?;
-        let packages = metadata["packages"].as_array();
-        let library = packages
-            .into_iter()
-            .flatten()
-            .find(|package| package["name"] == "libbfc")
-            .context("cargo metadata knows no package libbfc")?;
+        let mut packages = metadata["packages"].as_array().into_iter().flatten();
+        let library =
+            packages.find(|package| package["name"] == "libbfc").context("there is no package libbfc")?;
         let abi =
             library["metadata"]["abi"].as_u64().context("Cargo.toml has no abi in [package.metadata]")?;
         Ok(Self {
             root: root.to_owned(),
             target: target.into(),
-            // These are the same for all packages of the workspace.
-            version: env!("CARGO_PKG_VERSION").to_owned(),
             soname: format!("libbfc.so.{abi}"),
-            authors: env!("CARGO_PKG_AUTHORS").to_owned(),
-            rust_version: env!("CARGO_PKG_RUST_VERSION").to_owned(),
             verbose: false,
         })
     }

@@ -13,7 +13,7 @@ use clap::Args;
 use crate::cargo::{self, Built, Profile};
 use crate::files;
 use crate::header::NAMES;
-use crate::workspace::{Workspace, capture};
+use crate::workspace::{VERSION, Workspace, capture};
 
 /// Where the library lies below the prefix, if nothing else is said.
 const LIB: &str = "lib";
@@ -113,7 +113,7 @@ fn install_into(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built
 pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built) -> Result<()> {
     files::remove_all(root)?;
     let soname = &workspace.soname;
-    let shared = format!("libbfc.so.{}", workspace.version);
+    let shared = format!("libbfc.so.{VERSION}");
     let lib = root.join(libdir);
     let binaries = [
         (&built.shared, lib.join(&shared)),
@@ -124,8 +124,9 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
     ];
     for (from, to) in &binaries {
         files::copy(from, to)?;
-        if built.profile == Profile::Release {
-            strip(workspace, to)?;
+        // The debug information is nine tenths of it. Where there is no strip the file is as good, only larger.
+        if let (Profile::Release, Some(strip)) = (built.profile, files::program("strip")) {
+            capture(workspace.command(strip).arg("--strip-debug").arg(to))?;
         }
     }
     files::link(&shared, &lib.join(soname))?;
@@ -162,7 +163,7 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
 /// A template of cmake/ with a value for each `@NAME@`.
 fn filled(workspace: &Workspace, template: String, libdir: &Path) -> Result<String> {
     let values = [
-        ("@VERSION@", workspace.version.clone()),
+        ("@VERSION@", VERSION.to_owned()),
         ("@SONAME@", workspace.soname.clone()),
         ("@LIBDIR@", libdir.display().to_string()),
         // From the folder for libraries to the prefix.
@@ -177,15 +178,6 @@ fn filled(workspace: &Workspace, template: String, libdir: &Path) -> Result<Stri
         Some(line) => bail!("a placeholder that xtask does not know: {line}"),
         None => Ok(filled),
     }
-}
-
-/// Takes the debug information out of an installed file: it is nine tenths of it. Where there is no strip
-/// the file is as good, only larger.
-fn strip(workspace: &Workspace, path: &Path) -> Result<()> {
-    let Some(strip) = files::program("strip") else { return Ok(()) };
-    let mut command = workspace.command(strip);
-    command.arg("--strip-debug").arg(path);
-    capture(&mut command).map(drop)
 }
 
 /// What a user wants to know who has just installed the library.

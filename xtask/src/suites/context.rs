@@ -59,6 +59,11 @@ impl Context {
         std::mem::take(&mut self.tally)
     }
 
+    /// Whether nothing was counted since then.
+    pub fn is_empty(&self) -> bool {
+        self.tally == Tally::default()
+    }
+
     /// The library, the interposer and the command.
     pub fn built(&self, profile: Profile) -> Result<Built> {
         let name = if profile == Profile::Debug { "debug" } else { "release" };

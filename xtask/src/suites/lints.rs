@@ -35,10 +35,10 @@ pub fn run(context: &mut Context) -> Result<()> {
 /// sees that, for much that is newer is no item of the standard library.
 fn oldest_rust(context: &mut Context) -> Result<()> {
     let workspace = &context.workspace;
-    let version = workspace.rust_version.clone();
-    let there = cargo::of_toolchain(workspace, &version, &["--version"]);
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    let there = cargo::of_toolchain(workspace, version, &["--version"]);
     let mut install = workspace.command("rustup");
-    install.args(["toolchain", "install", &version, "--profile", "minimal", "--no-self-update"]);
+    install.args(["toolchain", "install", version, "--profile", "minimal", "--no-self-update"]);
     if files::program("rustup").is_none()
         || !(workspace.run("oldest rust", there)?.success || workspace.run("oldest rust", install)?.success)
     {
@@ -46,7 +46,7 @@ fn oldest_rust(context: &mut Context) -> Result<()> {
         return Ok(());
     }
     let args = ["check", "--workspace", "--locked", "--all-targets"];
-    let mut command = cargo::of_toolchain(workspace, &version, &args);
+    let mut command = cargo::of_toolchain(workspace, version, &args);
     // Another compiler would build everything anew in the usual one, and then the usual one again.
     command.arg("--target-dir").arg(context.workspace.target.join("msrv"));
     context.program(&format!("the stated rust-version is true: {version}"), command, Count::One).map(drop)
