@@ -1,8 +1,9 @@
 //! `cargo xtask book`: docs/ as a book, by MkDocs, with the headers and the bfc command's help.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::bench;
 use crate::cargo::{self, Profile};
 use crate::files;
 use crate::uv;
@@ -22,21 +23,17 @@ impl Book {
         let bfc = cargo::build(workspace, Profile::Debug)?.command;
         let folder = workspace.path("xtask/book");
         let mut command = workspace.command(uv::environment(workspace, &folder)?);
-        command
-            .args(["-m", "mkdocs", "build", "--strict", "--quiet", "--config-file"])
-            .arg(folder.join("mkdocs.yml"));
+        command.args(["-m", "mkdocs", "build", "--strict", "--quiet", "--config-file"]);
+        command.arg(folder.join("mkdocs.yml"));
         command.arg("--site-dir").arg(workspace.target.join("book")).env("BFC", bfc);
         workspace.run_well("mkdocs", command)?;
         let page = workspace.target.join("book/index.html");
         println!("{}", page.display());
         if self.open {
-            let Some(opener) = ["xdg-open", "open"].into_iter().find_map(files::program) else {
-                bail!("there is no xdg-open: open {} yourself", page.display());
-            };
-            let status = workspace.command(opener).arg(&page).status()?;
-            if !status.success() {
-                bail!("the browser did not start: {status}");
-            }
+            let opener = ["xdg-open", "open"].into_iter().find_map(files::program);
+            let mut command = workspace.command(opener.context("there is no xdg-open: open it yourself")?);
+            command.arg(&page);
+            bench::succeed(command)?;
         }
         Ok(())
     }

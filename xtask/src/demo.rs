@@ -46,38 +46,29 @@ impl Demo {
         let built = cargo::build(workspace, Profile::Release)?;
         println!("      done in {:.1} s\n", start.elapsed().as_secs_f64());
 
-        let replay = Replay { workspace, built: &built, trace: &self.trace };
+        let replay = |options: &[&str]| replay(workspace, &built, trace, options);
         println!("[2/3] Replaying {} through libbfc.so on host memory", self.trace);
-        print!("{}", host(&replay.run(&["--repeat=5", "--warm"])?)?);
+        print!("{}", host(&replay(&["--repeat=5", "--warm"])?)?);
 
         println!("\n[3/3] Replaying it on a simulated device, beside TensorFlow");
-        let all_equal = beside_tensorflow(&replay, rows.iter().filter(|row| row[0] == *trace))?;
+        let all_equal = beside_tensorflow(replay, rows.iter().filter(|row| row[0] == *trace))?;
         ensure!(all_equal, "libbfc placed the trace otherwise than TensorFlow: this build is not to be used");
         println!("{}", next_steps(workspace, &built));
         Ok(())
     }
 }
 
-struct Replay<'a> {
-    workspace: &'a Workspace,
-    built: &'a Built,
-    trace: &'a str,
-}
-
-impl Replay<'_> {
-    /// `bfc replay --json` with more options; its result of the one trace.
-    fn run(&self, options: &[&str]) -> Result<Value> {
-        // Relative to the root, where it runs: the name is shown.
-        let trace = Path::new("tests/traces").join(format!("{}.trace.gz", self.trace));
-        let mut command = self.workspace.command(&self.built.command);
-        command.arg("--library").arg(&self.built.shared);
-        command.args(["replay", "--json", "--quiet"]);
-        command.args(options).arg(trace);
-        // A demonstration is of the library and not of what the user's shell has set.
-        let document: Value = serde_json::from_str(&capture(without(&mut command, &["BFC_"]))?)
-            .context("bfc replay --json printed something else than JSON")?;
-        Ok(document["traces"][0].clone())
-    }
+/// The result of one trace by `bfc replay --json` with more options.
+fn replay(workspace: &Workspace, built: &Built, trace: &str, options: &[&str]) -> Result<Value> {
+    // Relative to the root, where it runs: the name is shown.
+    let trace = Path::new("tests/traces").join(format!("{trace}.trace.gz"));
+    let mut command = workspace.command(&built.command);
+    command.arg("--library").arg(&built.shared);
+    command.args(["replay", "--json", "--quiet"]).args(options).arg(trace);
+    // A demonstration is of the library and not of what the user's shell has set.
+    let document: Value = serde_json::from_str(&capture(without(&mut command, &["BFC_"]))?)
+        .context("bfc replay --json printed something else than JSON")?;
+    Ok(document["traces"][0].clone())
 }
 
 /// The result of the run on host memory, for a reader who sees these figures for the first time.
@@ -121,7 +112,10 @@ fn host(result: &Value) -> Result<String> {
 }
 
 /// Every mode that the trace was recorded in. Whether all addresses are TensorFlow's.
-fn beside_tensorflow<'a>(replay: &Replay, rows: impl Iterator<Item = &'a Vec<&'a str>>) -> Result<bool> {
+fn beside_tensorflow<'a>(
+    replay: impl Fn(&[&str]) -> Result<Value>,
+    rows: impl Iterator<Item = &'a Vec<&'a str>>,
+) -> Result<bool> {
     println!(
         "
       Each run's addresses make one hash; TensorFlow's were recorded in tests/traces/golden.tsv.
@@ -137,7 +131,7 @@ fn beside_tensorflow<'a>(replay: &Replay, rows: impl Iterator<Item = &'a Vec<&'a
         let known = MODES.into_iter().find(|(name, ..)| *name == mode);
         let (_, flags, mode) = known.with_context(|| format!("golden.tsv has an unknown mode {mode}"))?;
         let sizes = ["--limit", limit, "--device-capacity", capacity];
-        let result = replay.run(&[&sizes, flags].concat())?;
+        let result = replay(&[&sizes, flags].concat())?;
         let hash = result["fnv1a64"].as_str().unwrap_or("none");
         let equal = hash == theirs && result["failed"].as_u64() == Some(failed.parse()?);
         all_equal &= equal;

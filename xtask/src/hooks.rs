@@ -33,13 +33,8 @@ macro_rules! unanalyzed_rows {
 }
 unanalyzed_list::unanalyzed!(unanalyzed_rows);
 
-/// The page with its text.
-pub fn generate() -> Generated {
-    Generated { path: "docs/hooks.md".to_owned(), text: page() }
-}
-
 /// The page as it has to be.
-fn page() -> String {
+pub fn generate() -> Generated {
     let mut page = String::from(INTRODUCTION);
     page += "\n## What the driver is asked for\n\n| function | | why |\n|---|---|---|\n";
     for hook in HOOKS {
@@ -59,7 +54,7 @@ fn page() -> String {
         let kind = HOOKS.iter().find(|hook| hook.symbol == *driver).map(|hook| in_words(hook.kind));
         let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", kind.unwrap_or("passed through, no hook"));
     }
-    page
+    Generated { path: "docs/hooks.md".to_owned(), text: page }
 }
 
 /// Rows with the names of functions, which spaces separate.

@@ -1,7 +1,6 @@
 //! `cargo xtask package`: a tarball, Debian packages and RPM packages, by CPack. cmake/package says what is in them.
 
 use std::env::consts::ARCH;
-use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Result;
@@ -10,7 +9,7 @@ use clap::Args;
 use crate::cargo::{self, Profile};
 use crate::files;
 use crate::install;
-use crate::tools::CMake;
+use crate::tools;
 use crate::workspace::{VERSION, Workspace};
 
 /// What `cargo xtask package` takes.
@@ -24,7 +23,6 @@ pub struct Package {
 impl Package {
     /// Builds the packages, each with a file with its checksum beside it.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
-        let cmake = CMake::find(workspace)?;
         let built = cargo::build(workspace, Profile::Release)?;
         let multiarch = format!("lib/{ARCH}-linux-gnu");
         // With the folder for libraries that such systems have, and the tool without which CPack cannot make it.
@@ -51,9 +49,9 @@ impl Package {
                 ("SONAME", &workspace.soname),
                 ("AUTHORS", env!("CARGO_PKG_AUTHORS")),
             ];
-            let values = values.map(|(name, value)| (name, OsStr::new(value)));
-            cmake.build(workspace, &workspace.path("cmake/package"), &build, &values)?;
-            let mut command = cmake.command(workspace, "cpack");
+            let values = values.map(|(name, value)| (name, Path::new(value)));
+            tools::cmake_build(workspace, &workspace.path("cmake/package"), &build, &values)?;
+            let mut command = tools::cmake(workspace, "cpack")?;
             command.args(["-G", format, "-B"]).arg(&folder);
             command.arg("--config").arg(build.join("CPackConfig.cmake"));
             workspace.run_well(&format!("package {format}: cpack"), command)?;

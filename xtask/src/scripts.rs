@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::Args;
 use serde_json::Value;
 
 use crate::cargo::{self, Profile};
 use crate::workspace::Workspace;
-use crate::{files, install, simcuda};
+use crate::{bench, files, install, simcuda};
 
 pub const BUDGET: &str = "budget/budget.py";
 pub const CLIFFS: &str = "cliffs/search.py";
@@ -35,8 +35,7 @@ fn run(workspace: &Workspace, prefix: &Path, script: &str, arguments: &[String])
     command.arg(folder.join(script)).args(arguments).env("PYTHONPATH", folder);
     command.env("LIBBFC_TESTS_PREFIX", prefix).env("LIBBFC_TESTS_SCRATCH", workspace.target.join("tests"));
     command.env("LIBBFC_TESTS_SIMULATION", simcuda::build_driver(workspace)?);
-    let status = command.status().context("cannot start python3")?;
-    if status.success() { Ok(()) } else { bail!("{script}: {status}; it says why above") }
+    bench::succeed(command)
 }
 
 /// A section of the benchmark, which prints its own table; its rows. Nothing where valgrind is needed and not there.

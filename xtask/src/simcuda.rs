@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cargo;
 use crate::files;
-use crate::tools::CMake;
+use crate::tools;
 use crate::workspace::Workspace;
 
 /// Where it is, once it is built.
@@ -20,7 +20,7 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let driver = cargo_build(workspace)?;
     let project = workspace.path("ffi-tests/simcuda");
     let build = workspace.target.join("simcuda");
-    CMake::find(workspace)?.build(workspace, &project, &build, &[("SIMCUDA_DRIVER", driver.as_os_str())])?;
+    tools::cmake_build(workspace, &project, &build, &[("SIMCUDA_DRIVER", &driver)])?;
     Ok(folder(workspace))
 }
 

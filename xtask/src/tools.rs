@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::files;
 use crate::uv;
@@ -54,49 +54,33 @@ pub fn need_compilers() -> Result<()> {
     }
 }
 
-/// CMake, CTest and Ninja, as ffi-tests/package/requirements.txt lists them.
-pub struct CMake {
-    bin: PathBuf,
+/// A command of CMake, CTest or Ninja in the user's cache, as ffi-tests/package/requirements.txt lists them.
+pub fn cmake(workspace: &Workspace, name: &str) -> Result<Command> {
+    let python = uv::environment(workspace, &workspace.path("ffi-tests/package"))?;
+    Ok(workspace.command(python.with_file_name(name)))
 }
 
-impl CMake {
-    /// Those in the user's cache, which are fetched if need be.
-    pub fn find(workspace: &Workspace) -> Result<Self> {
-        let python = uv::environment(workspace, &workspace.path("ffi-tests/package"))?;
-        Ok(Self { bin: python.parent().context("it lies in bin")?.to_owned() })
+/// Configures a project and builds it. What was built before is kept; what CMake found before is not, so that it looks
+/// for everything anew.
+pub fn cmake_build(
+    workspace: &Workspace,
+    source: &Path,
+    folder: &Path,
+    defines: &[(&str, &Path)],
+) -> Result<()> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let mut command = cmake(workspace, "cmake")?;
+    command.args(["--fresh", "-G", "Ninja", "-S"]).arg(source).arg("-B").arg(folder);
+    let ninja = cmake(workspace, "ninja")?;
+    let make = [("CMAKE_MAKE_PROGRAM", Path::new(ninja.get_program()))];
+    for (name, value) in make.iter().chain(defines) {
+        command.arg(format!("-D{name}={}", value.display()));
     }
-
-    /// A command of one of them.
-    pub fn command(&self, workspace: &Workspace, name: &str) -> Command {
-        workspace.command(self.bin.join(name))
-    }
-
-    /// Configures a project and builds it. What was built before is kept; what CMake found before is not, so that it looks
-    /// for everything anew.
-    pub fn build(
-        &self,
-        workspace: &Workspace,
-        source: &Path,
-        folder: &Path,
-        defines: &[(&str, &OsStr)],
-    ) -> Result<()> {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let mut command = self.command(workspace, "cmake");
-        command.args(["--fresh", "-G", "Ninja", "-S"]).arg(source).arg("-B").arg(folder);
-        let mut make = OsString::from("-DCMAKE_MAKE_PROGRAM=");
-        make.push(self.bin.join("ninja"));
-        command.arg(make);
-        for (name, value) in defines {
-            let mut define = OsString::from(format!("-D{name}="));
-            define.push(value);
-            command.arg(define);
-        }
-        let said = workspace.run_well(&format!("cmake {name}"), command)?;
-        ensure!(!said.contains("Manually-specified variables were not used"), "{said}");
-        let mut command = self.command(workspace, "cmake");
-        command.arg("--build").arg(folder).args(["--parallel", "2"]);
-        workspace.run_well(&format!("cmake --build {name}"), command).map(drop)
-    }
+    let said = workspace.run_well(&format!("cmake {name}"), command)?;
+    ensure!(!said.contains("Manually-specified variables were not used"), "{said}");
+    let mut command = cmake(workspace, "cmake")?;
+    command.arg("--build").arg(folder).args(["--parallel", "2"]);
+    workspace.run_well(&format!("cmake --build {name}"), command).map(drop)
 }
 
 /// A compiler with its standard, and folders of headers: our own, and those of others, which are not clean under our

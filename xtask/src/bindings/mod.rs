@@ -4,8 +4,6 @@
 
 mod python;
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 
 use crate::cargo;
@@ -24,7 +22,10 @@ pub fn generate(workspace: &Workspace) -> Result<[Generated; 2]> {
     let mut compiler = workspace.command(tools::c_compiler());
     let builtin = capture(compiler.arg("-print-file-name=include"))?;
     command.arg(format!("-I{}", builtin.trim()));
-    command.env("LIBCLANG_PATH", libclang(workspace)?);
+    // Which libclang it is makes no difference to the result; bindgen needs 9 or later.
+    if std::env::var_os("LIBCLANG_PATH").is_none() {
+        command.env("LIBCLANG_PATH", uv::packages(workspace, "bfc-sys/generate")?.join("clang/native"));
+    }
     workspace.run_well("bindgen", command)?;
     let bindings = files::read(&output)?;
     let python = python::module(&bindings)?;
@@ -32,13 +33,4 @@ pub fn generate(workspace: &Workspace) -> Result<[Generated; 2]> {
         Generated { path: "bfc-sys/src/bindings.rs".to_owned(), text: bindings },
         Generated { path: "python/src/bfc/_abi.py".to_owned(), text: python },
     ])
-}
-
-/// The folder of a libclang: the user's `LIBCLANG_PATH`, else that of PyPI. Which libclang it is makes no difference to the
-/// result; bindgen needs 9 or later.
-fn libclang(workspace: &Workspace) -> Result<PathBuf> {
-    match std::env::var_os("LIBCLANG_PATH") {
-        Some(folder) => Ok(folder.into()),
-        None => Ok(uv::packages(workspace, "bfc-sys/generate")?.join("clang/native")),
-    }
 }

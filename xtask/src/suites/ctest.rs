@@ -1,6 +1,5 @@
 //! CTest: the CMake project ffi-tests, which has all programs in C and C++, with the installed library.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -8,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::context::{Context, Count, Needs};
 use crate::files;
 use crate::simcuda;
-use crate::tools::{self, CMake, Unavailable};
+use crate::tools::{self, Unavailable};
 use crate::workspace::plainly;
 
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
@@ -17,17 +16,16 @@ fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
     tools::need_compilers()?;
     let prefix = context.prefix()?;
     let workspace = &context.workspace;
-    let cmake = CMake::find(workspace)?;
     let driver = simcuda::build_driver(workspace)?.join("libcuda.so.1");
     let folder = workspace.target.join("ffi-tests");
     let defines = [
-        ("CMAKE_PREFIX_PATH", prefix.as_os_str()),
-        ("SIMCUDA_DRIVER", driver.as_os_str()),
+        ("CMAKE_PREFIX_PATH", &*prefix),
+        ("SIMCUDA_DRIVER", &driver),
         // The programs' own assertions are what it is about.
-        ("CMAKE_BUILD_TYPE", OsStr::new("Debug")),
+        ("CMAKE_BUILD_TYPE", Path::new("Debug")),
     ];
     println!("   building ffi-tests");
-    cmake.build(workspace, &workspace.path("ffi-tests"), &folder, &defines)?;
+    tools::cmake_build(workspace, &workspace.path("ffi-tests"), &folder, &defines)?;
     tests(context, &folder, chosen)
 }
 
@@ -65,7 +63,7 @@ pub fn simcuda(context: &mut Context) -> Result<()> {
 
 /// Runs tests of a project that is built.
 fn tests(context: &mut Context, folder: &Path, chosen: &[&str]) -> Result<()> {
-    let mut command = CMake::find(&context.workspace)?.command(&context.workspace, "ctest");
+    let mut command = tools::cmake(&context.workspace, "ctest")?;
     plainly(&mut command);
     // The reason why a test was skipped is the last thing that it says.
     command.args(["--parallel", "2", "--verbose", "--no-tests=error", "--test-output-truncation", "tail"]);
