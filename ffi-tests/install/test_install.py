@@ -1,6 +1,7 @@
 """Installing and uninstalling: folders, the manifest, other processors, man pages and completions, and libbfc as a part of
 another CMake project."""
 
+import gzip
 import os
 import re
 import shutil
@@ -241,13 +242,16 @@ def test_debian_packages(root, installed, tmp_path, version):
         found[name] = {file.removeprefix("usr/") for file in files(tmp_path / name)}
         fields[name] = dict(line.split(": ", 1) for line in run("dpkg-deb", "-f", package).splitlines() if line[0] != " ")
     libdir = fields[runtime]["Architecture"].replace("amd64", "lib/x86_64-linux-gnu")
-    assert found[runtime] == {f"{libdir}/{soname}", f"{libdir}/libbfc.so.{version}", f"share/doc/{runtime}/copyright"}
+    doc = [f"share/doc/{runtime}/{name}" for name in ("copyright", "changelog.Debian.gz")]
+    assert found[runtime] == {f"{libdir}/{soname}", f"{libdir}/libbfc.so.{version}", *doc}
+    assert f"libbfc ({version}-1)" in gzip.decompress((tmp_path / runtime / "usr" / doc[1]).read_bytes()).decode()
     assert found["libbfc-tools"] >= {"bin/bfc", f"{libdir}/libbfc_preload.so", "share/man/man1/bfc.1.gz"}
     assert "libc6 (>= " in fields[runtime]["Depends"]
     for name in ("libbfc-dev", "libbfc-tools"):
         assert f"{runtime} (= {version}" in fields[name]["Depends"]
-    # Each installed file is in one package, and there is nothing else but the licences.
-    names = sorted(name for package in found.values() for name in package if not name.endswith("/copyright"))
+    # Each installed file is in one package, and there is nothing else but the licences and changelogs.
+    own = ("/copyright", "/changelog.Debian.gz")
+    names = sorted(name for package in found.values() for name in package if not name.endswith(own))
     expected = {name.replace("lib/", f"{libdir}/", 1) if name.startswith("lib/") else name for name in files(installed)}
     expected = {f"{name}.gz" if "/man1/" in name else name.replace("site-functions", "vendor-completions") for name in expected}
     assert names == sorted(expected - {"share/bfc/install-manifest.txt"})
