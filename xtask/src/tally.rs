@@ -115,7 +115,8 @@ pub fn ended(line: &str) -> Option<(bool, &str)> {
     // `test name ... ok` of cargo.
     if let Some((_, result)) = line.split_once("%] ").filter(|_| line.starts_with("[gw")) {
         let (result, name) = result.split_once(' ')?;
-        return Some((!matches!(result, "FAILED" | "ERROR"), name));
+        let is_end = matches!(result, "PASSED" | "FAILED" | "ERROR" | "SKIPPED");
+        return is_end.then_some((!matches!(result, "FAILED" | "ERROR"), name));
     }
     if let Some((_, test)) = line.split_once(" Test ").filter(|(_, test)| test.trim_start().starts_with('#'))
     {
@@ -187,6 +188,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
             (" 4/12 Test #14: exit ......***Failed    0.02 sec", Some((false, "exit"))),
             ("test a::b ... ok", Some((true, "a::b"))),
             ("test a::b ... FAILED", Some((false, "a::b"))),
+            ("[gw0] [ 50%] SUBPASSED[a] a.py::test", None),
             ("Compiling test 1", None),
         ] {
             assert_eq!(ended(line), end, "{line}");

@@ -7,8 +7,6 @@
 mod stage;
 mod toolchain;
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Args;
 
@@ -16,7 +14,7 @@ use crate::files;
 use crate::uv;
 use crate::workspace::{Workspace, plainly};
 
-pub use toolchain::Toolchain;
+use toolchain::Toolchain;
 
 /// What `cargo xtask wheel` takes.
 #[derive(Args)]
@@ -35,28 +33,21 @@ impl Wheel {
         if self.stage {
             return stage::stage(workspace, &Toolchain::of_the_system());
         }
-        let wheel = build(workspace, self.manylinux)?;
-        println!("{}", wheel.display());
-        println!("  pip install {}", wheel.display());
+        let folder = if self.manylinux { "xtask/wheel/manylinux" } else { "xtask/wheel" };
+        let python = uv::environment(workspace, &workspace.path(folder))?;
+        let toolchain = if self.manylinux { Toolchain::of_zig(&python) } else { Toolchain::of_the_system() };
+        stage::stage(workspace, &toolchain)?;
+        // Anew, so that the one that is found is the one that was built.
+        let folder = workspace.target.join("wheels").join(toolchain.platform());
+        files::remove_all(&folder)?;
+        let mut command = workspace.command(python.with_file_name("hatchling"));
+        plainly(&mut command);
+        command.env("BFC_WHEEL_PLATFORM", toolchain.platform());
+        command.args(["build", "--target", "wheel", "--directory"]).arg(&folder);
+        workspace.run_well(&format!("hatchling {}", toolchain.platform()), command)?;
+        let wheels = files::entries(&folder)?;
+        let [wheel] = &wheels[..] else { anyhow::bail!("hatchling left {wheels:?} in {}", folder.display()) };
+        println!("{0}\n  pip install {0}", wheel.display());
         Ok(())
     }
-}
-
-/// The wheel in target/wheels.
-pub fn build(workspace: &Workspace, manylinux: bool) -> Result<PathBuf> {
-    let folder = if manylinux { "xtask/wheel/manylinux" } else { "xtask/wheel" };
-    let python = uv::environment(workspace, &workspace.path(folder))?;
-    let toolchain = if manylinux { Toolchain::of_zig(&python) } else { Toolchain::of_the_system() };
-    stage::stage(workspace, &toolchain)?;
-    // Anew, so that the one that is found is the one that was built.
-    let folder = workspace.target.join("wheels").join(toolchain.platform());
-    files::remove_all(&folder)?;
-    let mut command = workspace.command(python.with_file_name("hatchling"));
-    plainly(&mut command);
-    command.env("BFC_WHEEL_PLATFORM", toolchain.platform());
-    command.args(["build", "--target", "wheel", "--directory"]).arg(&folder);
-    workspace.run_well(&format!("hatchling {}", toolchain.platform()), command)?;
-    let wheels = files::entries(&folder)?;
-    let [wheel] = &wheels[..] else { anyhow::bail!("hatchling left {wheels:?} in {}", folder.display()) };
-    Ok(wheel.clone())
 }
