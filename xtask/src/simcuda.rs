@@ -9,11 +9,6 @@ use crate::files;
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// Where it is, once it is built.
-fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.target.join("simcuda/lib")
-}
-
 /// Builds all of it, and gives the folder: `libcuda.so.1`, `libcudart.so.11.0`, `libcudart.so.12`, `libcudart.so.13` and
 /// `libcudart_static.a`. See ffi-tests/simcuda/CMakeLists.txt.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
@@ -21,12 +16,12 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let project = workspace.path("ffi-tests/simcuda");
     let build = workspace.target.join("simcuda");
     tools::cmake_build(workspace, &project, &build, &[("SIMCUDA_DRIVER", &driver)])?;
-    Ok(folder(workspace))
+    Ok(build.join("lib"))
 }
 
 /// Builds the driver alone, which needs no C compiler.
 pub fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = folder(workspace);
+    let folder = workspace.target.join("simcuda/lib");
     files::copy(&cargo_build(workspace)?, &folder.join("libcuda.so.1"))?;
     Ok(folder)
 }

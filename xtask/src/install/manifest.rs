@@ -59,9 +59,8 @@ pub fn install(workspace: &Workspace, tree: &Path, root: &Path) -> Result<()> {
 /// Removes what the manifest below `root` names, and the folders that were made for it, if they are empty then.
 pub fn uninstall(workspace: &Workspace, root: &Path) -> Result<()> {
     let place = root.join(FILE);
-    let why =
-        || format!("nothing was installed there by `cargo xtask install`: there is no {}", place.display());
-    ensure!(place.exists(), why());
+    let shown = place.display();
+    ensure!(place.exists(), "nothing was installed there by `cargo xtask install`: there is no {shown}");
     let Named { folders, files } = named(&files::read(&place)?)?;
     let kept = remove(workspace, root, files)?;
     if kept > 0 {

@@ -118,11 +118,15 @@ fn header(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
+fn names() -> PossibleValuesParser {
+    PossibleValuesParser::new(SUITES.iter().map(|Suite(_, name, ..)| *name).chain(["all"]))
+}
+
 /// What `cargo xtask test` takes.
 #[derive(Args)]
 pub struct Test {
     /// A suite to run instead of the usual ones, see --list; may be repeated; `all` is every one
-    #[arg(long = "suite", value_name = "NAME", value_parser = PossibleValuesParser::new(names()))]
+    #[arg(long = "suite", value_name = "NAME", value_parser = names())]
     suites: Vec<String>,
     /// Run the suites that take three minutes and find most mistakes: layers, rust, header, symbols
     #[arg(long, conflicts_with = "suites")]
@@ -136,11 +140,6 @@ pub struct Test {
     /// Arguments for pytest, behind --: `-k captured`
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
-}
-
-fn names() -> Vec<&'static str> {
-    let names = SUITES.iter().map(|Suite(_, name, ..)| *name);
-    names.chain(["all"]).collect()
 }
 
 impl Test {
