@@ -55,9 +55,9 @@
 /* Initializers: struct_size is set and every other field 0. In C++ also usable as `bfc_options_t o =
  * BFC_OPTIONS_INIT;`. */
 #define BFC_SUBALLOCATOR_INIT { sizeof(bfc_suballocator_t), NULL, NULL, NULL, 0, 0 }
-#define BFC_OPTIONS_INIT { sizeof(bfc_options_t), 0, 0, 0, 0.0, 0.0, 0, 0, 0, NULL, NULL, 0, 0 }
+#define BFC_OPTIONS_INIT { sizeof(bfc_options_t), 0, 0, 0, 0.0, 0.0, 0, 0, 0, NULL, NULL, 0, 0, NULL }
 #define BFC_REQUEST_INIT { sizeof(bfc_request_t), 0, 0, NULL, 0, 0, 0 }
-#define BFC_STATS_INIT { sizeof(bfc_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define BFC_STATS_INIT { sizeof(bfc_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 /* The default streams, in every translation unit: the legacy one, and that of the calling thread. */
 #define BFC_STREAM_LEGACY ((bfc_stream_t)0x1)
 #define BFC_STREAM_PER_THREAD ((bfc_stream_t)0x2)
@@ -230,6 +230,10 @@ typedef struct bfc_options_t {
   uint32_t growth_policy;
   // Must be 0.
   uint32_t reserved2;
+  // The path of a plan that bfc plan has computed for the program, or NULL. Allocations get the places that it has for
+  // them while the program does what was recorded. All others get free memory that fits, as without a plan. Read and
+  // copied. An empty string: no plan, also if BFC_PLAN names one. Not with BFC_TIMESTAMPS.
+  const char *plan;
 } bfc_options_t;
 
 // Called for memory that is obtained from the backend or released to it, with the pointer given to
@@ -300,6 +304,8 @@ typedef struct bfc_stats_t {
   uint64_t num_free_chunks;
   // Host memory of the allocator metadata. Of pointer tables only the resident part counts.
   uint64_t metadata_bytes;
+  // Allocations that lie where a plan has them (see bfc_options_t). 0 without a plan.
+  uint64_t num_planned_allocs;
 } bfc_stats_t;
 
 // Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a NUL-terminated text

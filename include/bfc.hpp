@@ -290,6 +290,9 @@ class options {
   /* UTF-8, for reports. */
   options &name(std::string text) noexcept { return name_ = std::move(text), *this; }
 
+  /* The file of a plan that `bfc plan` has computed for the program. Empty: no plan, also if BFC_PLAN names one. */
+  options &plan(std::string path) noexcept { return plan_ = std::move(path), *this; }
+
   /* Regions on demand instead of one of memory_limit. */
   options &allow_growth(bool on = true) noexcept { return flag(BFC_ALLOW_GROWTH, on); }
   /* Give wholly free regions back before failing. */
@@ -323,6 +326,7 @@ class options {
   bfc_options_t raw() const noexcept {
     bfc_options_t result = raw_;
     result.name = name_ ? name_->c_str() : nullptr;
+    result.plan = plan_ ? plan_->c_str() : nullptr;
     result.suballocator = suballocator_ ? &*suballocator_ : nullptr;
     return result;
   }
@@ -351,6 +355,7 @@ class options {
 
   bfc_options_t raw_ = BFC_OPTIONS_INIT;
   std::optional<std::string> name_;
+  std::optional<std::string> plan_;
   std::optional<bfc_suballocator_t> suballocator_;
 };
 

@@ -211,7 +211,7 @@ bfc_status_t bfc_adapter_status(void);
 // Each call keeps a copy of the options until the end of the process. Call this at the start of the program.
 //
 // @param device   0 to 255. -1: default for devices without options of their own.
-// @param options  As for bfc_create, copied with the name. NULL removes the options.
+// @param options  As for bfc_create, copied with the name and the path of the plan. NULL removes the options.
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, also for options that bfc_create would always refuse;
 //         BFC_ERROR_OUT_OF_MEMORY (host memory). Options that only the device refuses fail its first request.
 //

@@ -1,6 +1,7 @@
 //! Calls for which there is no host memory: each allocation of one call fails, one after the other.
 
 mod common;
+mod plan_files;
 
 use common::gpu::Gpu;
 use common::simcuda::simulated;
@@ -91,6 +92,33 @@ fn a_pool_begin_that_fails_has_changed_nothing() {
         gpu.leave(0);
         sim.assert_clean();
     });
+}
+
+/// A plan that there is no memory for is no plan that is wrong.
+#[test]
+fn a_creation_with_a_plan_that_fails_has_created_nothing() {
+    let entries: Vec<_> = (0..100).map(|at| (256, Some(at * 256))).collect();
+    let file = plan_files::InMemory::with(&plan_files::plan(100 * 256, 50, &entries));
+    let (device, mut failed) = (fresh_device(), 0);
+    for nth in 0.. {
+        let mut wanted = options();
+        (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, MIB);
+        wanted.plan = file.path.as_ptr();
+        let (created, struck) = with_failing_from(nth, || create(device, Some(&wanted)));
+        if created == BFC_OK {
+            if !struck {
+                break;
+            }
+            // It can do without that one.
+            assert_eq!(bfc_destroy(device), BFC_OK);
+            continue;
+        }
+        assert_eq!((created, struck), (BFC_ERROR_OUT_OF_MEMORY, true), "allocation {nth}: {}", last_error());
+        failed += 1;
+    }
+    assert!(failed > 5, "{failed}");
+    assert_eq!(alloc(device, 256).map(|address| free(device, address)), Ok(BFC_OK));
+    assert_eq!((bfc_check(device), bfc_destroy(device)), (BFC_OK, BFC_OK));
 }
 
 /// Reports are written from a copy, and where there is no memory for one in place.

@@ -33,6 +33,9 @@ fn resolver() {
             "region" => options.initial_region_bytes = 256,
             "wait" => options.retry_timeout_ms = 5,
             "need" => options.growth_policy = BFC_GROWTH_NEED,
+            "plan" => options.plan = c"x".as_ptr(),
+            "unplanned" => options.plan = c"".as_ptr(),
+            "stamps" => options.flags |= BFC_TIMESTAMPS,
             "wrong" => options.flags = 1 << 31,
             _ => panic!("what is {word}?"),
         }
@@ -102,7 +105,7 @@ fn the_defaults_and_what_the_options_set() {
         "schema": 1, "device": 256, "backend": "host", "memory_limit": 0, "initial_region_bytes": 0,
         "retry_timeout_ms": 0, "memory_fraction": 0, "fragmentation_fraction": 0, "allow_growth": true,
         "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": false, "guard": false,
-        "report_on_failure": false, "trim_after": 0, "growth_policy": "need", "environment": [],
+        "report_on_failure": false, "trim_after": 0, "growth_policy": "need", "plan": false, "environment": [],
     });
     assert_eq!(resolved("256", &[]), expected);
     let zeros = resolved("0 options", &[]);
@@ -213,6 +216,29 @@ fn the_growth_policy() {
     assert_eq!(used("258 host limit grow need", &set), [""; 0]);
     let remark = remark("258 host limit grow need", &set, "BFC_GROWTH");
     assert_eq!(remark, "ignored: bfc_options_t comes first");
+}
+
+#[test]
+fn the_plan() {
+    let set = [("BFC_PLAN", "/no/such/file")];
+    assert_eq!(resolved("258 host limit plan", &[])["plan"], true);
+    assert_eq!(
+        (&resolved(REPLAY, &set)["plan"], used(REPLAY, &set)),
+        (&json!(true), vec!["BFC_PLAN".to_owned()])
+    );
+    for how in ["258 host limit plan", "258 host limit unplanned"] {
+        assert_eq!(used(how, &set), [""; 0], "{how}");
+        assert_eq!(remark(how, &set, "BFC_PLAN"), "ignored: bfc_options_t comes first");
+    }
+    assert_eq!(resolved("258 host limit unplanned", &set)["plan"], false);
+    assert_eq!(resolved("258 host limit stamps", &set)["plan"], false);
+    assert_eq!(remark("258 host limit stamps", &set, "BFC_PLAN"), "ignored: BFC_TIMESTAMPS comes first");
+    let guard = [set[0], ("BFC_DEBUG", "guard")];
+    assert_eq!(
+        (&resolved(REPLAY, &guard)["plan"], used(REPLAY, &guard)),
+        (&json!(false), vec!["BFC_DEBUG".to_owned()])
+    );
+    assert_eq!(remark(REPLAY, &guard, "BFC_PLAN"), "ignored: BFC_DEBUG=guard comes first");
 }
 
 #[test]

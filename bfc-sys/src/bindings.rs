@@ -121,10 +121,11 @@ pub struct bfc_options_t {
     pub suballocator: *const bfc_suballocator_t,
     pub growth_policy: u32,
     pub reserved2: u32,
+    pub plan: *const ::core::ffi::c_char,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of bfc_options_t"][::core::mem::size_of::<bfc_options_t>() - 80usize];
+    ["Size of bfc_options_t"][::core::mem::size_of::<bfc_options_t>() - 88usize];
     ["Alignment of bfc_options_t"][::core::mem::align_of::<bfc_options_t>() - 8usize];
     [
         "Offset of field: bfc_options_t::struct_size",
@@ -165,6 +166,9 @@ const _: () = {
     [
         "Offset of field: bfc_options_t::reserved2",
     ][::core::mem::offset_of!(bfc_options_t, reserved2) - 76usize];
+    [
+        "Offset of field: bfc_options_t::plan",
+    ][::core::mem::offset_of!(bfc_options_t, plan) - 80usize];
 };
 impl Default for bfc_options_t {
     fn default() -> Self {
@@ -254,10 +258,11 @@ pub struct bfc_stats_t {
     pub num_chunks: u64,
     pub num_free_chunks: u64,
     pub metadata_bytes: u64,
+    pub num_planned_allocs: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of bfc_stats_t"][::core::mem::size_of::<bfc_stats_t>() - 136usize];
+    ["Size of bfc_stats_t"][::core::mem::size_of::<bfc_stats_t>() - 144usize];
     ["Alignment of bfc_stats_t"][::core::mem::align_of::<bfc_stats_t>() - 8usize];
     [
         "Offset of field: bfc_stats_t::struct_size",
@@ -310,6 +315,9 @@ const _: () = {
     [
         "Offset of field: bfc_stats_t::metadata_bytes",
     ][::core::mem::offset_of!(bfc_stats_t, metadata_bytes) - 128usize];
+    [
+        "Offset of field: bfc_stats_t::num_planned_allocs",
+    ][::core::mem::offset_of!(bfc_stats_t, num_planned_allocs) - 136usize];
 };
 pub type bfc_log_callback_t = ::core::option::Option<
     unsafe extern "C" fn(

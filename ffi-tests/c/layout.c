@@ -76,7 +76,8 @@ AT(bfc_options_t, name, 56);
 AT(bfc_options_t, suballocator, 64);
 AT(bfc_options_t, growth_policy, 72);
 AT(bfc_options_t, reserved2, 76);
-SIZE(bfc_options_t, 80);
+AT(bfc_options_t, plan, 80);
+SIZE(bfc_options_t, 88);
 
 AT(bfc_request_t, struct_size, 0);
 AT(bfc_request_t, bytes, 8);
@@ -104,7 +105,8 @@ AT(bfc_stats_t, num_regions, 104);
 AT(bfc_stats_t, num_chunks, 112);
 AT(bfc_stats_t, num_free_chunks, 120);
 AT(bfc_stats_t, metadata_bytes, 128);
-SIZE(bfc_stats_t, 136);
+AT(bfc_stats_t, num_planned_allocs, 136);
+SIZE(bfc_stats_t, 144);
 #endif
 
 FIELD(bfc_options_t, struct_size, size_t);
@@ -118,6 +120,7 @@ FIELD(bfc_options_t, retry_timeout_ms, uint32_t);
 FIELD(bfc_options_t, name, const char *);
 FIELD(bfc_options_t, suballocator, const bfc_suballocator_t *);
 FIELD(bfc_options_t, growth_policy, uint32_t);
+FIELD(bfc_options_t, plan, const char *);
 FIELD(bfc_request_t, bytes, size_t);
 FIELD(bfc_request_t, alignment, size_t);
 FIELD(bfc_request_t, stream, void *);
@@ -125,6 +128,7 @@ FIELD(bfc_request_t, freed_before, uint64_t);
 FIELD(bfc_request_t, flags, uint32_t);
 FIELD(bfc_stats_t, num_allocs, uint64_t);
 FIELD(bfc_stats_t, metadata_bytes, uint64_t);
+FIELD(bfc_stats_t, num_planned_allocs, uint64_t);
 
 /* A wrong signature does not initialize these. */
 static bfc_status_t (*const of_device[])(int32_t) = {bfc_destroy, bfc_destroy_forced, bfc_reset_stats, bfc_check};

@@ -53,7 +53,7 @@ TREES = [
         "src",
         """
         steps units ids seed sort stream_id invariants
-        tree tables stats
+        tree tables stats plan
         op_names ordered
         heap
         request
@@ -78,7 +78,7 @@ TREES = [
         lifecycle shrink
         """,
     ),
-    Tree("src/options", "src", "values\n types\n variables\n environment\n limit resolution"),
+    Tree("src/options", "src", "values\n types\n variables\n environment\n limit plan resolution"),
     Tree("src/report", "src", ""),
     Tree("src/device", "src", "table\n forks idle_trim\n clients"),
     Tree("src/capi", "src", ""),

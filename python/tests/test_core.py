@@ -3,7 +3,10 @@
 import ctypes
 import dataclasses
 import gc
+import os
+import pathlib
 import re
+import tempfile
 import threading
 import unittest
 import weakref
@@ -265,6 +268,26 @@ class Life(unittest.TestCase):
             bfc.create(DEVICE, backend="host", growth_policy="double")
 
 
+    def test_a_plan_is_followed(self) -> None:
+        # The second allocation lies before the first.
+        text = b"bfc-plan 1\nalignment 256\nbytes 4096\nprologue 2\nrepeated 0\n1024 3072\n1024 0\n"
+        checksum = 1469598103934665603
+        for byte in text:
+            checksum = ((checksum ^ byte) * 1099511628211) % (1 << 64)
+        with tempfile.TemporaryDirectory() as folder:
+            plan = pathlib.Path(folder) / "of the tests.plan"
+            plan.write_bytes(text + b"checksum %016x\n" % checksum)
+            bfc.create(DEVICE, backend="host", memory_limit=4 * MiB, plan=plan)
+            first, second = bfc.alloc(DEVICE, 1000), bfc.alloc(DEVICE, 1000)
+            self.assertEqual((first - second, bfc.stats(DEVICE).num_planned_allocs), (3072, 2))
+            bfc.destroy(DEVICE, force=True)
+            plan.write_bytes(text)
+            with self.assertRaisesRegex(bfc.Error, "of the tests.plan: truncated"):
+                bfc.create(DEVICE, backend="host", plan=os.fspath(plan))
+        with self.assertRaisesRegex(TypeError, "plan must be a path, not int"):
+            bfc.create(DEVICE, backend="host", plan=3)  # type: ignore[arg-type]
+
+
 class Prototypes(unittest.TestCase):
     """What is declared to ctypes is what the headers declare."""
 
@@ -282,8 +305,8 @@ class Prototypes(unittest.TestCase):
     def test_sizes_of_structs(self) -> None:
         """The library refuses a size that ends within a field; these are those of today."""
         structs = (_abi.bfc_suballocator_t, _abi.bfc_options_t, _abi.bfc_request_t)
-        self.assertEqual([ctypes.sizeof(struct) for struct in structs], [40, 80, 48])
-        self.assertEqual(ctypes.sizeof(_abi.bfc_stats_t), 8 * 17)
+        self.assertEqual([ctypes.sizeof(struct) for struct in structs], [40, 88, 48])
+        self.assertEqual(ctypes.sizeof(_abi.bfc_stats_t), 8 * 18)
 
     def test_statistics_have_all_fields_of_the_header(self) -> None:
         """In its order, and each with its description."""

@@ -6,7 +6,9 @@ use super::{panic_hook, versioned};
 use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::options::{BackendKind, GrowthPolicy, Options, SubAllocator};
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Creates the allocator of a device. No device memory is allocated before the first allocation.
 ///
@@ -45,7 +47,7 @@ pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<O
 }
 
 /// # Safety
-/// The pointers in `raw` are NULL or valid. The name is valid as long as the result is used.
+/// The pointers in `raw` are NULL or valid. The name and the plan are valid as long as the result is used.
 unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
     let backend = raw.backend;
     let Some(backend) = BackendKind::from_code(backend) else {
@@ -69,6 +71,13 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
         let name: Result<&'a str, _> = name.to_str();
         Some(name.map_err(|_| fail!(Error::InvalidArgument, "the allocator's name is not UTF-8"))?)
     };
+    let plan = if raw.plan.is_null() {
+        None
+    } else {
+        // SAFETY: not NULL, so a NUL-terminated string by this function's contract.
+        let path: &'a CStr = unsafe { CStr::from_ptr(raw.plan) };
+        Some(Path::new(OsStr::from_bytes(path.to_bytes())))
+    };
     let suballocator = if raw.suballocator.is_null() {
         None
     } else {
@@ -88,6 +97,7 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
         name,
         suballocator,
         growth_policy,
+        plan,
     })
 }
 

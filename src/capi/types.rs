@@ -214,6 +214,10 @@ pub struct bfc_options_t {
     pub growth_policy: u32,
     /// Must be 0.
     pub reserved2: u32,
+    /// The path of a plan that bfc plan has computed for the program, or NULL. Allocations get the places that it has for
+    /// them while the program does what was recorded. All others get free memory that fits, as without a plan. Read and
+    /// copied. An empty string: no plan, also if BFC_PLAN names one. Not with BFC_TIMESTAMPS.
+    pub plan: *const c_char,
 }
 
 /// A request with all optional parameters, for bfc_alloc_ex.
@@ -275,12 +279,14 @@ pub struct bfc_stats_t {
     pub num_free_chunks: u64,
     /// Host memory of the allocator metadata. Of pointer tables only the resident part counts.
     pub metadata_bytes: u64,
+    /// Allocations that lie where a plan has them (see bfc_options_t). 0 without a plan.
+    pub num_planned_allocs: u64,
 }
 
 boundaries!(bfc_suballocator_t: struct_size, user_data, alloc, free, supports_coalescing, reserved);
 boundaries!(bfc_options_t: struct_size, backend, flags, memory_limit, memory_fraction, fragmentation_fraction,
     initial_region_bytes, retry_timeout_ms, reserved, name, suballocator, growth_policy,
-    reserved2);
+    reserved2, plan);
 boundaries!(bfc_request_t: struct_size, bytes, alignment, stream, freed_before, flags, reserved);
 
 macro_rules! statistics {

@@ -17,6 +17,7 @@ pub(crate) mod ids;
 pub(crate) mod invariants;
 pub(crate) mod op_names;
 mod ordered;
+pub(crate) mod plan;
 pub(crate) mod request;
 mod seed;
 pub(crate) mod sort;

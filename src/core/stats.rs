@@ -119,6 +119,11 @@ impl Counters {
         self.failures = Failures { largest, last: requested, last_cause: Some(cause) };
     }
 
+    /// Returns the allocations since creation.
+    pub(crate) fn allocations(&self) -> u64 {
+        self.allocs
+    }
+
     /// Returns the frees since creation.
     pub(in crate::core) fn frees(&self) -> u64 {
         self.frees
@@ -158,7 +163,8 @@ macro_rules! with_statistics {
         $call! {
             num_allocs, num_frees, num_failures, bytes_in_use, peak_bytes_in_use, bytes_requested,
             peak_bytes_requested, largest_alloc_size, bytes_limit, pool_bytes, peak_pool_bytes,
-            largest_free_block_bytes, num_regions, num_chunks, num_free_chunks, metadata_bytes
+            largest_free_block_bytes, num_regions, num_chunks, num_free_chunks, metadata_bytes,
+            num_planned_allocs
         }
     };
 }
@@ -212,4 +218,6 @@ pub struct Stats {
     pub num_free_chunks: u64,
     /// Host memory of the allocator metadata.
     pub metadata_bytes: u64,
+    /// Allocations at the places of a plan.
+    pub num_planned_allocs: u64,
 }

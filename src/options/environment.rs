@@ -128,6 +128,13 @@ pub(super) fn setting<T>(
     })?
 }
 
+/// Warns that a variable's value is ignored, for a reason that its kind does not tell.
+pub(super) fn ignored(variable: &Variable, text: &str, warnings: Warnings, how: &dyn std::fmt::Display) {
+    if warnings == Warnings::Logged {
+        warn_of(variable.name.to_str().unwrap_or_default(), text, how);
+    }
+}
+
 fn warn_of(name: &str, text: &str, how: &dyn std::fmt::Display) {
     // Cut off, so that a very long value does not displace the advice.
     let dots = if text.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };

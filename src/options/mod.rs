@@ -2,6 +2,7 @@
 
 mod environment;
 mod limit;
+mod plan;
 mod resolution;
 mod types;
 mod values;
@@ -19,6 +20,7 @@ use self::values::switch;
 use self::variables as names;
 use crate::backend::{AnyBackend, Backend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
 use crate::core::arena::{RegionGrowth, Settings};
+use crate::core::plan::PlacementPlan;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::sys::random;
@@ -35,6 +37,7 @@ pub(crate) struct Resolved {
     pub(crate) name: String,
     /// Whether the debug mode is on.
     pub(crate) guard: bool,
+    pub(crate) plan: Option<Box<PlacementPlan>>,
 }
 
 impl Options<'_> {
@@ -55,8 +58,10 @@ impl Options<'_> {
             limit -= limit % granules.range().granule;
         }
         let timestamps = flags & TIMESTAMPS != 0;
+        let guard = guard_wanted(Warnings::Logged) && can_guard(backend.get(), timestamps);
         Ok(Resolved {
-            guard: guard_wanted(Warnings::Logged) && can_guard(backend.get(), timestamps),
+            guard,
+            plan: self.read_plan(timestamps, guard)?,
             settings: Settings {
                 limit,
                 growth: match options.growth_policy {

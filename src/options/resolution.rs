@@ -19,6 +19,10 @@ pub(crate) struct Resolution {
     pub(crate) guard: bool,
     pub(crate) report_failures: bool,
     pub(crate) trim_after: Option<Duration>,
+    /// Whether the caller's options name a plan, or forbid one.
+    given_plan: bool,
+    /// Whether a plan is named. Its file is not read.
+    pub(crate) plan: bool,
 }
 
 /// A variable of the environment whose name begins with `BFC_`.
@@ -64,7 +68,12 @@ impl Resolution {
     /// neither the options nor the environment set anything.
     pub(crate) fn new(given: &Options<'_>, device: i32, default_flags: u32) -> Result<Self, Error> {
         given.check()?;
-        let given = given.named(None);
+        let given_plan = given.plan.is_some();
+        let named = match given.plan {
+            Some(path) => !path.as_os_str().is_empty(),
+            None => env::with(names::PLAN.name, |_| ()).is_some(),
+        };
+        let given = given.with_texts(None, None);
         let mut options = given.with_environment(default_flags, Warnings::Silent);
         let backend = options.kind_on(device)?;
         // A limit counts before a fraction.
@@ -78,7 +87,8 @@ impl Resolution {
         let guard = guard_wanted(Warnings::Silent) && backend != BackendKind::Custom;
         let report_failures = setting(&names::REPORT_ON_FAILURE, Warnings::Silent, switch).unwrap_or(false);
         let trim_after = trim_after(Warnings::Silent);
-        Ok(Resolution { given, options, backend, guard, report_failures, trim_after })
+        let plan = named && !guard && options.flags & TIMESTAMPS == 0;
+        Ok(Resolution { given, options, backend, guard, report_failures, trim_after, given_plan, plan })
     }
 
     /// Visits all variables of the environment whose names begin with `BFC_`.
@@ -116,6 +126,7 @@ impl Resolution {
             }
             () if is(&names::GROWTH) => given.growth_policy.is_open() && options.flags & ALLOW_GROWTH != 0,
             () if is(&names::RETRY_TIMEOUT_MS) => given.retry_timeout_ms == 0,
+            () if is(&names::PLAN) => self.plan && !self.given_plan,
             () if is(&names::DEBUG) => self.guard,
             () if is(&names::FORCE_ALLOW_GROWTH) => true,
             () if is(&names::TRIM_AFTER) => self.trim_after.is_some(),
@@ -144,6 +155,12 @@ impl Resolution {
             {
                 Some(Remark::Overruled("BFC_MEMORY_LIMIT"))
             }
+            () if is(&names::PLAN) && !self.given_plan && self.guard => {
+                Some(Remark::Overruled("BFC_DEBUG=guard"))
+            }
+            () if is(&names::PLAN) && !self.given_plan && self.options.flags & TIMESTAMPS != 0 => {
+                Some(Remark::Overruled("BFC_TIMESTAMPS"))
+            }
             () if is(&names::ALLOW_GROWTH) && forces_growth() => {
                 Some(Remark::Overruled("BFC_FORCE_ALLOW_GROWTH"))
             }
@@ -164,6 +181,7 @@ impl Resolution {
             () if is(&names::INITIAL_REGION_BYTES) => given.initial_region_bytes != 0,
             () if is(&names::RETRY_TIMEOUT_MS) => given.retry_timeout_ms != 0,
             () if is(&names::GROWTH) => !given.growth_policy.is_open(),
+            () if is(&names::PLAN) => self.given_plan,
             () => {
                 let flags = [
                     names::ALLOW_GROWTH,

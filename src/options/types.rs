@@ -4,6 +4,7 @@ use super::values::is_fraction;
 use crate::backend::{AllocCallback, FreeCallback};
 use crate::error::{Error, fail};
 use std::ffi::c_void;
+use std::path::Path;
 
 /// Obtain regions on demand. Without this flag, one region of the whole limit is obtained at the first allocation.
 pub const ALLOW_GROWTH: u32 = 1 << 0;
@@ -194,6 +195,8 @@ pub struct Options<'a> {
     pub suballocator: Option<SubAllocator>,
     /// How the sizes of regions are chosen with growth.
     pub growth_policy: GrowthPolicy,
+    /// The file with planned placements, as `bfc plan` writes it. An empty path is no plan, whatever the environment says.
+    pub plan: Option<&'a Path>,
 }
 
 impl Options<'_> {
@@ -265,8 +268,8 @@ impl Options<'_> {
         Ok(())
     }
 
-    /// Returns the same options under another name.
-    pub(crate) fn named<'b>(self, name: Option<&'b str>) -> Options<'b> {
+    /// Returns the same options with another name and another plan.
+    pub(crate) fn with_texts<'b>(self, name: Option<&'b str>, plan: Option<&'b Path>) -> Options<'b> {
         let Self { backend, flags, memory_limit, memory_fraction, fragmentation_fraction, .. } = self;
         let Self { initial_region_bytes, retry_timeout_ms, suballocator, growth_policy, .. } = self;
         Options {
@@ -280,6 +283,7 @@ impl Options<'_> {
             name,
             suballocator,
             growth_policy,
+            plan,
         }
     }
 }

@@ -57,6 +57,7 @@ variables! {
     RETRY_TIMEOUT_MS = c"BFC_RETRY_TIMEOUT_MS": Milliseconds;
     TRIM_AFTER = c"BFC_TRIM_AFTER": Seconds;
     REPORT_ON_FAILURE = c"BFC_REPORT_ON_FAILURE": Switch;
+    PLAN = c"BFC_PLAN": Path;
     HASH_SEED = c"BFC_HASH_SEED": Number;
     DEBUG = c"BFC_DEBUG": Debug;
     LOG = c"BFC_LOG": Level;

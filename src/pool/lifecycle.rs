@@ -33,6 +33,7 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 #[inline(never)]
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
     let (limit, backend) = (resolved.settings.limit, *resolved.backend);
+    let plan = resolved.plan.as_ref().map(|plan| (plan.len(), plan.bytes()));
     put_in(slot, device, new_pool(device, resolved)?)?;
     log::emit(
         Level::Info,
@@ -41,6 +42,12 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
             backend.get().name()
         ),
     );
+    if let Some((requests, bytes)) = plan {
+        log::emit(
+            Level::Info,
+            format_args!("device {device}: follows a plan of {requests} requests in {bytes} bytes"),
+        );
+    }
     Ok(())
 }
 
@@ -65,6 +72,9 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
     })?;
     if let Some(granules) = pool.backend.get().granules() {
         pool.arena.set_range(granules.range());
+    }
+    if let Some(plan) = resolved.plan {
+        pool.arena.set_plan(plan);
     }
     Ok(pool)
 }
@@ -98,6 +108,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         return Err(busy(HeldByThisThread));
     }
     let (device, live) = (guard.device, guard.arena.counters().live());
+    let followed = guard.arena.plan().map(|plan| (plan.followed(), guard.arena.counters().allocations()));
     guard = waiting::while_registered(slot.id(), || {
         let inner = guard.inner_mut();
         (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
@@ -134,6 +145,12 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         Level::Info,
         format_args!("device {device}: destroyed the allocator; allocations that were live: {live}"),
     );
+    if let Some((followed, allocations)) = followed {
+        log::emit(
+            Level::Info,
+            format_args!("device {device}: {followed} of {allocations} allocations followed the plan"),
+        );
+    }
     Ok(())
 }
 

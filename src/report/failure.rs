@@ -153,6 +153,9 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     writeln!(out, "  {chunks} chunks, {} of them free, in {regions} regions", stats.num_free_chunks)?;
     let (allocs, frees, failures) = (stats.num_allocs, stats.num_frees, stats.num_failures);
     writeln!(out, "  {allocs} allocations, {frees} frees, {failures} failures")?;
+    if stats.num_planned_allocs != 0 {
+        writeln!(out, "  {} allocations at the places of the plan", stats.num_planned_allocs)?;
+    }
     write_failures(out, &view.counters().failures)?;
     if let Some(guards) = guards {
         write_guards(out, guards)?;

@@ -29,6 +29,7 @@ pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution) -
         ("timestamps", has(TIMESTAMPS)),
         ("quarantine", has(QUARANTINE)),
         ("split_always", has(SPLIT_ALWAYS)),
+        ("plan", resolution.plan),
         ("guard", resolution.guard),
         ("report_on_failure", resolution.report_failures),
     ] {

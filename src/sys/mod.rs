@@ -5,6 +5,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod env;
+pub(crate) mod file;
 pub(crate) mod futex;
 pub(crate) mod host;
 pub(crate) mod lock;

@@ -60,6 +60,7 @@ pub fn options() -> bfc_options_t {
         suballocator: std::ptr::null(),
         growth_policy: BFC_GROWTH_DEFAULT,
         reserved2: 0,
+        plan: std::ptr::null(),
     }
 }
 

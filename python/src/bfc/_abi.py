@@ -86,6 +86,7 @@ class bfc_options_t(ctypes.Structure):
         ("suballocator", POINTER(bfc_suballocator_t)),
         ("growth_policy", c_uint32),
         ("reserved2", c_uint32),
+        ("plan", c_char_p),
     ]
 
 bfc_region_callback_t = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_void_p, c_size_t, c_int32)
@@ -122,6 +123,7 @@ class bfc_stats_t(ctypes.Structure):
         ("num_chunks", c_uint64),
         ("num_free_chunks", c_uint64),
         ("metadata_bytes", c_uint64),
+        ("num_planned_allocs", c_uint64),
     ]
 
 bfc_log_callback_t = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import os
 from typing import SupportsIndex
 
 from . import _abi, _library, _numbers
@@ -58,6 +59,7 @@ def options(
     growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
+    plan: str | os.PathLike[str] | None = None,
 ) -> _abi.bfc_options_t:
     """``bfc_options_t`` of the arguments of :func:`create`."""
     made = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t))
@@ -79,6 +81,7 @@ def options(
     # Longer than seven weeks is for ever.
     made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
     made.name = _numbers.text(name, "name") if name is not None else None
+    made.plan = _numbers.path(plan, "plan") if plan is not None else None
     return made
 
 
@@ -114,6 +117,7 @@ def create(
     growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
+    plan: str | os.PathLike[str] | None = None,
 ) -> None:
     """Creates the allocator of a device, of which there is one for each ordinal in a process. No memory is taken
     before the first allocation.
@@ -136,6 +140,7 @@ def create(
     :param growth_policy: The size of regions with growth: ``"need"``, what is needed and at most a sixteenth of the memory held beyond it, or ``"tensorflow"``, twice the last one. Else ``BFC_GROWTH`` counts, and after that need.
     :param retry_timeout_ms: Wait so long for another thread's free before failing.
     :param name: For reports.
+    :param plan: The file of a plan that ``bfc plan`` has computed for the program. Else ``BFC_PLAN`` counts; ``""`` is no plan.
     :raises Error: ALREADY_EXISTS, BACKEND_UNAVAILABLE and others: see ``bfc_create``.
     :raises TypeError: An argument of another type, which the message names; ValueError for one that is out of range.
 
@@ -159,6 +164,7 @@ def create(
         growth_policy=growth_policy,
         retry_timeout_ms=retry_timeout_ms,
         name=name,
+        plan=plan,
     )
     _library.call("bfc_create", _numbers.device(device), ctypes.byref(made))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import os
 from typing import SupportsFloat, SupportsIndex
 
 _MOST_DEVICES = 1 << 31
@@ -60,6 +61,17 @@ def text(value: str, what: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{what} must be encodable as UTF-8, not {value!r}") from None
+
+
+def path(value: str | os.PathLike[str], what: str) -> bytes:
+    """As C takes it, in the encoding of file names."""
+    try:
+        encoded = os.fsencode(value)
+    except TypeError:
+        raise TypeError(f"{what} must be a path, not {type(value).__name__}") from None
+    if b"\0" in encoded:
+        raise ValueError(f"{what} must not contain a NUL character: {value!r}")
+    return encoded
 
 
 def _index(value: SupportsIndex, what: str) -> int:

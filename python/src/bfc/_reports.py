@@ -48,6 +48,8 @@ class Stats:
     """Free chunks."""
     metadata_bytes: int
     """Host memory that the allocator itself holds."""
+    num_planned_allocs: int
+    """Allocations that lie where a plan has them."""
 
 
 def stats(device: SupportsIndex) -> Stats:

@@ -8,6 +8,9 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::options::{LAST_CUDA_DEVICE, Options};
 use crate::sys::{HostMemoryExhausted, try_box};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -37,7 +40,7 @@ pub(super) fn options_for(device: Device) -> Option<&'static Options<'static>> {
 /// Each call keeps a copy of the options until the end of the process. Call this at the start of the program.
 ///
 /// @param device   0 to 255. -1: default for devices without options of their own.
-/// @param options  As for bfc_create, copied with the name. NULL removes the options.
+/// @param options  As for bfc_create, copied with the name and the path of the plan. NULL removes the options.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, also for options that bfc_create would always refuse;
 ///         BFC_ERROR_OUT_OF_MEMORY (host memory). Options that only the device refuses fail its first request.
 ///
@@ -58,7 +61,8 @@ fn set(place: usize, options: Option<Options<'_>>) -> Result<(), Error> {
         Some(options) => {
             options.check()?;
             let name = options.name.map(copied).transpose()?;
-            Box::into_raw(try_box(options.named(name))?)
+            let plan = options.plan.map(copied_path).transpose()?;
+            Box::into_raw(try_box(options.with_texts(name, plan))?)
         }
         None => null_mut(),
     };
@@ -71,4 +75,12 @@ fn copied(text: &str) -> Result<&'static str, HostMemoryExhausted> {
     copy.try_reserve_exact(text.len())?;
     copy.push_str(text);
     Ok(copy.leak())
+}
+
+fn copied_path(path: &Path) -> Result<&'static Path, HostMemoryExhausted> {
+    let bytes = path.as_os_str().as_bytes();
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(Path::new(OsStr::from_bytes(copy.leak())))
 }

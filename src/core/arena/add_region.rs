@@ -57,6 +57,7 @@ impl Arena {
         let coalesce = self.settings.coalesce_regions;
         let id = self.heap_mut().add_region(base, usable(given), given, coalesce)?;
         self.release(id);
+        self.note_region(base);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, RegionGrowth, Regions, Tag};
 use crate::core::ids::ChunkId;
 use crate::core::op_names::{Name, Names};
+use crate::core::plan::PlacementPlan;
 use crate::core::request::AllocRequest;
 use crate::core::stamps::{Forced, ForcedPass, StampQueue};
 use crate::core::stats::{Counters, FailureCause, Stats};
@@ -53,6 +54,8 @@ pub(crate) struct Arena {
     pub(super) vm: VmRange,
     pub(super) names: Names,
     pub(super) settings: Settings,
+    /// The planned placements, if there are any.
+    pub(super) plan: Option<Box<PlacementPlan>>,
 }
 
 impl Arena {
@@ -70,11 +73,12 @@ impl Arena {
         let growth = Growth::new(settings.limit, settings.growth, settings.initial_region);
         let heap = Heap::with(parts, seed, timestamps, growth, max_slack(&settings));
         Arena {
-            streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed }),
+            streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed, planned: false }),
             stamps: StampQueue::new(seed, settings.quarantine),
             vm: VmRange::default(),
             names: Names::default(),
             settings,
+            plan: None,
         }
     }
 
@@ -174,6 +178,8 @@ impl Arena {
         self.streams.admit(request.stream)?;
         if self.streams.is_multi() {
             self.streams.alloc(request)
+        } else if self.plan.is_some() {
+            self.alloc_planned(request)
         } else if self.streams.is_fast(request.stream) && request.is_plain() {
             self.streams.heap_mut().alloc(request.size, request.requested)
         } else {
@@ -335,6 +341,9 @@ impl Arena {
         let heap = self.heap_mut();
         heap.counters_mut().reset();
         heap.growth_mut().reset_peak();
+        if let Some(plan) = &mut self.plan {
+            plan.reset_stats();
+        }
     }
 
     /// Returns the work behind which a request could be served; see [`StreamHeap::dependencies`].
@@ -360,6 +369,7 @@ impl Arena {
     /// Sets the range in which memory is mapped by the granule from now on. There must be no region yet.
     pub(crate) fn set_range(&mut self, range: Range) {
         self.vm.set_range(range);
+        self.note_range();
     }
 
     /// Returns the reserved range, if the backend has granules.
@@ -483,6 +493,7 @@ impl Arena {
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
             + self.vm.metadata_bytes()
+            + self.plan.as_ref().map_or(0, |plan| plan.metadata_bytes())
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -506,6 +517,7 @@ impl Arena {
             num_chunks: chunks,
             num_free_chunks: chunks - c.live(),
             metadata_bytes: self.metadata_bytes(),
+            num_planned_allocs: self.plan.as_ref().map_or(0, |plan| plan.followed_since_reset()),
         }
     }
 

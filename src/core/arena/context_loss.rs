@@ -27,6 +27,9 @@ impl Arena {
         self.stamps.clear();
         self.vm.forget_all();
         self.streams.forget_all();
+        if let Some(plan) = &mut self.plan {
+            plan.restart();
+        }
         Gone { chunks, regions, range }
     }
 

@@ -7,6 +7,7 @@
 //!   constrained   requests with an alignment or an age        remap_plan    growth, remapping and trim by granules
 //!   add_region    regions from the backend                    reclaim       garbage collection, trim, destruction
 //!   context_loss  forgetting everything at once               snapshot      what reports read
+//!   planned       requests with a planned place
 //!   check         invariants I1 to I6
 //! ```
 
@@ -16,6 +17,7 @@ mod arena;
 mod check;
 mod constrained;
 mod context_loss;
+mod planned;
 mod reclaim;
 mod remap_plan;
 mod snapshot;

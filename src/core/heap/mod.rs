@@ -11,6 +11,7 @@
 //!   regions       what the backend gave            region_growth  how large the next one is
 //!   address_map   address -> chunk, over probing
 //!   alloc         best fit, split, coalesce
+//!   place         allocation at a given place
 //!   lent          the same parts for the operations of other rooms
 //! ```
 
@@ -22,6 +23,7 @@ mod free_index;
 #[allow(clippy::module_inception)] // the room's type
 mod heap;
 mod lent;
+mod place;
 mod probing;
 mod region_growth;
 mod region_io;

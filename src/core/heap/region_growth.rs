@@ -38,6 +38,8 @@ pub(crate) struct Growth {
     reserved: u64,
     hint: u64,
     initial_hint: u64,
+    /// The least size of a pool's first region with growth, for planned placements.
+    planned: u64,
 }
 
 /// A region being requested from the backend.
@@ -55,7 +57,8 @@ impl Growth {
     /// Creates the state. `initial_region` is the size of the first region with growth, or 0.
     pub(in crate::core) fn new(limit: u64, policy: RegionGrowth, initial_region: u64) -> Self {
         let hint = first_hint(limit, policy, initial_region);
-        Growth { policy, limit, pool_bytes: 0, peak_pool_bytes: 0, reserved: 0, hint, initial_hint: hint }
+        let (pool_bytes, peak_pool_bytes, reserved, planned) = (0, 0, 0, 0);
+        Growth { policy, limit, pool_bytes, peak_pool_bytes, reserved, hint, initial_hint: hint, planned }
     }
 
     /// Returns the most bytes that may be held from the backend.
@@ -92,6 +95,11 @@ impl Growth {
         round_down(self.limit.saturating_sub(self.pool_bytes).saturating_sub(self.reserved))
     }
 
+    /// Gives the first region of an empty pool at least that many bytes, if the limit leaves them.
+    pub(in crate::core) fn set_planned(&mut self, bytes: u64) {
+        self.planned = bytes;
+    }
+
     /// Plans a region of at least `least` bytes and reserves it. As in TensorFlow, the hint stays raised if the backend
     /// refuses.
     pub(in crate::core) fn plan(&mut self, least: u64) -> Option<Extension> {
@@ -100,7 +108,12 @@ impl Growth {
             return None;
         }
         let mut raised = false;
-        let wanted = if self.policy == RegionGrowth::ByNeed {
+        let is_first = self.pool_bytes == 0 && self.reserved == 0;
+        let wanted = if is_first && self.policy.grows() && self.planned > least.max(self.hint) {
+            // The hint stays, so that what comes beyond the plan grows as without it.
+            raised = true;
+            self.planned
+        } else if self.policy == RegionGrowth::ByNeed {
             raised = true;
             self.need_or_share(least)
         } else {

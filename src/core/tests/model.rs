@@ -6,6 +6,7 @@
 //! prints the program so far.
 
 mod intervals;
+mod planned;
 mod program;
 
 use crate::core::arena::{Arena, RegionGrowth, Settings};
@@ -45,6 +46,8 @@ struct Family {
     regions: u64,
     /// A range with granules, instead of regions.
     range: Option<Range>,
+    /// Requests may have planned places.
+    planned: bool,
 }
 
 pub(crate) struct Random(pub(crate) u64);
@@ -76,8 +79,22 @@ fn fixed(limit: u64, largest: u64) -> Family {
     let settings = fixed_settings(limit);
     let (layout, most, live, steps) = (Layout::Up, u64::MAX, 16, 45);
     let (moody, aligned, named, trims, regions) = (false, false, false, false, 0);
-    let range = None;
-    Family { settings, layout, moody, most, largest, live, steps, aligned, named, trims, regions, range }
+    let (range, planned) = (None, false);
+    Family {
+        settings,
+        layout,
+        moody,
+        most,
+        largest,
+        live,
+        steps,
+        aligned,
+        named,
+        trims,
+        regions,
+        range,
+        planned,
+    }
 }
 
 pub(in crate::core) fn fixed_settings(limit: u64) -> Settings {
@@ -247,6 +264,21 @@ fn granules_with_stamps() {
         family.settings.quarantine = random.chance(40);
         Family { aligned: random.chance(30), ..family }
     });
+}
+
+/// Plans whose places overlap, and programs that leave them.
+#[test]
+fn plans() {
+    programs(400, |random| {
+        let mut family = if random.chance(50) { any(random) } else { fixed(1 << 16, 4096) };
+        (family.settings.timestamps, family.settings.quarantine) = (false, false);
+        Family { planned: true, steps: 90, ..family }
+    });
+}
+
+#[test]
+fn plans_in_a_range() {
+    programs(200, |random| Family { planned: true, aligned: random.chance(30), ..granular(random) });
 }
 
 /// Long programs that map some granules a hundred times.

@@ -221,7 +221,16 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
     lifecycle::create(
         slot,
         0,
-        Resolved { settings, backend, retry, trim_after: None, report_failures: false, guard: false, name },
+        Resolved {
+            settings,
+            backend,
+            retry,
+            trim_after: None,
+            report_failures: false,
+            guard: false,
+            name,
+            plan: None,
+        },
     )
     .unwrap();
     (slot, fake)

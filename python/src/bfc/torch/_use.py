@@ -64,6 +64,7 @@ def use(
     growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
+    plan: str | os.PathLike[str] | None = None,
 ) -> Used:
     """Makes libbfc the allocator of all of PyTorch's device memory. To be called once, before CUDA is initialised: right
     after the imports.
@@ -101,6 +102,7 @@ def use(
         growth_policy=growth_policy,
         retry_timeout_ms=retry_timeout_ms,
         name=name,
+        plan=plan,
     )
     shim, raises = _shim_for(torch)
     # Without an argument the environment decides.

@@ -46,6 +46,8 @@ pub(super) struct Model {
     pub(super) first_hint: u64,
     pub(super) hint: u64,
     pub(super) reserved: u64,
+    /// The bytes of a plan.
+    pub(super) planned: u64,
 }
 
 impl Model {
@@ -69,6 +71,7 @@ impl Model {
             first_hint,
             hint,
             reserved,
+            planned: 0,
         }
     }
 
@@ -160,13 +163,52 @@ impl Model {
     /// Allocates by best fit and the split rule.
     pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let (size, addr, start, stamp) = self.find(request)?;
+        self.take_from((addr, size, start, stamp), request, false)
+    }
+
+    /// Allocates a place, if it is free.
+    pub(super) fn take_at(&mut self, place: u64, request: &AllocRequest<'_>) -> Option<u64> {
+        let is_aligned = place.is_multiple_of(request.alignment.max(UNIT));
+        let end = place.checked_add(request.size)?;
+        let holds = |&(addr, size, what): &Chunk| {
+            what == Free { stamp: 0 } && addr <= place && end <= addr + size && is_aligned
+        };
+        let (addr, size, _) = self.chunks().into_iter().find(holds)?;
+        let taken = self.take_from((addr, size, place, 0), request, true);
+        self.counted.num_planned_allocs += 1;
+        taken
+    }
+
+    /// Allocates the smallest free memory behind an address that has room, of the next 64 chunks.
+    pub(super) fn take_behind(&mut self, from: u64, request: &AllocRequest<'_>) -> Option<u64> {
+        let (&base, &(bytes, _)) = self.regions.range(..=from).next_back()?;
+        let region = base..base + bytes;
+        let chunks =
+            self.chunks().into_iter().filter(|chunk| region.contains(&from) && region.contains(&chunk.0));
+        let behind = chunks.filter(|&(addr, size, _)| addr + size > from).take(64);
+        let rooms = behind.filter(|chunk| chunk.2 == Free { stamp: 0 }).filter_map(|(addr, size, _)| {
+            let start = addr.max(from).checked_next_multiple_of(request.alignment.max(UNIT))?;
+            let room = (addr + size).checked_sub(start)?;
+            (room >= request.size).then_some((room, addr, size, start))
+        });
+        let (_, addr, size, start) = rooms.min_by_key(|found| found.0)?;
+        self.take_from((addr, size, start, 0), request, true)
+    }
+
+    /// Allocates at `start` in a free chunk. A planned place has exactly the request's size.
+    fn take_from(
+        &mut self,
+        (addr, size, start, stamp): (u64, u64, u64, u64),
+        request: &AllocRequest<'_>,
+        exactly: bool,
+    ) -> Option<u64> {
         let whole = addr + size - start;
         let slack = match self.settings.fragmentation_fraction {
             _ if self.settings.split_always => UNIT,
             0.0 => 128 << 20,
             fraction => ((fraction * self.settings.limit as f64) as u64).max(UNIT),
         };
-        let splits = whole >= 2 * request.size || whole - request.size >= slack;
+        let splits = exactly || whole >= 2 * request.size || whole - request.size >= slack;
         let size = if splits { request.size } else { whole };
         let waiting =
             [(addr, start), (start + size, start + whole)].into_iter().filter(|(from, to)| from < to);
@@ -207,6 +249,11 @@ impl Model {
     pub(super) fn plan(&mut self, least: u64) -> Option<(u64, bool)> {
         let held = self.counted.pool_bytes.saturating_add(self.reserved);
         let available = round_down(self.settings.limit.saturating_sub(held));
+        let grows = self.settings.growth.grows() && held == 0 && self.planned > least.max(self.hint);
+        if grows && least <= available {
+            self.reserved += self.planned.min(available);
+            return Some((self.planned.min(available), true));
+        }
         if self.settings.growth == RegionGrowth::ByNeed {
             let room = (least <= available).then_some(available)?;
             let (granule, share) = (self.first_hint, self.counted.pool_bytes / 16);

@@ -1,6 +1,7 @@
 //! One random program, run on an arena and on the model at the same time: the pool's loop, and a backend.
 
 use super::intervals::{BeingMapped, Chunk, Free, Live, Model, Unmapped, Withheld};
+use super::planned::Planned;
 use super::{Family, Layout, Random};
 use crate::core::arena::Arena;
 use crate::core::arena::Detached;
@@ -27,6 +28,7 @@ pub(super) struct Program {
     live: Vec<u64>,
     /// The addresses of the mapped granules.
     mapped: BTreeSet<u64>,
+    planned: Option<Planned>,
     done: Vec<String>,
     steps: usize,
 }
@@ -77,11 +79,15 @@ impl Program {
             random,
             live: Vec::new(),
             mapped: BTreeSet::new(),
+            planned: None,
             done: Vec::new(),
             steps: 0,
         };
         if let Some(range) = family.range {
             program.arena.set_range(range);
+        }
+        if family.planned {
+            program.set_plan();
         }
         for _ in 0..family.regions {
             let least = program.random.below(family.most) & !255;
@@ -90,6 +96,21 @@ impl Program {
         (0..family.steps).for_each(|_| program.step());
         program.end();
         program.steps
+    }
+
+    fn set_plan(&mut self) {
+        let Family { largest, settings, range, .. } = self.family;
+        let mut planned = Planned::any(&mut self.random, largest.min(1 << 40), settings.limit);
+        planned.base = range.map(|range| range.base);
+        self.done.push(format!("{planned:?}"));
+        self.arena.set_plan(planned.plan());
+        self.model.planned = planned.bytes;
+        if range.is_some() {
+            let initial = &mut self.model.settings.initial_region;
+            *initial = planned.bytes.max(*initial);
+            self.family.settings.initial_region = *initial;
+        }
+        self.planned = Some(planned);
     }
 
     /// Logs a step and compares everything.
@@ -116,6 +137,7 @@ impl Program {
             6 => {
                 let c = &mut self.model.counted;
                 (c.num_allocs, c.num_frees, c.num_failures, c.largest_alloc_size) = (0, 0, 0, 0);
+                c.num_planned_allocs = 0;
                 c.peak_bytes_in_use = c.bytes_in_use;
                 c.peak_bytes_requested = c.bytes_requested;
                 c.peak_pool_bytes = c.pool_bytes;
@@ -161,7 +183,8 @@ impl Program {
             1..4 => largest / random.pick(&[4, 16, 64, 256]),
             _ => random.next() >> random.below(64),
         };
-        let requested = requested.clamp(1, largest);
+        let likely = self.planned.as_ref().and_then(|planned| planned.likely(random));
+        let requested = likely.unwrap_or(requested).clamp(1, largest);
         let alignment = if aligned && random.chance(50) { 16 << random.below(14) } else { UNIT };
         let scope = (named && random.chance(60))
             .then(|| (random.pick(&["MatMul", "Relu", "", "é"]), random.below(3)));
@@ -248,12 +271,26 @@ impl Program {
 
     fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         self.merge_in_pieces();
-        let expected = self.model.take(request);
+        let expected = self.take_in_model(request);
         let addr = self.take_at_once(request).or_else(|| self.arena.alloc(request).unwrap());
         self.done.push(format!("{request:?} -> {addr:x?}"));
         assert_eq!(addr, expected);
         self.did("took".into());
         addr
+    }
+
+    /// Allocates the planned place if that is free, and otherwise behind the planned bytes, or the best fit.
+    fn take_in_model(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        let Some(planned) = &mut self.planned else { return self.model.take(request) };
+        let (entry, place) = planned.place(request.size, self.live.is_empty());
+        let at_place = place.and_then(|place| self.model.take_at(place, request));
+        let end = planned.end();
+        let behind = || self.model.take_behind(end?, request);
+        let taken = at_place.or_else(behind).or_else(|| self.model.take(request));
+        if taken.is_some() {
+            planned.served(request.size, entry, at_place.is_some());
+        }
+        taken
     }
 
     /// Tries the usual case alone, half of the time.
@@ -311,8 +348,16 @@ impl Program {
         let base = self.place(given);
         self.model.add_region(base, given, raised);
         self.arena.add_region(&plan, base, given).unwrap();
+        self.note_region(base);
         self.did(format!("of {reserved} bytes {given} at {base:#x}"));
         true
+    }
+
+    /// Offsets of a plan are counted from the first region.
+    fn note_region(&mut self, base: u64) {
+        if let Some(planned) = self.planned.as_mut().filter(|_| self.model.regions.len() == 1) {
+            planned.base = Some(base);
+        }
     }
 
     fn place(&mut self, given: u64) -> u64 {
@@ -386,6 +431,7 @@ impl Program {
             if self.random.chance(20) {
                 self.arena.restore(&region).unwrap();
                 self.model.insert_region(region.base, region.given);
+                self.note_region(region.base);
                 self.did(format!("kept {:#x}", region.base));
             } else {
                 self.released(&region);

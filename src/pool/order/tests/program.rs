@@ -138,8 +138,16 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         seed: 1,
     };
     let (backend, retry, name) = (Owned::new(AnyBackend::Test(device)), Duration::ZERO, String::new());
-    let resolved =
-        Resolved { settings, backend, retry, trim_after: None, report_failures: false, guard: false, name };
+    let resolved = Resolved {
+        settings,
+        backend,
+        retry,
+        trim_after: None,
+        report_failures: false,
+        guard: false,
+        name,
+        plan: None,
+    };
     lifecycle::create(slot, 0, resolved).unwrap();
 }
 
