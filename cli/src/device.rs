@@ -1,6 +1,8 @@
 //! One pool of the library, behind safe calls.
 
 use std::ffi::{CString, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -104,6 +106,8 @@ pub struct PoolConfig {
     pub device_capacity: Option<u64>,
     /// Replay through the `_async` pair, on the trace's streams.
     pub stream_ordered: bool,
+    /// The plan to follow.
+    pub plan: Option<PathBuf>,
 }
 
 impl PoolConfig {
@@ -117,7 +121,13 @@ impl PoolConfig {
 }
 
 impl PoolConfig {
-    /// The options of a pool, without a name, and without the functions of a simulated device.
+    /// The path of the plan as the library takes it.
+    pub fn plan_path(&self) -> Result<Option<CString>> {
+        let path = self.plan.as_ref().map(|path| CString::new(path.as_os_str().as_bytes()));
+        path.transpose().context("the path of the plan has a zero byte")
+    }
+
+    /// The options of a pool, without a name, a plan, and the functions of a simulated device.
     pub fn options(&self, limit: u64) -> bfc_options_t {
         bfc_options_t {
             fragmentation_fraction: self.fragmentation_fraction.unwrap_or(0.0),
@@ -143,7 +153,9 @@ impl<'a> Device<'a> {
     /// Creates a pool of `limit` bytes.
     pub fn create(library: &'a Library, config: &PoolConfig, limit: u64, name: &str) -> Result<Self> {
         let name: CString = c_name(name);
-        let options = bfc_options_t { name: name.as_ptr(), ..config.options(limit) };
+        let plan = config.plan_path()?;
+        let plan = plan.as_ref().map_or(ptr::null(), |path| path.as_ptr());
+        let options = bfc_options_t { name: name.as_ptr(), plan, ..config.options(limit) };
         match Self::open(library, config.backend.ordinal(), options, config.device_capacity) {
             Ok(mut device) => {
                 device.stream_ordered = config.stream_ordered;

@@ -72,6 +72,8 @@ impl Resolved {
         // A replay names its limit, so which one makes no difference.
         const ANY_LIMIT: u64 = 1 << 30;
         let mut options = config.options(ANY_LIMIT);
+        let plan = config.plan_path()?;
+        options.plan = plan.as_ref().map_or(ptr::null(), |path| path.as_ptr());
         let simulated = config.device_capacity.map(SimulatedDevice::new);
         let suballocator = simulated.as_ref().map(SimulatedDevice::suballocator);
         options.suballocator = suballocator.as_ref().map_or(ptr::null(), ptr::from_ref);

@@ -30,29 +30,36 @@ pub struct Found {
     pub fails_at: Option<u64>,
     /// How many times the trace was played, wholly or up to its first failed request.
     pub probes: u32,
+    /// How many allocations followed the plan in the last run.
+    pub planned: u64,
 }
 
 /// Searches, to a relative `precision` of the peak of live bytes; 0 goes down to 256 bytes.
 pub fn find_limit(job: &Job<'_>, precision: f64, bar: &ProgressBar) -> Result<Found> {
-    search(job.trace.peak_wanted_bytes, precision, |limit| {
+    let mut planned = 0;
+    let found = search(job.trace.peak_wanted_bytes, precision, |limit| {
         bar.set_message(format!("{}: trying {}", job.trace.name, size::human(limit)));
         bar.inc(1);
-        runs(&Job { limit, ..*job })
-    })
+        let ran = runs(&Job { limit, ..*job })?;
+        planned = ran.unwrap_or(0);
+        Ok(ran.is_some())
+    })?;
+    // The last run is that of the limit found.
+    Ok(Found { planned, ..found })
 }
 
-/// Whether the job's trace runs without a failed request.
-fn runs(job: &Job<'_>) -> Result<bool> {
+/// Runs the job's trace up to its first failed request. How many allocations followed the plan, if no request failed.
+fn runs(job: &Job<'_>) -> Result<Option<u64>> {
     let device = job.device()?;
     let mut player = Player::new(&device, job.trace);
     let end = job.trace.events.len();
     for start in (0..end).step_by(STRIDE) {
         player.play(start..end.min(start + STRIDE))?;
         if player.failed > 0 {
-            return Ok(false);
+            return Ok(None);
         }
     }
-    Ok(true)
+    Ok(Some(device.stats()?.num_planned_allocs))
 }
 
 fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Result<bool>) -> Result<Found> {
@@ -100,7 +107,7 @@ fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Res
             size::human(limit)
         );
     }
-    Ok(Found { limit, fails_at: fails.map(|bad| bad * ALIGNMENT), probes })
+    Ok(Found { limit, fails_at: fails.map(|bad| bad * ALIGNMENT), probes, planned: 0 })
 }
 
 /// The ratio that the notes on waste are written in.
@@ -125,7 +132,7 @@ mod tests {
     #[test]
     fn the_peak_itself_is_the_least_there_is() {
         let (found, tried) = searched(10_240, 0.0, |_| true);
-        assert_eq!(found, Found { limit: 10_240, fails_at: None, probes: 2 });
+        assert_eq!(found, Found { limit: 10_240, fails_at: None, probes: 2, planned: 0 });
         assert_eq!(tried, [10_240, 10_240]);
     }
 

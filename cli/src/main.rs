@@ -13,6 +13,7 @@ mod info;
 mod inspect;
 mod library;
 mod output;
+mod plan;
 mod process;
 mod replay;
 mod report;
@@ -35,6 +36,7 @@ use crate::device::{Backend, GrowthPolicy, PoolConfig};
 use crate::environment::Resolved;
 use crate::library::Library;
 use crate::output::Output;
+use crate::plan::Plan;
 use crate::replay::Job;
 use crate::report::Report;
 use crate::results::{Outcome, Replayed, Searched};
@@ -62,6 +64,13 @@ enum Command {
     /// it; with --find-limit one for each limit that is tried.
     #[command(after_long_help = output::SCHEMA)]
     Replay(Box<Replay>),
+    /// Compute places for the requests of a trace, for an allocator to follow
+    ///
+    /// Training repeats the same requests in every step. The plan has a place for each, so that the pool is hardly
+    /// larger than what lives at once. An allocator follows it (BFC_PLAN, bfc replay --plan) while the program does what
+    /// was recorded, and serves every other request by best fit.
+    #[command(after_long_help = plan::EXAMPLE)]
+    Plan(Plan),
     /// Run a program whose cudaMalloc is served by libbfc, without a change to it
     ///
     /// The command puts libbfc_preload.so in front of the driver (LD_PRELOAD), sets the environment from its options,
@@ -127,6 +136,10 @@ struct Replay {
     /// are never synchronised. Without it by bfc_alloc and bfc_free, and streams do not matter
     #[arg(long = "async")]
     stream_ordered: bool,
+
+    /// Follow a plan that bfc plan has computed for the trace; one trace only
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<PathBuf>,
 
     /// Play the trace in this many threads at once on one pool, each with allocations of its own. Such a run
     /// cannot be repeated exactly, so the occupancy, --map and --report are of another: the same copies played
@@ -206,6 +219,7 @@ impl Replay {
             initial_region: self.initial_region,
             device_capacity: self.device_capacity,
             stream_ordered: self.stream_ordered,
+            plan: self.plan.clone(),
         }
     }
 
@@ -213,6 +227,9 @@ impl Replay {
     fn check(&self) -> Result<(), &'static str> {
         if self.map.is_some() && self.traces.len() > 1 {
             return Err("--map takes one trace: the map is of one moment of one of them");
+        }
+        if self.plan.is_some() && self.traces.len() > 1 {
+            return Err("--plan takes one trace: the plan is of one of them");
         }
         if self.traces.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
             return Err("standard input can be read once only");
@@ -261,6 +278,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     let library = || Library::find(cli.library.as_deref());
     let mut output = Output::default();
     match &cli.command {
+        Command::Plan(args) => plan::plan(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::report(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),

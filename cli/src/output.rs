@@ -20,7 +20,7 @@ The JSON document of --json (sizes in bytes, absent things null; fields may be a
                    program was refused), marks, streams, slots (live at once, at most),
                    peak_live_bytes (each request rounded up to 256), peak_requested_bytes
     pool           backend, growth, growth_policy, gc, split_always, fragmentation_fraction,
-                   initial_region, device_capacity, stream_ordered; as in force, with
+                   initial_region, device_capacity, stream_ordered, plan; as in force, with
                    what the environment adds
   and in a replay, where what depends on the run is the first run's
     limit, threads, warm
@@ -51,7 +51,8 @@ The JSON document of --json (sizes in bytes, absent things null; fields may be a
     limit          the least that ran
     ratio          limit / peak_live_bytes
     fails_at       the nearest below that failed; null if limit is peak_live_bytes
-    probes         how often the trace was played";
+    probes         how often the trace was played
+    num_planned_allocs  allocations at the places of the plan, in the last play";
 
 #[derive(Serialize)]
 struct Document<'a, T> {

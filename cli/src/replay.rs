@@ -105,7 +105,7 @@ fn tally(players: &[Player<'_>], stats: bfc_stats_t) -> Run {
     let ended = players.iter().filter_map(|player| player.ended).max();
     let wall = began.zip(ended).map_or(busy, |(began, ended)| ended - began);
     let fnv1a64 = match players {
-        [only] => Some(fnv1a64(&only.addresses)),
+        [only] => Some(hash_of(&only.addresses)),
         _ => None,
     };
     Run {
@@ -265,11 +265,15 @@ pub fn place(trace: &Trace, event: usize) -> String {
     format!("{}, event {}{mark}", trace.name, event + 1)
 }
 
-/// FNV-1a over 8 little-endian bytes an address, with the basis that `golden.tsv` was made with.
-fn fnv1a64(addresses: &[usize]) -> u64 {
+/// FNV-1a over 8 little-endian bytes an address.
+fn hash_of(addresses: &[usize]) -> u64 {
+    fnv1a64(addresses.iter().flat_map(|address| (*address as u64).to_le_bytes()))
+}
+
+/// FNV-1a, with the basis that `golden.tsv` was made with.
+pub fn fnv1a64(bytes: impl Iterator<Item = u8>) -> u64 {
     const BASIS: u64 = 1_469_598_103_934_665_603;
     const PRIME: u64 = 1_099_511_628_211;
-    let bytes = addresses.iter().flat_map(|address| (*address as u64).to_le_bytes());
     bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
@@ -279,14 +283,14 @@ mod tests {
 
     #[test]
     fn the_hash_is_fnv1a_over_little_endian_bytes() {
-        assert_eq!(fnv1a64(&[]), 1_469_598_103_934_665_603);
+        assert_eq!(hash_of(&[]), 1_469_598_103_934_665_603);
         // Worked out by hand for the byte string 01 00 00 00 00 00 00 00.
         let mut expected = (1_469_598_103_934_665_603_u64 ^ 1).wrapping_mul(1_099_511_628_211);
         for _ in 0..7 {
             expected = expected.wrapping_mul(1_099_511_628_211);
         }
-        assert_eq!(fnv1a64(&[1]), expected);
-        assert_ne!(fnv1a64(&[1, 2]), fnv1a64(&[2, 1]));
+        assert_eq!(hash_of(&[1]), expected);
+        assert_ne!(hash_of(&[1, 2]), hash_of(&[2, 1]));
     }
 
     #[test]

@@ -180,11 +180,14 @@ impl Outcome for Replayed {
             ("ns per op", self.time_row()),
             ("allocs", stats.num_allocs.to_string()),
             ("failures", self.failed.to_string()),
+        ];
+        rows.extend(plan_row(&self.pool, stats.num_planned_allocs, stats.num_allocs));
+        rows.extend([
             ("peak in use", human(stats.peak_bytes_in_use)),
             ("peak requested", human(stats.peak_bytes_requested)),
             ("peak live", format!("{} in the trace", human(trace.peak_live_bytes))),
             ("pool held", format!("{}, peak {}", human(stats.pool_bytes), human(stats.peak_pool_bytes))),
-        ];
+        ]);
         if let Some((name, ratio)) = self.ratio() {
             let what = if name == "waste" { "pool" } else { "in use" };
             let live = if self.threads == 1 { "live" } else { "requested" };
@@ -242,6 +245,7 @@ pub struct Searched {
     ratio: f64,
     fails_at: Option<u64>,
     probes: u32,
+    num_planned_allocs: u64,
 }
 
 impl Searched {
@@ -254,6 +258,7 @@ impl Searched {
             ratio: ratio(found.limit, job.trace),
             fails_at: found.fails_at,
             probes: found.probes,
+            num_planned_allocs: found.planned,
         }
     }
 }
@@ -266,18 +271,17 @@ impl Outcome for Searched {
             self.fails_at.map_or("nothing: what is smaller cannot hold the live bytes".to_owned(), |bytes| {
                 format!("{}, the nearest below that was tried", human(bytes))
             });
-        table(
-            &self.trace.name,
-            &[
-                ("trace", trace_row(&self.trace)),
-                ("pool", pool_row(&self.pool, None)),
-                ("peak live", format!("{} in the trace", human(self.trace.peak_live_bytes))),
-                ("least limit", human(self.limit)),
-                ("ratio", format!("{:.4} over peak live", self.ratio)),
-                ("fails at", fails),
-                ("probes", self.probes.to_string()),
-            ],
-        )
+        let mut rows = vec![
+            ("trace", trace_row(&self.trace)),
+            ("pool", pool_row(&self.pool, None)),
+            ("peak live", format!("{} in the trace", human(self.trace.peak_live_bytes))),
+            ("least limit", human(self.limit)),
+            ("ratio", format!("{:.4} over peak live", self.ratio)),
+            ("fails at", fails),
+            ("probes", self.probes.to_string()),
+        ];
+        rows.extend(plan_row(&self.pool, self.num_planned_allocs, self.trace.requests as u64));
+        table(&self.trace.name, &rows)
     }
 
     fn summary(results: &[Self]) -> String {
@@ -304,6 +308,16 @@ fn trace_row(trace: &TraceInfo) -> String {
         trace.marks,
         trace.streams
     )
+}
+
+/// How many allocations followed the plan, if there is one or the environment names one.
+fn plan_row(pool: &PoolConfig, planned: u64, allocs: u64) -> Option<(&'static str, String)> {
+    let path = match &pool.plan {
+        Some(path) => path.display().to_string(),
+        None if planned == 0 => return None,
+        None => "the plan in BFC_PLAN".to_owned(),
+    };
+    Some(("planned", format!("{planned} of {allocs} allocations at the places of {path}")))
 }
 
 fn pool_row(pool: &PoolConfig, limit: Option<u64>) -> String {

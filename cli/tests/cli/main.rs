@@ -3,6 +3,7 @@
 mod common;
 mod environment;
 mod golden;
+mod plan;
 mod replay;
 mod report;
 mod run;
