@@ -29,7 +29,7 @@ impl Arena {
 
     /// Returns whether [`Self::detach_to_replace`] would find regions now.
     pub(crate) fn could_replace(&self, size: u64) -> bool {
-        let may = self.settings.garbage_collection && self.range().is_none();
+        let may = self.settings.garbage_collection && self.range().is_none() && self.has_room_to_grow(size);
         let free = || self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
         may && self.growth().replaces_regions(size) && free() >= size
     }
@@ -40,7 +40,13 @@ impl Arena {
         const LEAST_SHARE: u64 = 128;
         let held = self.growth().pool_bytes();
         let idle = held.saturating_sub(self.counters().bytes_in_use);
-        self.range().is_some() && size >= held / LEAST_SHARE && idle >= size
+        self.range().is_some() && self.has_room_to_grow(size) && size >= held / LEAST_SHARE && idle >= size
+    }
+
+    /// Returns whether the limit leaves room for a request. Where it does not, memory moves or goes back only once nothing
+    /// else serves the request.
+    fn has_room_to_grow(&self, size: u64) -> bool {
+        self.growth().available() >= size
     }
 
     /// Detaches wholly free regions that one region for a request of `size` bytes can replace: none of them has room for

@@ -316,7 +316,9 @@ impl Model {
         sizes.sort_unstable_by_key(|&given| std::cmp::Reverse(given));
         let by_need = self.settings.growth == RegionGrowth::ByNeed && self.settings.garbage_collection;
         let all = sizes.iter().map(|&given| u128::from(given)).sum::<u128>();
-        if !by_need || size < self.counted.pool_bytes / 32 || all < u128::from(size) {
+        let held = self.counted.pool_bytes.saturating_add(self.reserved);
+        let room = round_down(self.settings.limit.saturating_sub(held));
+        if !by_need || size > room || size < self.counted.pool_bytes / 32 || all < u128::from(size) {
             return Vec::new();
         }
         let mut sum = 0;
