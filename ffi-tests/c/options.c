@@ -103,7 +103,7 @@ static void unknown_flags(void) {
 }
 
 static void unknown_backends(void) {
-  static const uint32_t backends[] = {6, 7, 255, 1u << 16, UINT32_MAX};
+  static const uint32_t backends[] = {7, 8, 255, 1u << 16, UINT32_MAX};
   size_t at;
   for (at = 0; at < sizeof(backends) / sizeof(backends[0]); at++) {
     bfc_options_t options = host_options(MIB);
