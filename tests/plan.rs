@@ -69,14 +69,34 @@ fn a_program_that_was_recorded_gets_its_places() {
 #[test]
 fn what_is_not_in_the_plan_lies_behind_it_if_there_is_room() {
     let device = following(&plan(16384, 3, &ENTRIES), 65536, |_| {});
-    let base = alloc(device, 3000).expect("room") - 16384;
-    let stay = [4096, 4096, 1024].map(|bytes| alloc(device, bytes).expect("room") - base);
-    assert_eq!((stay, stats_of(device).num_planned_allocs), ([12288, 0, 8192], 3));
+    let stay = [4096, 4096, 1024].map(|bytes| alloc(device, bytes).expect("room"));
+    let base = stay[1];
+    for _ in 0..8 {
+        let step = [2048, 1024].map(|bytes| alloc(device, bytes).expect("room"));
+        step.into_iter().for_each(|address| assert_eq!(free(device, address), BFC_OK));
+    }
+    assert_eq!(stats_of(device).num_planned_allocs, 19);
+    assert_eq!(alloc(device, 3000), Ok(base + 16384));
     // The smallest chunk that is large enough would be the one before 4096, where the next one is planned.
     assert_eq!(alloc(device, 3500), Ok(base + 16384 + 3072));
     assert_eq!(alloc(device, 2000), Ok(base + 4096));
-    assert_eq!((stats_of(device).num_planned_allocs, bfc_check(device)), (4, BFC_OK));
+    assert_eq!((stats_of(device).num_planned_allocs, bfc_check(device)), (20, BFC_OK));
     assert_eq!(bfc_destroy_forced(device), BFC_OK);
+}
+
+/// A plan of another program must not move its requests behind the planned bytes: a full pool may have no room there.
+#[test]
+fn before_a_program_follows_the_plan_it_gets_the_best_fit() {
+    let (followed, plain) = (
+        following(&plan(16384, 3, &ENTRIES), 65536, |_| {}),
+        following(b"", 65536, |options| options.plan = c"".as_ptr()),
+    );
+    let places = |device: i32| {
+        let addresses = [3000, 512, 20_000, 5000, 34_000].map(|bytes| alloc(device, bytes).expect("room"));
+        addresses.map(|address| address - addresses[0])
+    };
+    assert_eq!(places(followed), places(plain));
+    [followed, plain].into_iter().for_each(|device| assert_eq!(bfc_destroy_forced(device), BFC_OK));
 }
 
 #[test]

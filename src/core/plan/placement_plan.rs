@@ -14,6 +14,9 @@ const RETURN: u32 = 4;
 /// before requests without a planned place are placed as without a plan.
 const FULL_TRUST: u32 = 256;
 const LEAST_TRUST: u32 = 128;
+/// The trust at the beginning: the program has to follow some entries first. Otherwise a plan of another program would move all
+/// of its requests behind the planned bytes, where a full pool may have no room for them.
+const FIRST_TRUST: u32 = LEAST_TRUST - 8;
 const DISTRUST: u32 = 2;
 
 /// Planned placements. The entries come in the order of the program's requests: first each of the prologue, once, then
@@ -72,7 +75,7 @@ impl PlacementPlan {
             passed_over: 0,
             since_jump: RETURN + 1,
             is_in_step: true,
-            trust: FULL_TRUST,
+            trust: FIRST_TRUST,
             below_end: None,
             recent: [0; RUN],
             base: None,
@@ -114,7 +117,7 @@ impl PlacementPlan {
     pub(in crate::core) fn restart(&mut self) {
         (self.next, self.recent, self.base) = (0, [0; RUN], None);
         (self.since_jump, self.is_in_step) = (RETURN + 1, true);
-        (self.trust, self.below_end) = (FULL_TRUST, None);
+        (self.trust, self.below_end) = (FIRST_TRUST, None);
     }
 
     /// Returns the entry that a request of `size` bytes matches: the next one; the one that a jump passed over; one a little
@@ -274,6 +277,9 @@ mod tests {
     #[test]
     fn a_program_that_leaves_the_plan_for_long_is_not_trusted() {
         let mut plan = plan(&[256], 0);
+        follow(&mut plan, &[256; 7]);
+        assert_eq!(plan.end(), None, "nor one that has not followed it yet");
+        follow(&mut plan, &[256; 200]);
         assert_eq!(plan.end(), Some(((1 << 40) + (1 << 20), None)));
         follow(&mut plan, &[512; 64]);
         assert!(plan.end().is_some());

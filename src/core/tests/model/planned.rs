@@ -54,7 +54,7 @@ impl Planned {
             recent: Vec::new(),
             passed_over: None,
             is_in_step: true,
-            trust: 256,
+            trust: 120,
             base: None,
         }
     }
