@@ -566,7 +566,7 @@ fn idle_granules_move_before_the_pool_grows() {
 /// Moves wait for the device, so a request that is small beside the pool maps what it needs.
 #[test]
 fn for_small_requests_the_pool_grows() {
-    for (kept, moves) in [(300, true), (600, false)] {
+    for (kept, moves) in [(200, true), (600, false)] {
         let pool = vmm(2 * GIB, |options| options.initial_region_bytes = 2 * MIB);
         let [a, between, c, rest] = [2, 2, 2, kept].map(|size| pool.get(size * MIB));
         let held = pool.stats().pool_bytes;

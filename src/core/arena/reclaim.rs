@@ -37,7 +37,7 @@ impl Arena {
     /// Returns whether a request for `size` bytes is to move idle granules before new ones are mapped: as much as it needs
     /// is idle. Smaller requests are left to growth, because moves wait for the device.
     pub(crate) fn moves_before_growth(&self, size: u64) -> bool {
-        const LEAST_SHARE: u64 = 128;
+        const LEAST_SHARE: u64 = 64;
         let held = self.growth().pool_bytes();
         let idle = held.saturating_sub(self.counters().bytes_in_use);
         self.range().is_some() && self.has_room_to_grow(size) && size >= held / LEAST_SHARE && idle >= size
