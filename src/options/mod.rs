@@ -40,6 +40,16 @@ pub(crate) struct Resolved {
     pub(crate) plan: Option<Box<PlacementPlan>>,
 }
 
+#[cfg(test)]
+impl Resolved {
+    /// Returns settings without retry, trim, plan and debug mode.
+    pub(crate) fn plain(settings: Settings, backend: Owned, name: &str) -> Self {
+        let (retry, name) = (Duration::ZERO, name.to_owned());
+        let (report_failures, guard) = (false, false);
+        Resolved { settings, backend, retry, trim_after: None, report_failures, name, guard, plan: None }
+    }
+}
+
 impl Options<'_> {
     /// Fills in the settings that the options leave open. The options must have been checked. `default_flags` apply
     /// where neither the options nor the environment set anything.

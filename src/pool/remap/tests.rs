@@ -15,7 +15,6 @@ use crate::options::Resolved;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
 
 mod lost;
 
@@ -216,23 +215,8 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         seed: 1,
     };
     let backend = Owned::new(AnyBackend::Test(fake));
-    let (retry, name) = (Duration::ZERO, String::from("t"));
     let slot = Box::leak(Box::new(Slot::new()));
-    lifecycle::create(
-        slot,
-        0,
-        Resolved {
-            settings,
-            backend,
-            retry,
-            trim_after: None,
-            report_failures: false,
-            guard: false,
-            name,
-            plan: None,
-        },
-    )
-    .unwrap();
+    lifecycle::create(slot, 0, Resolved::plain(settings, backend, "t")).unwrap();
     (slot, fake)
 }
 

@@ -13,7 +13,6 @@ use crate::pool::free;
 use crate::pool::slot::Slot;
 use crate::pool::{lifecycle, order, shrink};
 use crate::sys::thread;
-use std::time::Duration;
 
 /// The parameters of a random program. Most are probabilities in percent, per step or per the event in question.
 #[derive(Clone, Copy, Debug)]
@@ -137,18 +136,8 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         events: true,
         seed: 1,
     };
-    let (backend, retry, name) = (Owned::new(AnyBackend::Test(device)), Duration::ZERO, String::new());
-    let resolved = Resolved {
-        settings,
-        backend,
-        retry,
-        trim_after: None,
-        report_failures: false,
-        guard: false,
-        name,
-        plan: None,
-    };
-    lifecycle::create(slot, 0, resolved).unwrap();
+    let backend = Owned::new(AnyBackend::Test(device));
+    lifecycle::create(slot, 0, Resolved::plain(settings, backend, "")).unwrap();
 }
 
 impl Program {
