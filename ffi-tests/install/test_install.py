@@ -249,12 +249,17 @@ def test_debian_packages(root, installed, tmp_path, version):
     assert "libc6 (>= " in fields[runtime]["Depends"]
     for name in ("libbfc-dev", "libbfc-tools"):
         assert f"{runtime} (= {version}" in fields[name]["Depends"]
-    # Each installed file is in one package, and there is nothing else but the licences and changelogs.
-    own = ("/copyright", "/changelog.Debian.gz")
+        assert re.fullmatch(r".+ <[^@ ]+@[^@ ]+>", fields[name]["Maintainer"])
+    # Each installed file is in one package, and there is nothing else but the licences, the changelogs and lintian's overrides.
+    own = ("/copyright", "/changelog.Debian.gz", "/lintian/overrides/libbfc-tools")
     names = sorted(name for package in found.values() for name in package if not name.endswith(own))
     expected = {name.replace("lib/", f"{libdir}/", 1) if name.startswith("lib/") else name for name in files(installed)}
     expected = {f"{name}.gz" if "/man1/" in name else name.replace("site-functions", "vendor-completions") for name in expected}
     assert names == sorted(expected - {"share/bfc/install-manifest.txt"})
 
+    if shutil.which("lintian"):
+        # The first upload to Debian is to close a wish for a package, and there is none.
+        quiet = "--suppress-tags=initial-upload-closes-no-bugs"
+        run("lintian", "--fail-on=error,warning", "--allow-root", quiet, *packages(root, "DEB").glob("*.deb"))
     configure(tmp_path / "app", "find_package(bfc REQUIRED)", f"-Dbfc_DIR={tmp_path}/all/usr/{libdir}/cmake/bfc")
     build(tmp_path / "app", version)

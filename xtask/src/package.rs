@@ -24,6 +24,8 @@ impl Package {
     /// Builds the packages, each with a file with its checksum beside it.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let built = cargo::build(workspace, Profile::Release)?;
+        let host = env!("CARGO_PKG_HOMEPAGE").trim_start_matches("https://");
+        let contact = format!("{} <maintainers@{host}>", env!("CARGO_PKG_AUTHORS"));
         let multiarch = format!("lib/{ARCH}-linux-gnu");
         // With the folder for libraries that such systems have, and the tool without which CPack cannot make it.
         for (format, libdir, tool) in
@@ -48,6 +50,7 @@ impl Package {
                 ("VERSION", VERSION),
                 ("SONAME", &workspace.soname),
                 ("AUTHORS", env!("CARGO_PKG_AUTHORS")),
+                ("CONTACT", &contact),
             ];
             let values = values.map(|(name, value)| (name, Path::new(value)));
             tools::cmake_build(workspace, &workspace.path("cmake/package"), &build, &values)?;
