@@ -42,6 +42,9 @@ pub struct Request {
     /// Serve the request only from memory that the allocator already holds. Nothing is obtained from the backend or
     /// released to it, and no work is waited for. A lack of room is not counted as a failure.
     pub no_growth: bool,
+    /// The memory will be freed soon. It comes from the upper end of a free chunk, so that it does not lie between
+    /// memory that stays. A hint: no effect with timestamps, on a virtual range, and with several streams.
+    pub short_lived: bool,
 }
 
 /// The chunk and the region that contain an address, each as start and bytes.
@@ -123,15 +126,24 @@ impl Device {
 
     /// Allocates memory with an alignment and a bound on acceptable stamps.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
-        let Request { bytes, alignment, freed_before, stream, in_512, no_growth } = *request;
+        let Request { bytes, alignment, freed_before, stream, in_512, no_growth, short_lived } = *request;
         let stream = stream.map_or(Ok(Stream::NONE), order::stream_of)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
         let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        let params =
-            RequestParams { bytes, alignment, freed_before, stamped, stream, in_512, no_growth, scope: None };
-        if stream != Stream::NONE || freed_before != 0 || scope::is_open() {
+        let params = RequestParams {
+            bytes,
+            alignment,
+            freed_before,
+            stamped,
+            stream,
+            in_512,
+            no_growth,
+            short_lived,
+            scope: None,
+        };
+        if stream != Stream::NONE || freed_before != 0 || short_lived || scope::is_open() {
             return self.serve(&params);
         }
         alloc::alloc_aligned(self.slot(), &params).map_err(|error| self.explain(error))

@@ -40,7 +40,7 @@ pub use device::{AddressRange, Device, MAX_DEVICES, Request};
 pub use error::Error;
 pub use options::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
-    SubAllocator, TIMESTAMPS,
+    SubAllocator, TIMESTAMPS, TWO_ENDS,
 };
 
 /// Returns the message of this thread's last failure. A success does not change it.

@@ -104,7 +104,8 @@ fn the_defaults_and_what_the_options_set() {
     let expected = json!({
         "schema": 1, "device": 256, "backend": "host", "memory_limit": 0, "initial_region_bytes": 0,
         "retry_timeout_ms": 0, "memory_fraction": 0, "fragmentation_fraction": 0, "allow_growth": true,
-        "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": false, "guard": false,
+        "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": false,
+        "two_ends": false, "guard": false,
         "report_on_failure": false, "trim_after": 0, "growth_policy": "need", "plan": false, "environment": [],
     });
     assert_eq!(resolved("256", &[]), expected);
@@ -180,6 +181,8 @@ fn variables_for_flags_count_where_the_options_have_no_flag() {
         ("BFC_SPLIT_ALWAYS", "0"),
         ("BFC_QUARANTINE", "1"),
     ];
+    let ends = resolved(REPLAY, &[("BFC_TWO_ENDS", "1"), ("BFC_SPLIT_ALWAYS", "0")]);
+    assert_eq!((&ends["two_ends"], &ends["split_always"]), (&json!(true), &json!(true)));
     let flags = |how: &str| {
         let all = resolved(how, &set);
         ["allow_growth", "garbage_collection", "split_always", "quarantine"].map(|name| all[name] == true)

@@ -98,6 +98,8 @@ pub struct PoolConfig {
     pub gc: bool,
     /// `BFC_SPLIT_ALWAYS`.
     pub split_always: bool,
+    /// `BFC_TWO_ENDS`.
+    pub two_ends: bool,
     /// Of the limit; `None` is the 128 MiB rule.
     pub fragmentation_fraction: Option<f64>,
     /// The growth hint; `None` is the library's.
@@ -117,6 +119,7 @@ impl PoolConfig {
         flag(self.growth, bfc_sys::BFC_ALLOW_GROWTH)
             | flag(self.gc, bfc_sys::BFC_GARBAGE_COLLECTION)
             | flag(self.split_always, bfc_sys::BFC_SPLIT_ALWAYS)
+            | flag(self.two_ends, bfc_sys::BFC_TWO_ENDS)
     }
 }
 

@@ -49,6 +49,7 @@ pub struct Resolved {
     growth_policy: GrowthPolicy,
     garbage_collection: bool,
     split_always: bool,
+    two_ends: bool,
     environment: Vec<Variable>,
 }
 
@@ -98,6 +99,7 @@ impl Resolved {
             growth_policy: Some(self.growth_policy).filter(|_| self.allow_growth),
             gc: self.garbage_collection,
             split_always: self.split_always,
+            two_ends: self.two_ends,
             fragmentation_fraction: given(self.fragmentation_fraction),
             initial_region: Some(self.initial_region_bytes).filter(|&bytes| bytes != 0),
             ..config.clone()

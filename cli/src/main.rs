@@ -114,6 +114,9 @@ struct Replay {
     /// Split off any remainder of 256 bytes or more
     #[arg(long)]
     split_always: bool,
+    /// Take sizes that are usually freed soon from the upper end of free memory
+    #[arg(long)]
+    two_ends: bool,
     /// Split off remainders from this share of the limit on, instead of from 128 MiB
     #[arg(long, value_name = "F", allow_hyphen_values = true, value_parser = size::parse_fraction)]
     fragmentation_fraction: Option<f64>,
@@ -215,6 +218,7 @@ impl Replay {
             growth_policy: self.growth_policy,
             gc: self.gc,
             split_always: self.split_always,
+            two_ends: self.two_ends,
             fragmentation_fraction: self.fragmentation_fraction,
             initial_region: self.initial_region,
             device_capacity: self.device_capacity,

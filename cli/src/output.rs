@@ -19,9 +19,9 @@ The JSON document of --json (sizes in bytes, absent things null; fields may be a
     trace          name, events, requests, refused (of the requests, those that the recorded
                    program was refused), marks, streams, slots (live at once, at most),
                    peak_live_bytes (each request rounded up to 256), peak_requested_bytes
-    pool           backend, growth, growth_policy, gc, split_always, fragmentation_fraction,
-                   initial_region, device_capacity, stream_ordered, plan; as in force, with
-                   what the environment adds
+    pool           backend, growth, growth_policy, gc, split_always, two_ends,
+                   fragmentation_fraction, initial_region, device_capacity, stream_ordered,
+                   plan; as in force, with what the environment adds
   and in a replay, where what depends on the run is the first run's
     limit, threads, warm
     ops            calls: requests, and frees of what was granted

@@ -328,7 +328,8 @@ fn pool_row(pool: &PoolConfig, limit: Option<u64>) -> String {
     let flags = [
         (pool.growth, growth),
         (pool.gc, "garbage collection"),
-        (pool.split_always, "split always"),
+        (pool.split_always && !pool.two_ends, "split always"),
+        (pool.two_ends, "two ends"),
         (pool.stream_ordered, "stream-ordered"),
     ];
     words.extend(flags.iter().filter(|(on, _)| *on).map(|(_, word)| (*word).to_owned()));

@@ -2,7 +2,8 @@
 
 use super::ffi_result::{status, status_and};
 use super::types::{
-    BFC_REQUEST_NO_GROWTH, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
+    BFC_REQUEST_NO_GROWTH, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SHORT_LIVED, BFC_REQUEST_SIZE_512,
+    bfc_request_t, bfc_status_t,
 };
 use super::versioned;
 use crate::device::{Device, Request};
@@ -77,7 +78,8 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         }
         // SAFETY: not NULL, so valid by this function's contract.
         let request = unsafe { versioned::read(request)? };
-        const FLAGS: u32 = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512;
+        const FLAGS: u32 =
+            BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512 | BFC_REQUEST_SHORT_LIVED;
         if request.flags & !FLAGS != 0 || request.reserved != 0 {
             return Err(fail!(
                 Error::InvalidArgument,
@@ -90,7 +92,8 @@ pub unsafe extern "C" fn bfc_alloc_ex(
         let stream = on_stream.then_some(request.stream as u64);
         let no_growth = request.flags & BFC_REQUEST_NO_GROWTH != 0;
         let in_512 = request.flags & BFC_REQUEST_SIZE_512 != 0;
-        allocate(device, &Request { bytes, alignment, freed_before, stream, in_512, no_growth })
+        let short_lived = request.flags & BFC_REQUEST_SHORT_LIVED != 0;
+        allocate(device, &Request { bytes, alignment, freed_before, stream, in_512, no_growth, short_lived })
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }

@@ -80,6 +80,11 @@ pub const BFC_TIMESTAMPS: u32 = 1u32 << 2;
 pub const BFC_SPLIT_ALWAYS: u32 = 1u32 << 3;
 /// With BFC_TIMESTAMPS, no call hands out a chunk whose stamp is not safe.
 pub const BFC_QUARANTINE: u32 = 1u32 << 4;
+/// Learn which sizes are usually freed soon, and take these from the upper end of a free chunk, so that they do not lie
+/// between memory that stays. Any remainder is split off, as with BFC_SPLIT_ALWAYS. For pools with a limit that hardly
+/// suffices: recorded programs need up to 4% less, and an allocation with its free takes 1.7 times as long. No effect with
+/// BFC_TIMESTAMPS, on a virtual range, with a plan, and from the second stream on.
+pub const BFC_TWO_ENDS: u32 = 1u32 << 5;
 
 /// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_TENSORFLOW if the options have BFC_ALLOW_GROWTH, and
 /// BFC_GROWTH_NEED if growth comes from NULL options or from the environment.
@@ -104,6 +109,9 @@ pub const BFC_REQUEST_NO_GROWTH: u32 = 1u32 << 1;
 /// an alignment of 512: there are no unusable gaps of 256 bytes between their chunks. bfc_requested_size still returns
 /// the requested size.
 pub const BFC_REQUEST_SIZE_512: u32 = 1u32 << 3;
+/// For bfc_request_t: the memory will be freed soon, for instance a workspace. It is taken from the upper end of a free
+/// chunk, as BFC_TWO_ENDS does with sizes that it learnt. A hint, with the same exceptions.
+pub const BFC_REQUEST_SHORT_LIVED: u32 = 1u32 << 4;
 
 /// Levels of messages, for BFC_LOG and bfc_log_callback_t. This one: a failure that the caller may not have noticed.
 pub const BFC_LOG_ERROR: i32 = 1;
@@ -234,7 +242,7 @@ pub struct bfc_request_t {
     pub stream: bfc_stream_t,
     /// Accept only chunks stamped at most this. 0: any. Requires BFC_TIMESTAMPS.
     pub freed_before: u64,
-    /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH and BFC_REQUEST_SIZE_512, combined by |.
+    /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_SIZE_512 and BFC_REQUEST_SHORT_LIVED, combined by |.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,

@@ -15,6 +15,7 @@ pub(crate) mod arena;
 pub(crate) mod heap;
 pub(crate) mod ids;
 pub(crate) mod invariants;
+pub(crate) mod lifetimes;
 pub(crate) mod op_names;
 mod ordered;
 pub(crate) mod plan;

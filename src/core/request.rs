@@ -16,6 +16,8 @@ pub(crate) struct AllocRequest<'a> {
     pub(crate) max_stamp: u64,
     /// Examine every chunk of sufficient size for a place at the alignment, not only a few.
     pub(crate) thorough: bool,
+    /// The memory will be freed soon, so it is taken from the upper end of a chunk where that is possible.
+    pub(crate) short_lived: bool,
     /// The stream in whose order the memory is requested.
     pub(crate) stream: Stream,
     /// The operation and the step that the request belongs to, from [`crate::core::arena::Arena::tag`].
@@ -31,6 +33,7 @@ impl AllocRequest<'_> {
             alignment: UNIT,
             max_stamp: u64::MAX,
             thorough: false,
+            short_lived: false,
             stream,
             scope: None,
         }
@@ -65,7 +68,7 @@ impl AllocRequest<'_> {
     }
 
     pub(in crate::core) fn is_plain(&self) -> bool {
-        self.alignment <= UNIT && self.max_stamp == u64::MAX
+        self.alignment <= UNIT && self.max_stamp == u64::MAX && !self.short_lived
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
-    TIMESTAMPS,
+    TIMESTAMPS, TWO_ENDS,
 };
 use super::values::{fraction, seconds, size, switch};
 use super::variables::{self as names, Variable, debug_words, is_guard};
@@ -55,6 +55,9 @@ impl Options<'_> {
             Some(false) => options.flags &= !ALLOW_GROWTH,
             None => {}
         }
+        if options.flags & TWO_ENDS != 0 {
+            options.flags |= SPLIT_ALWAYS;
+        }
         options
     }
 
@@ -74,6 +77,7 @@ fn environment_flags(default: u32, warnings: Warnings) -> u32 {
         (&names::TIMESTAMPS, TIMESTAMPS),
         (&names::SPLIT_ALWAYS, SPLIT_ALWAYS),
         (&names::QUARANTINE, QUARANTINE),
+        (&names::TWO_ENDS, TWO_ENDS),
     ] {
         match setting(variable, warnings, switch) {
             Some(true) => flags |= bit,

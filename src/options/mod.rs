@@ -11,7 +11,7 @@ mod variables;
 pub(crate) use self::resolution::{Resolution, SetVariable};
 pub use self::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
-    SubAllocator, TIMESTAMPS,
+    SubAllocator, TIMESTAMPS, TWO_ENDS,
 };
 pub(crate) use self::types::{DEFAULT_FLAGS, FRAMEWORK_FLAGS, LAST_CUDA_DEVICE};
 
@@ -38,6 +38,8 @@ pub(crate) struct Resolved {
     /// Whether the debug mode is on.
     pub(crate) guard: bool,
     pub(crate) plan: Option<Box<PlacementPlan>>,
+    /// Whether it is learnt which sizes are short-lived.
+    pub(crate) two_ends: bool,
 }
 
 #[cfg(test)]
@@ -46,7 +48,17 @@ impl Resolved {
     pub(crate) fn plain(settings: Settings, backend: Owned, name: &str) -> Self {
         let (retry, name) = (Duration::ZERO, name.to_owned());
         let (report_failures, guard) = (false, false);
-        Resolved { settings, backend, retry, trim_after: None, report_failures, name, guard, plan: None }
+        Resolved {
+            settings,
+            backend,
+            retry,
+            trim_after: None,
+            report_failures,
+            name,
+            guard,
+            plan: None,
+            two_ends: false,
+        }
     }
 }
 
@@ -69,9 +81,12 @@ impl Options<'_> {
         }
         let timestamps = flags & TIMESTAMPS != 0;
         let guard = guard_wanted(Warnings::Logged) && can_guard(backend.get(), timestamps);
+        let plan = self.read_plan(timestamps, guard)?;
+        let is_free_to_choose = !timestamps && plan.is_none() && backend.get().granules().is_none();
         Ok(Resolved {
             guard,
-            plan: self.read_plan(timestamps, guard)?,
+            plan,
+            two_ends: flags & TWO_ENDS != 0 && is_free_to_choose,
             settings: Settings {
                 limit,
                 growth: match options.growth_policy {

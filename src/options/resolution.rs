@@ -113,9 +113,8 @@ impl Resolution {
             () if is(&names::MEMORY_LIMIT) => given.memory_limit == 0,
             () if is(&names::MEMORY_FRACTION) => given.memory_fraction == 0.0 && options.memory_limit == 0,
             () if is(&names::ALLOW_GROWTH) => given.flags == 0 && !forces_growth(),
-            () if is(&names::GARBAGE_COLLECTION) || is(&names::TIMESTAMPS) || is(&names::SPLIT_ALWAYS) => {
-                given.flags == 0
-            }
+            () if is(&names::GARBAGE_COLLECTION) || is(&names::TIMESTAMPS) => given.flags == 0,
+            () if is(&names::SPLIT_ALWAYS) || is(&names::TWO_ENDS) => given.flags == 0,
             () if is(&names::QUARANTINE) => given.flags == 0 && options.flags & TIMESTAMPS != 0,
             () if is(&names::FRAGMENTATION_FRACTION) => {
                 given.fragmentation_fraction == 0.0 && options.flags & SPLIT_ALWAYS == 0
@@ -189,6 +188,7 @@ impl Resolution {
                     names::TIMESTAMPS,
                     names::QUARANTINE,
                     names::SPLIT_ALWAYS,
+                    names::TWO_ENDS,
                 ];
                 given.flags != 0 && flags.iter().any(is)
             }

@@ -16,6 +16,9 @@ pub const TIMESTAMPS: u32 = 1 << 2;
 pub const SPLIT_ALWAYS: u32 = 1 << 3;
 /// With [`TIMESTAMPS`]: never hand out a chunk whose stamp is not safe.
 pub const QUARANTINE: u32 = 1 << 4;
+/// Learn which sizes are usually freed soon, and take these from the upper end of a free chunk. Includes
+/// [`SPLIT_ALWAYS`]. No effect with [`TIMESTAMPS`], on a virtual range, with a plan, and from the second stream on.
+pub const TWO_ENDS: u32 = 1 << 5;
 
 /// The flags of an allocator that is created without options.
 pub(crate) const DEFAULT_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION;
@@ -24,7 +27,7 @@ pub(crate) const DEFAULT_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION;
 /// every remainder holds less (docs/algorithm.md, Growth), and a framework has no reason to expect TensorFlow's placements.
 pub(crate) const FRAMEWORK_FLAGS: u32 = DEFAULT_FLAGS | SPLIT_ALWAYS;
 
-const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE;
+const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE | TWO_ENDS;
 
 /// The source of regions. The numbers are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -10,6 +10,7 @@ use super::slot::waiting::busy;
 use super::slot::{Guard, Phase, Slot, waiting};
 use super::{order, remap};
 use crate::core::arena::{Arena, Parts};
+use crate::core::lifetimes::Lifetimes;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail, keeping_last_error};
 use crate::log::{self, Level};
@@ -75,6 +76,9 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
     }
     if let Some(plan) = resolved.plan {
         pool.arena.set_plan(plan);
+    }
+    if resolved.two_ends {
+        pool.arena.set_two_ends(try_box(Lifetimes::new())?);
     }
     Ok(pool)
 }

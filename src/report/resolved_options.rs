@@ -2,7 +2,7 @@
 
 use super::map::string;
 use crate::options::{
-    ALLOW_GROWTH, GARBAGE_COLLECTION, QUARANTINE, Resolution, SPLIT_ALWAYS, SetVariable, TIMESTAMPS,
+    ALLOW_GROWTH, GARBAGE_COLLECTION, QUARANTINE, Resolution, SPLIT_ALWAYS, SetVariable, TIMESTAMPS, TWO_ENDS,
 };
 use std::fmt::{self, Write};
 
@@ -29,6 +29,7 @@ pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution) -
         ("timestamps", has(TIMESTAMPS)),
         ("quarantine", has(QUARANTINE)),
         ("split_always", has(SPLIT_ALWAYS)),
+        ("two_ends", has(TWO_ENDS)),
         ("plan", resolution.plan),
         ("guard", resolution.guard),
         ("report_on_failure", resolution.report_failures),

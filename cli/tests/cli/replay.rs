@@ -287,6 +287,19 @@ fn a_least_limit_runs_and_the_one_below_it_does_not() {
 }
 
 #[test]
+fn two_ends_need_a_lower_limit() {
+    let trace = recorded("serve_mix.trace.gz");
+    let ratio = |option: &str| {
+        let document =
+            json(bfc().arg("replay").arg(&trace).args(["--find-limit", "--precision", "0.001", option]));
+        assert_eq!(document["traces"][0]["pool"]["two_ends"], option == "--two-ends");
+        document["traces"][0]["ratio"].as_f64().expect("a ratio")
+    };
+    let (split, ends) = (ratio("--split-always"), ratio("--two-ends"));
+    assert!(split > 1.07 && ends < 1.03, "{split} {ends}");
+}
+
+#[test]
 fn a_device_that_is_too_small_has_no_least_limit() {
     let trace = file("small_device.trace", SMALL);
     let mut command = bfc();

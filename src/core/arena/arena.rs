@@ -2,6 +2,7 @@
 
 use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, RegionGrowth, Regions, Tag};
 use crate::core::ids::ChunkId;
+use crate::core::lifetimes::Lifetimes;
 use crate::core::op_names::{Name, Names};
 use crate::core::plan::PlacementPlan;
 use crate::core::request::AllocRequest;
@@ -56,6 +57,8 @@ pub(crate) struct Arena {
     pub(super) settings: Settings,
     /// The planned placements, if there are any.
     pub(super) plan: Option<Box<PlacementPlan>>,
+    /// Which sizes are short-lived, if that is to be learnt.
+    pub(super) lifetimes: Option<Box<Lifetimes>>,
 }
 
 impl Arena {
@@ -73,12 +76,13 @@ impl Arena {
         let growth = Growth::new(settings.limit, settings.growth, settings.initial_region);
         let heap = Heap::with(parts, seed, timestamps, growth, max_slack(&settings));
         Arena {
-            streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed, planned: false }),
+            streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed, steered: false }),
             stamps: StampQueue::new(seed, settings.quarantine),
             vm: VmRange::default(),
             names: Names::default(),
             settings,
             plan: None,
+            lifetimes: None,
         }
     }
 
@@ -180,6 +184,8 @@ impl Arena {
             self.streams.alloc(request)
         } else if self.plan.is_some() {
             self.alloc_planned(request)
+        } else if self.lifetimes.is_some() || request.short_lived && !self.settings.timestamps {
+            self.alloc_at_an_end(request)
         } else if self.streams.is_fast(request.stream) && request.is_plain() {
             self.streams.heap_mut().alloc(request.size, request.requested)
         } else {
@@ -236,7 +242,8 @@ impl Arena {
         } else if streams.is_multi() {
             return streams.free(id);
         } else {
-            streams.heap_mut().release::<false>(id);
+            self.note_lifetime(id);
+            self.heap_mut().release::<false>(id);
         }
         Freed::Done
     }
@@ -494,6 +501,7 @@ impl Arena {
             + self.names.metadata_bytes()
             + self.vm.metadata_bytes()
             + self.plan.as_ref().map_or(0, |plan| plan.metadata_bytes())
+            + self.lifetimes.as_ref().map_or(0, |_| size_of::<Lifetimes>() as u64)
     }
 
     pub(crate) fn stats(&self) -> Stats {

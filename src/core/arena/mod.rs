@@ -7,7 +7,7 @@
 //!   constrained   requests with an alignment or an age        remap_plan    growth, remapping and trim by granules
 //!   add_region    regions from the backend                    reclaim       garbage collection, trim, destruction
 //!   context_loss  forgetting everything at once               snapshot      what reports read
-//!   planned       requests with a planned place
+//!   planned       requests with a planned place             two_ends      short-lived requests
 //!   check         invariants I1 to I6
 //! ```
 
@@ -21,6 +21,7 @@ mod planned;
 mod reclaim;
 mod remap_plan;
 mod snapshot;
+mod two_ends;
 
 pub(crate) use self::add_region::usable;
 pub(crate) use self::arena::{Arena, Progress, Settings};

@@ -11,7 +11,7 @@ impl Arena {
     /// Places requests by a plan from now on, as long as one stream uses the pool. There must be no region yet, and no
     /// timestamps.
     pub(crate) fn set_plan(&mut self, plan: Box<PlacementPlan>) {
-        self.streams.set_planned();
+        self.streams.set_steered();
         self.heap_mut().growth_mut().set_planned(plan.bytes());
         if self.range().is_some() {
             // In a range nothing grows by regions. This much is mapped first.

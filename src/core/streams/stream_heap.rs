@@ -40,8 +40,8 @@ pub(in crate::core) struct StreamSettings {
     pub(in crate::core) events: bool,
     /// The seed of the hashes of addresses.
     pub(in crate::core) seed: u64,
-    /// Requests may have planned places, so none needs best fit alone.
-    pub(in crate::core) planned: bool,
+    /// The arena chooses places for requests, so none needs best fit alone.
+    pub(in crate::core) steered: bool,
 }
 
 /// Whether streams are told apart.
@@ -85,9 +85,9 @@ impl StreamHeap {
         &mut self.heap
     }
 
-    /// Passes every request to the arena, which may have planned a place for it.
-    pub(in crate::core) fn set_planned(&mut self) {
-        self.settings.planned = true;
+    /// Passes every request to the arena, which may have another place for it than the best fit.
+    pub(in crate::core) fn set_steered(&mut self) {
+        self.settings.steered = true;
         self.fast_stream = first_fast_stream(self.settings);
     }
 
@@ -173,5 +173,5 @@ impl StreamHeap {
 
 /// Returns the handle whose requests are fast before any stream has appeared.
 fn first_fast_stream(settings: StreamSettings) -> u64 {
-    if settings.timestamps || settings.planned { NO_FAST_STREAM } else { Stream::NONE.fast_handle() }
+    if settings.timestamps || settings.steered { NO_FAST_STREAM } else { Stream::NONE.fast_handle() }
 }

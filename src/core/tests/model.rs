@@ -48,6 +48,8 @@ struct Family {
     range: Option<Range>,
     /// Requests may have planned places.
     planned: bool,
+    /// Requests may be short-lived, and in pools without stamps and ranges that is learnt.
+    two_ends: bool,
 }
 
 pub(crate) struct Random(pub(crate) u64);
@@ -79,7 +81,7 @@ fn fixed(limit: u64, largest: u64) -> Family {
     let settings = fixed_settings(limit);
     let (layout, most, live, steps) = (Layout::Up, u64::MAX, 16, 45);
     let (moody, aligned, named, trims, regions) = (false, false, false, false, 0);
-    let (range, planned) = (None, false);
+    let (range, planned, two_ends) = (None, false, false);
     Family {
         settings,
         layout,
@@ -94,6 +96,7 @@ fn fixed(limit: u64, largest: u64) -> Family {
         regions,
         range,
         planned,
+        two_ends,
     }
 }
 
@@ -264,6 +267,20 @@ fn granules_with_stamps() {
         family.settings.quarantine = random.chance(40);
         Family { aligned: random.chance(30), ..family }
     });
+}
+
+#[test]
+fn two_ends() {
+    programs(400, |random| {
+        let mut family = if random.chance(50) { any(random) } else { fixed(1 << 16, 4096) };
+        family.settings.split_always = random.chance(70);
+        Family { two_ends: true, planned: random.chance(10), steps: 90, ..family }
+    });
+}
+
+#[test]
+fn two_ends_of_granules() {
+    programs(100, |random| Family { two_ends: true, aligned: random.chance(30), ..granular(random) });
 }
 
 /// Plans whose places overlap, and programs that leave them.

@@ -39,6 +39,8 @@ pub(crate) struct RequestParams<'a> {
     pub(crate) in_512: bool,
     /// Whether the request is served only from memory that the pool holds, without growth and without waiting for work.
     pub(crate) no_growth: bool,
+    /// Whether the memory will be freed soon.
+    pub(crate) short_lived: bool,
     /// The operation that the request is for, if any.
     pub(crate) scope: Option<&'a Tag>,
 }
@@ -150,8 +152,9 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
         0 => u64::MAX,
         stamp => stamp,
     };
-    let RequestParams { bytes: requested, alignment, stream, no_growth, scope, .. } = *params;
-    let request = AllocRequest { size, requested, alignment, max_stamp, thorough: false, stream, scope };
+    let RequestParams { bytes: requested, alignment, stream, no_growth, short_lived, scope, .. } = *params;
+    let request =
+        AllocRequest { size, requested, alignment, max_stamp, thorough: false, short_lived, stream, scope };
     // The limit may have been lowered below what the pool holds.
     if request.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
         return Err(refuse_alignment(guard, &request));

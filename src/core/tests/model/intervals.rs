@@ -166,6 +166,23 @@ impl Model {
         self.take_from((addr, size, start, stamp), request, false)
     }
 
+    /// Allocates the upper end of the best fit, if the split rule allows that.
+    pub(super) fn take_upper_end(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        let (size, addr, ..) = self.find(request)?;
+        let start = if self.splits(size, request.size) { addr + size - request.size } else { addr };
+        self.take_from((addr, size, start, 0), request, false)
+    }
+
+    /// Returns whether a remainder of free memory of `whole` bytes is split off.
+    fn splits(&self, whole: u64, wanted: u64) -> bool {
+        let slack = match self.settings.fragmentation_fraction {
+            _ if self.settings.split_always => UNIT,
+            0.0 => 128 << 20,
+            fraction => ((fraction * self.settings.limit as f64) as u64).max(UNIT),
+        };
+        whole >= 2 * wanted || whole - wanted >= slack
+    }
+
     /// Allocates a place, if it is free.
     pub(super) fn take_at(&mut self, place: u64, request: &AllocRequest<'_>) -> Option<u64> {
         let is_aligned = place.is_multiple_of(request.alignment.max(UNIT));
@@ -203,12 +220,7 @@ impl Model {
         exactly: bool,
     ) -> Option<u64> {
         let whole = addr + size - start;
-        let slack = match self.settings.fragmentation_fraction {
-            _ if self.settings.split_always => UNIT,
-            0.0 => 128 << 20,
-            fraction => ((fraction * self.settings.limit as f64) as u64).max(UNIT),
-        };
-        let splits = exactly || whole >= 2 * request.size || whole - request.size >= slack;
+        let splits = exactly || self.splits(whole, request.size);
         let size = if splits { request.size } else { whole };
         let waiting =
             [(addr, start), (start + size, start + whole)].into_iter().filter(|(from, to)| from < to);

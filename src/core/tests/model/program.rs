@@ -3,12 +3,13 @@
 use super::intervals::{BeingMapped, Chunk, Free, Live, Model, Unmapped, Withheld};
 use super::planned::Planned;
 use super::{Family, Layout, Random};
-use crate::core::arena::Arena;
 use crate::core::arena::Detached;
 use crate::core::arena::usable;
+use crate::core::arena::{Arena, Settings};
 use crate::core::heap::Refused;
 use crate::core::heap::State;
 use crate::core::ids::NIL;
+use crate::core::lifetimes::Lifetimes;
 use crate::core::op_names::Name;
 use crate::core::request::AllocRequest;
 use crate::core::stamps::Forced;
@@ -86,8 +87,12 @@ impl Program {
         if let Some(range) = family.range {
             program.arena.set_range(range);
         }
-        if family.planned {
+        let Settings { timestamps, .. } = family.settings;
+        if family.planned && !timestamps {
             program.set_plan();
+        }
+        if family.two_ends && !timestamps && family.range.is_none() && !family.planned {
+            program.arena.set_two_ends(Box::new(Lifetimes::new()));
         }
         for _ in 0..family.regions {
             let least = program.random.below(family.most) & !255;
@@ -190,6 +195,7 @@ impl Program {
             .then(|| (random.pick(&["MatMul", "Relu", "", "é"]), random.below(3)));
         let dated = settings.timestamps && random.chance(40);
         let newest = if dated { random.below(self.model.last_stamp + 2) } else { u64::MAX };
+        let short_lived = self.family.two_ends && random.chance(20);
         let size = round_up(requested).unwrap();
         let tag = scope.map(|(name, step)| {
             let tag = self.arena.tag(Name::new(name), step).unwrap();
@@ -202,6 +208,7 @@ impl Program {
             alignment,
             max_stamp: newest,
             thorough: true,
+            short_lived,
             stream: Stream::NONE,
             scope: tag.as_ref(),
         };
@@ -279,9 +286,14 @@ impl Program {
         addr
     }
 
-    /// Allocates the planned place if that is free, and otherwise behind the planned bytes, or the best fit.
+    /// Allocates the planned place if that is free, and otherwise behind the planned bytes, or the best fit. Without a
+    /// plan a short-lived request gets the upper end of the best fit.
     fn take_in_model(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
-        let Some(planned) = &mut self.planned else { return self.model.take(request) };
+        let Some(planned) = &mut self.planned else {
+            let may_lie_above = request.alignment <= UNIT && !self.family.settings.timestamps;
+            let is_above = may_lie_above && self.arena.is_short_lived(request);
+            return if is_above { self.model.take_upper_end(request) } else { self.model.take(request) };
+        };
         let (entry, place) = planned.place(request.size, self.live.is_empty());
         let at_place = place.and_then(|place| self.model.take_at(place, request));
         let end = planned.end();
@@ -295,8 +307,8 @@ impl Program {
 
     /// Tries the usual case alone, half of the time.
     fn take_at_once(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
-        let AllocRequest { size, requested, alignment, max_stamp, stream, scope, .. } = *request;
-        let is_usual = max_stamp == u64::MAX && stream == Stream::NONE && scope.is_none();
+        let AllocRequest { size, requested, alignment, max_stamp, stream, scope, short_lived, .. } = *request;
+        let is_usual = max_stamp == u64::MAX && stream == Stream::NONE && scope.is_none() && !short_lived;
         if !is_usual || !self.random.chance(50) {
             return None;
         }

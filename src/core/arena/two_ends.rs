@@ -1,0 +1,57 @@
+//! Short-lived allocations at the upper end of free chunks, and others at the lower end, so that memory that is freed
+//! soon does not lie between memory that stays.
+
+use super::arena::Arena;
+use crate::core::ids::ChunkId;
+use crate::core::lifetimes::Lifetimes;
+use crate::core::request::AllocRequest;
+use crate::core::units::{Span, UNIT};
+use crate::sys::HostMemoryExhausted;
+
+impl Arena {
+    /// Learns from now on which sizes are short-lived. There must be no region yet, no timestamps and no virtual range:
+    /// there granules are moved, and nothing was gained on the recorded programs.
+    pub(crate) fn set_two_ends(&mut self, lifetimes: Box<Lifetimes>) {
+        self.streams.set_steered();
+        self.lifetimes = Some(lifetimes);
+    }
+
+    /// Returns whether a request takes the upper end of a free chunk.
+    pub(in crate::core) fn is_short_lived(&self, request: &AllocRequest<'_>) -> bool {
+        let is_learnt = || self.lifetimes.as_ref().is_some_and(|lifetimes| lifetimes.is_short(request.size));
+        self.range().is_none() && (request.short_lived || is_learnt())
+    }
+
+    /// Allocates one of the ends of the best fit. There must be one stream, and no stamps.
+    #[inline(never)]
+    pub(super) fn alloc_at_an_end(
+        &mut self,
+        request: &AllocRequest<'_>,
+    ) -> Result<Option<u64>, HostMemoryExhausted> {
+        if request.alignment > UNIT {
+            return self.alloc_constrained(request);
+        }
+        if self.is_short_lived(request)
+            && let Some(id) = self.heap().best_fit(request.size)
+            && self.heap().splits(self.heap().size(id), request.size)
+        {
+            let place = Span { base: self.heap().end_of(id) - request.size, bytes: request.size };
+            return self.heap_mut().alloc_at(id, place, request.requested).map(Some);
+        }
+        self.heap_mut().alloc(request.size, request.requested)
+    }
+
+    /// Records how long a chunk that is being freed was in use.
+    #[inline(always)]
+    pub(super) fn note_lifetime(&mut self, id: ChunkId) {
+        if self.lifetimes.is_none() {
+            return;
+        }
+        // Any remainder was split off, so a chunk has the size that was requested.
+        let (size, age) =
+            (self.heap().size(id), self.counters().allocations() - self.chunks().cold(id).allocation_id);
+        if let Some(lifetimes) = &mut self.lifetimes {
+            lifetimes.freed(size, age);
+        }
+    }
+}
