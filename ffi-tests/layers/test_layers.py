@@ -53,7 +53,7 @@ TREES = [
         "src",
         """
         steps units ids seed sort stream_id invariants
-        tree tables stats plan
+        tree tables stats plan lifetimes
         op_names ordered
         heap
         request
