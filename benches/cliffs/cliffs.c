@@ -3,6 +3,7 @@
  *
  *   cliffs serve                      for each line "SCALE PROGRAM" of the input: a line "KIND=BLOCKS@CALL;..."
  *   cliffs one SCALE CALL PROGRAM     one program; callgrind collects in that call only; prints its nanoseconds
+ *   cliffs all SCALE PROGRAM          one program; prints the number of its calls, and of the blocks in them
  *
  * A block is a basic block of libbfc that ran, in a libbfc.so that was compiled with -sanitizer-coverage-trace-pc. CALL is
  * the number of a call in its program. A program is "OPTIONS; STEP; STEP...", where a step is a name and fields, all numbers:
@@ -360,7 +361,12 @@ int main(int argc, char **argv) {
     run(strtoull(argv[2], NULL, 10), argv[4]);
     die("the program has no such call");
   }
-  if (argc != 2 || strcmp(argv[1], "serve") != 0) die("serve, or one SCALE CALL PROGRAM");
+  if (argc == 4 && !strcmp(argv[1], "all")) {
+    run(strtoull(argv[2], NULL, 10), argv[3]);
+    printf("%" PRIu64 " %" PRIu64 "\n", calls, all_blocks);
+    return 0;
+  }
+  if (argc != 2 || strcmp(argv[1], "serve") != 0) die("serve, one SCALE CALL PROGRAM, or all SCALE PROGRAM");
   while (fgets(line, sizeof line, stdin)) {
     char *program = strchr(line, ' ');
     if (!program) die("a line is SCALE PROGRAM");

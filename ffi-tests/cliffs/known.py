@@ -15,6 +15,10 @@ def bound(scale):
     return max(scale, SCALE)
 
 
+# Instructions of a call at most, on average over a program whose requests ask for no alignment.
+MEAN = 6000
+
+
 class Row(NamedTuple):
     instructions: int
     kind: str
@@ -28,6 +32,11 @@ class Row(NamedTuple):
 
     def __str__(self):
         return " | ".join(map(str, self))
+
+
+def has_alignment(program):
+    """Whether a request asks for one. Then there may be many candidates to try and to refuse, again and again."""
+    return any(step.values.get("align") for step in program.steps)
 
 
 def parsed(text):

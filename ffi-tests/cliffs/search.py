@@ -99,6 +99,19 @@ class Runner:
         command = [self.path, "one", scale, worst.call, worst.program]
         return min(int(programs.run(*command, env=environment)) for _ in range(3))
 
+    def blocks_of_all(self, program, scale):
+        """The basic blocks of libbfc that a call of a program runs on average."""
+        libraries = f"{self.counting}:{programs.SIMULATION}"
+        environment = programs.environment(LD_LIBRARY_PATH=libraries, LD_BIND_NOW=1, BFC_HASH_SEED=1, SIMCUDA_DEVICES=None)
+        calls, blocks = map(int, programs.run(self.path, "all", scale, program, env=environment).split())
+        return blocks / calls
+
+    def instructions_of_all(self, program, scale):
+        """The instructions of libbfc itself for a whole program, creation and destruction included, for each of its calls."""
+        environment = programs.environment(LD_BIND_NOW=1, BFC_HASH_SEED=1, SIMCUDA_DEVICES=None)
+        calls = int(programs.run(self.path, "all", scale, program, env=environment).split()[0])
+        return callgrind.own(callgrind.run([self.path, "all", scale, program], LD_BIND_NOW=1)) / calls
+
     def measured(self, row, scale=SCALE):
         """A row's call; None if the program has none of its kind, or one that takes minutes to count."""
         worst = self.worst(row.program, scale).get(row.kind)

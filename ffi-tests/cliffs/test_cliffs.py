@@ -27,6 +27,18 @@ def test_a_known_call_takes_at_most_a_fifth_more_than_its_figure(row, runner):
     assert not search.exceeds(row, now), f"{now} instructions instead of {row.instructions}: {row.kind} in {row.program}"
 
 
+PLAIN = [row for row in known.read() if not known.has_alignment(row.program)]
+
+
+@needs_valgrind
+@pytest.mark.parametrize("row", PLAIN, ids=lambda row: row.kind.replace(" ", "-"))
+def test_the_calls_of_a_program_take_few_instructions_on_average(row, runner):
+    assert runner.instructions_of_all(row.program, known.SCALE) <= known.MEAN
+    # And with ten times as many chunks about as many.
+    small, large = (runner.blocks_of_all(row.program, scale) for scale in (known.SCALE, 10 * known.SCALE))
+    assert large < 1.5 * small, f"{small} and {large} basic blocks a call"
+
+
 @needs_valgrind
 def test_a_short_search_finds_no_new_kind_over_the_bound(runner):
     # So few programs that each machine tries all of them, however busy it is, and comes to the same end.

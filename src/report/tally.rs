@@ -36,6 +36,10 @@ pub(super) fn bins(view: &View<'_>, bins: &mut [BinTally; NUM_BINS]) {
 
 /// Returns how many free bytes are in quarantine, or reserved for other streams and private pools.
 pub(super) fn waiting(arena: &Arena, stream: Stream) -> u64 {
+    if !arena.holds_chunks_back() {
+        // Most pools: then a refused request examines no chunk.
+        return 0;
+    }
     let chunks = arena.chunks();
     let waits = |id: &ChunkId| chunks.state(*id) == State::Held && !arena.streams().is_for(stream, *id);
     chunks.ids().filter(waits).map(|id| chunks.size(id)).sum()

@@ -487,6 +487,11 @@ impl Arena {
         self.largest_common().max(self.streams.largest_own_of(stream))
     }
 
+    /// Returns whether free chunks may be in quarantine, or belong to streams.
+    pub(crate) fn holds_chunks_back(&self) -> bool {
+        self.settings.quarantine || self.streams.is_multi()
+    }
+
     /// Returns the bytes of the largest chunk that every request may use.
     fn largest_common(&self) -> u64 {
         let ids = [self.heap().largest(), self.stamps.largest_findable(self.heap())];
