@@ -108,7 +108,8 @@
 // Stamp frees. See bfc_set_safe_frontier. Excludes the _async functions.
 #define BFC_TIMESTAMPS (1u << 2)
 
-// Split off any remainder of 256 bytes or more, instead of the 2x / 128 MiB rule.
+// Split off any remainder of 256 bytes or more, instead of the 2x / 128 MiB rule. On with NULL options, unless the
+// environment has a fragmentation fraction.
 #define BFC_SPLIT_ALWAYS (1u << 3)
 
 // With BFC_TIMESTAMPS, no call hands out a chunk whose stamp is not safe.
@@ -371,8 +372,8 @@ extern "C" {
 // Creates the allocator of a device. No device memory is allocated before the first allocation.
 //
 // @param device   An ordinal, 0 to 1023.
-// @param options  Copied. NULL: backend AUTO, growth and garbage collection on, everything else from the environment
-//                 and the defaults.
+// @param options  Copied. NULL: backend AUTO, growth by need, garbage collection on, any remainder split off, and
+//                 everything else from the environment and the defaults. The environment comes before all of these.
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_ALREADY_EXISTS, BFC_ERROR_BACKEND_UNAVAILABLE,
 //         BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory; on CUDA also a device without
 //         free memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL. After a failure nothing was created.

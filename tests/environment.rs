@@ -131,7 +131,7 @@ const SMALL: (&str, &str) = ("BFC_MEMORY_LIMIT", "8MiB");
 fn without_any_variable_the_defaults_count() {
     let null = observe_with("null", &[]);
     null.is("created", BFC_OK).is("on_device", BFC_ERROR_BACKEND_UNAVAILABLE);
-    null.is("first_region", 2 * MIB).is("stamps", false).is("quarantine", false).is("size_of_2048", 3072);
+    null.is("first_region", 2 * MIB).is("stamps", false).is("quarantine", false).is("size_of_2048", 2048);
     assert!(null.number("limit") >= 256 * MIB, "what the machine has");
     assert!(null.number("waited_ms") < 50);
     assert_eq!(null.log, "", "nothing to warn about");

@@ -104,7 +104,7 @@ fn the_defaults_and_what_the_options_set() {
     let expected = json!({
         "schema": 1, "device": 256, "backend": "host", "memory_limit": 0, "initial_region_bytes": 0,
         "retry_timeout_ms": 0, "memory_fraction": 0, "fragmentation_fraction": 0, "allow_growth": true,
-        "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": false,
+        "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": true,
         "two_ends": false, "guard": false,
         "report_on_failure": false, "trim_after": 0, "growth_policy": "need", "plan": false, "environment": [],
     });

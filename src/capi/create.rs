@@ -13,8 +13,8 @@ use std::path::Path;
 /// Creates the allocator of a device. No device memory is allocated before the first allocation.
 ///
 /// @param device   An ordinal, 0 to 1023.
-/// @param options  Copied. NULL: backend AUTO, growth and garbage collection on, everything else from the environment
-///                 and the defaults.
+/// @param options  Copied. NULL: backend AUTO, growth by need, garbage collection on, any remainder split off, and
+///                 everything else from the environment and the defaults. The environment comes before all of these.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_ALREADY_EXISTS, BFC_ERROR_BACKEND_UNAVAILABLE,
 ///         BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory; on CUDA also a device without
 ///         free memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL. After a failure nothing was created.

@@ -76,7 +76,8 @@ pub const BFC_ALLOW_GROWTH: u32 = 1u32 << 0;
 pub const BFC_GARBAGE_COLLECTION: u32 = 1u32 << 1;
 /// Stamp frees. See bfc_set_safe_frontier. Excludes the _async functions.
 pub const BFC_TIMESTAMPS: u32 = 1u32 << 2;
-/// Split off any remainder of 256 bytes or more, instead of the 2x / 128 MiB rule.
+/// Split off any remainder of 256 bytes or more, instead of the 2x / 128 MiB rule. On with NULL options, unless the
+/// environment has a fragmentation fraction.
 pub const BFC_SPLIT_ALWAYS: u32 = 1u32 << 3;
 /// With BFC_TIMESTAMPS, no call hands out a chunk whose stamp is not safe.
 pub const BFC_QUARANTINE: u32 = 1u32 << 4;

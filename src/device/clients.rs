@@ -5,7 +5,7 @@ use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
-use crate::options::{BackendKind, FRAMEWORK_FLAGS, LAST_CUDA_DEVICE, Options};
+use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
 use crate::pool::alloc::RequestParams;
 use crate::pool::{free, graph_pools, order, shrink};
 use std::sync::atomic::Ordering::*;
@@ -33,7 +33,7 @@ impl Device {
     }
 
     /// Creates the allocator for a framework. `None` stands for the environment's settings, on top of a backend and
-    /// [`FRAMEWORK_FLAGS`].
+    /// [`DEFAULT_FLAGS`].
     pub(crate) fn create_for_framework(
         self,
         options: Option<&Options<'_>>,
@@ -41,7 +41,7 @@ impl Device {
     ) -> Result<(), Error> {
         match options {
             Some(options) => self.create_as(options, 0),
-            None => self.create_as(&Options { backend, ..Options::default() }, FRAMEWORK_FLAGS),
+            None => self.create_as(&Options { backend, ..Options::default() }, DEFAULT_FLAGS),
         }
     }
 
@@ -57,7 +57,7 @@ impl Device {
         match own {
             Some(options) => self.create_as(&options, 0),
             None => {
-                self.create_as(&Options { backend, memory_fraction, ..Options::default() }, FRAMEWORK_FLAGS)
+                self.create_as(&Options { backend, memory_fraction, ..Options::default() }, DEFAULT_FLAGS)
             }
         }
     }

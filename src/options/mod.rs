@@ -13,7 +13,7 @@ pub use self::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
     SubAllocator, TIMESTAMPS, TWO_ENDS,
 };
-pub(crate) use self::types::{DEFAULT_FLAGS, FRAMEWORK_FLAGS, LAST_CUDA_DEVICE};
+pub(crate) use self::types::{DEFAULT_FLAGS, LAST_CUDA_DEVICE};
 
 use self::environment::{Warnings, guard_wanted, setting, trim_after};
 use self::values::switch;

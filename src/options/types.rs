@@ -20,12 +20,10 @@ pub const QUARANTINE: u32 = 1 << 4;
 /// [`SPLIT_ALWAYS`]. No effect with [`TIMESTAMPS`], on a virtual range, with a plan, and from the second stream on.
 pub const TWO_ENDS: u32 = 1 << 5;
 
-/// The flags of an allocator that is created without options.
-pub(crate) const DEFAULT_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION;
-
-/// The flags of an allocator that is created for a framework without options. On the recorded programs a pool that splits
-/// every remainder holds less (docs/algorithm.md, Growth), and a framework has no reason to expect TensorFlow's placements.
-pub(crate) const FRAMEWORK_FLAGS: u32 = DEFAULT_FLAGS | SPLIT_ALWAYS;
+/// The flags of an allocator that is created without options, if the environment says nothing else. On the recorded
+/// programs a pool that splits every remainder holds less (docs/algorithm.md, Growth), and callers without options do
+/// not expect TensorFlow's placements.
+pub(crate) const DEFAULT_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | SPLIT_ALWAYS;
 
 const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE | TWO_ENDS;
 
@@ -205,7 +203,7 @@ pub struct Options<'a> {
 impl Options<'_> {
     /// Returns options with growth and garbage collection on, and everything else from the environment or the default.
     pub fn growing() -> Self {
-        Options { flags: DEFAULT_FLAGS, ..Options::default() }
+        Options { flags: ALLOW_GROWTH | GARBAGE_COLLECTION, ..Options::default() }
     }
 
     /// Returns the backend that the options mean on a device.
