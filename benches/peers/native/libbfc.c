@@ -3,7 +3,7 @@
 
 #include "peer.h"
 
-enum { DEVICE = 300 };
+static int device = 300;
 
 static void *take(void *user_data, size_t alignment, size_t bytes, size_t *received) {
   (void)user_data, (void)alignment;
@@ -22,18 +22,32 @@ const char *peer_open(uint64_t capacity, int touched) {
   options.memory_limit = capacity;
   options.backend = touched ? BFC_BACKEND_HOST : BFC_BACKEND_CUSTOM;
   options.suballocator = touched ? NULL : &memory;
-  if (bfc_create(DEVICE, &options) == BFC_OK) return NULL;
+  if (bfc_create(device, &options) == BFC_OK) return NULL;
   bfc_last_error(why, sizeof why);
   return why;
 }
 
+/* On the first device of the simulated driver, with NULL options. */
+const char *peer_open_on_demand(void) {
+  static char why[512];
+  device = 0;
+  if (bfc_create(device, NULL) == BFC_OK) return NULL;
+  bfc_last_error(why, sizeof why);
+  return why;
+}
+
+uint64_t peer_held(void) {
+  bfc_stats_t stats = BFC_STATS_INIT;
+  return bfc_stats(device, &stats) == BFC_OK ? stats.pool_bytes : 0;
+}
+
 void *peer_alloc(size_t bytes) {
   void *ptr = NULL;
-  bfc_alloc(DEVICE, bytes, &ptr);
+  bfc_alloc(device, bytes, &ptr);
   return ptr;
 }
 
 void peer_free(void *ptr, size_t bytes) {
   (void)bytes;
-  bfc_free(DEVICE, ptr);
+  bfc_free(device, ptr);
 }

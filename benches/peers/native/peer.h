@@ -15,6 +15,12 @@ extern "C" {
 // none, which stays valid.
 const char *peer_open(uint64_t capacity, int touched);
 
+// Makes the allocator as its users get it, taking its memory on demand. Returns as peer_open does. Not every peer has it.
+const char *peer_open_on_demand(void);
+
+// Returns the bytes that it holds now from where its memory comes from. Only after peer_open_on_demand.
+uint64_t peer_held(void);
+
 // Returns NULL if there is no memory.
 void *peer_alloc(size_t bytes);
 

@@ -21,6 +21,13 @@ const char *peer_open(uint64_t, int touched) {
   }
 }
 
+const char *peer_open_on_demand() { return peer_open(0, 0); }
+
+uint64_t peer_held() {
+  const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return static_cast<uint64_t>(caching::getDeviceStats(0).reserved_bytes[all].current);
+}
+
 void *peer_alloc(size_t bytes) {
   try {
     return caching::raw_alloc(bytes);

@@ -32,6 +32,22 @@ const char *peer_open(uint64_t capacity, int touched) {
   }
 }
 
+#ifndef PEER_ARENA  // An arena takes half of the device by default.
+static uint64_t free_bytes() {
+  size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+}
+
+static uint64_t free_at_first = 0;
+
+const char *peer_open_on_demand() {
+  free_at_first = free_bytes();
+  return peer_open(0, 0);
+}
+
+uint64_t peer_held() { return free_at_first - free_bytes(); }
+#endif
+
 void *peer_alloc(size_t bytes) {
   try {
     return resource->allocate_async(bytes, rmm::cuda_stream_view{});

@@ -19,9 +19,40 @@ class OneRegion : public tsl::SubAllocator {
   tsl::AllocatorMemoryType GetMemoryType() const override { return tsl::AllocatorMemoryType::kDevice; }
 };
 
+class Regions : public tsl::SubAllocator {
+ public:
+  Regions() : tsl::SubAllocator({}, {}) {}
+  void *Alloc(size_t, size_t bytes, size_t *received) override {
+    *received = bytes;
+    held += bytes;
+    next += bytes + kApart;
+    return reinterpret_cast<void *>(next - bytes - kApart);
+  }
+  void Free(void *, size_t bytes) override { held -= bytes; }
+  bool SupportsCoalescing() const override { return false; }
+  tsl::AllocatorMemoryType GetMemoryType() const override { return tsl::AllocatorMemoryType::kDevice; }
+
+  static inline uint64_t held = 0;
+
+ private:
+  static constexpr size_t kApart = 1 << 21;
+  uintptr_t next = PEER_ADDRESS;
+};
+
 tsl::BFCAllocator *allocator = nullptr;
 
 }  // namespace
+
+// As with the option allow_growth of its users.
+const char *peer_open_on_demand() {
+  tsl::BFCAllocator::Options options;
+  options.allow_growth = true;
+  options.allow_retry_on_failure = false;
+  allocator = new tsl::BFCAllocator(std::make_unique<Regions>(), size_t{1} << 40, "peer", options);
+  return nullptr;
+}
+
+uint64_t peer_held() { return Regions::held; }
 
 const char *peer_open(uint64_t capacity, int touched) {
   if (touched != 0) return "it only computes addresses";

@@ -6,6 +6,7 @@ use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use crate::held::{self, Held};
 use crate::measure::Row;
 use crate::table::{self, mean_ratio};
 
@@ -26,13 +27,19 @@ const COLORS: [RGBColor; 8] = [
 const FONT: &str = "sans-serif";
 
 /// Writes the charts for which there are figures.
-pub fn write(folder: &Path, rows: &[Row], peers: &[String]) -> Result<()> {
+pub fn write(folder: &Path, rows: &[Row], held: &[Held], peers: &[String]) -> Result<()> {
     let recorded: Vec<&Row> = rows.iter().filter(|row| row.is_recorded).collect();
     let mut bars: Vec<(&str, f64)> =
         peers.iter().filter_map(|peer| Some((peer.as_str(), mean_ratio(&recorded, peer)?))).collect();
     if !bars.is_empty() {
         bars.sort_by(|one, other| other.1.total_cmp(&one.1));
         draw(&folder.join("recorded.svg"), |root| recorded_chart(root, &bars))?;
+        bars.retain(|(peer, _)| PEERS_BY_NAME.contains(peer));
+        let means = held::WAYS.iter().rev().filter_map(|way| Some((way.name, held::mean(held, way.name)?)));
+        let means: Vec<(&str, f64)> = means.collect();
+        if !means.is_empty() {
+            draw(&folder.join("summary.svg"), |root| summary_chart(root, &bars, &means))?;
+        }
     }
     for (kind, file, title) in [
         ("uniform/", "uniform.svg", "Random sizes up to 1 MiB: nanoseconds of an operation"),
@@ -96,6 +103,38 @@ fn recorded_chart(root: &Area<'_>, bars: &[(&str, f64)]) -> Result<()> {
         let style = (FONT, 15).into_font().color(&color);
         EmptyElement::at((ratio.max(1.0), place as f64 + 0.5))
             + Text::new(format!("{name}  {ratio:.2}"), (6, -7), style)
+    };
+    chart.draw_series(bars.iter().enumerate().map(label)).map_err(|error| anyhow!("{error}"))?;
+    Ok(())
+}
+
+/// What frameworks bring along, of which most readers have one.
+const PEERS_BY_NAME: [&str; 4] = ["libbfc", "tensorflow", "pytorch", "rmm-pool"];
+
+/// Two charts side by side: how long an operation takes, and how much is held.
+fn summary_chart(root: &Area<'_>, times: &[(&str, f64)], held: &[(&str, f64)]) -> Result<()> {
+    let halves = root.split_evenly((1, 2));
+    bars(&halves[0], "Time of an operation (libbfc = 1)", times, 0.0)?;
+    bars(&halves[1], "Memory held (what is live = 1)", held, 1.0)
+}
+
+/// Bars from a value on, each with its name and its figure.
+fn bars(root: &Area<'_>, title: &str, bars: &[(&str, f64)], from: f64) -> Result<()> {
+    let most = from + (bars.iter().map(|bar| bar.1).fold(from, f64::max) - from) * 1.9;
+    let mut chart = ChartBuilder::on(root)
+        .caption(title, (FONT, 17))
+        .margin(12)
+        .build_cartesian_2d(from..most, 0.0..bars.len() as f64)
+        .map_err(|error| anyhow!("{error}"))?;
+    let color = |name: &str| if name.starts_with(table::BASE) { OWN } else { OTHER };
+    let bar = |(place, &(name, value)): (usize, &(&str, f64))| {
+        Rectangle::new([(from, place as f64 + 0.2), (value, place as f64 + 0.8)], color(name).filled())
+    };
+    chart.draw_series(bars.iter().enumerate().map(bar)).map_err(|error| anyhow!("{error}"))?;
+    let label = |(place, &(name, value)): (usize, &(&str, f64))| {
+        let text =
+            format!("{name}  {}", if value < 2.0 { format!("{value:.2}") } else { format!("{value:.1}") });
+        EmptyElement::at((value, place as f64 + 0.5)) + Text::new(text, (6, -7), (FONT, 15).into_font())
     };
     chart.draw_series(bars.iter().enumerate().map(label)).map_err(|error| anyhow!("{error}"))?;
     Ok(())

@@ -2,6 +2,7 @@
 
 mod chart;
 mod crates;
+mod held;
 mod measure;
 mod native;
 mod peer;
@@ -59,6 +60,13 @@ enum Order {
         #[arg(long)]
         native: Option<PathBuf>,
     },
+    /// The process of one peer that takes its memory on demand
+    #[command(hide = true)]
+    Hold {
+        program: String,
+        #[arg(long)]
+        native: PathBuf,
+    },
 }
 
 fn pair(text: &str) -> Result<(String, String)> {
@@ -73,6 +81,13 @@ fn main() -> Result<()> {
             let served = native.as_deref().map_or(Ok(()), native::load);
             if let Err(why) = served.and_then(|()| serve::serve(&peer, &Name(program))) {
                 // One line, without a backtrace: it becomes a cell of a table.
+                eprintln!("{why:#}");
+                std::process::exit(1);
+            }
+            Ok(())
+        }
+        Some(Order::Hold { program, native }) => {
+            if let Err(why) = native::load(&native).and_then(|()| held::serve(&Name(program))) {
                 eprintln!("{why:#}");
                 std::process::exit(1);
             }
@@ -100,8 +115,21 @@ fn compare(arguments: &Arguments) -> Result<()> {
     let own = std::env::current_exe()?;
     let bar = ProgressBar::new(programs.len() as u64);
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} programs  {msg}")?);
-    let mut rows = Vec::new();
+    let (mut rows, mut held) = (Vec::new(), Vec::new());
     for program in &programs {
+        let hold = |peer: &str| {
+            if let Some(why) = missing.get(peer) {
+                bail!("{why}");
+            }
+            let mut command = Command::new(&own);
+            let path = natives.get(peer).context("it has to be compiled: give --native")?;
+            command.args(["hold", &program.0, "--native", path]);
+            Ok(command)
+        };
+        if program.is_recorded() && arguments.peers.is_empty() {
+            bar.set_message(format!("{}, memory held", program.title()));
+            held.extend(held::measure(program, hold));
+        }
         let command = |peer: &str| {
             if let Some(why) = missing.get(peer) {
                 bail!("{why}");
@@ -116,21 +144,27 @@ fn compare(arguments: &Arguments) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let page = table::page(&rows, &peers, effort);
+    let page = table::page(&rows, &held, &peers, effort);
     std::fs::create_dir_all(&arguments.out)?;
     std::fs::write(
         arguments.out.join("peers.json"),
         serde_json::to_string_pretty(&serde_json::json!({
-            "effort": effort, "programs": rows,
+            "effort": effort, "programs": rows, "held": held,
         }))?,
     )?;
     std::fs::write(arguments.out.join("peers.md"), &page)?;
-    chart::write(&arguments.out, &rows, &peers)?;
+    chart::write(&arguments.out, &rows, &held, &peers)?;
     print!("{page}");
     println!("\nThe same, all samples and charts are in {}", arguments.out.display());
     let overlaps = |why: &Option<String>| why.as_ref().is_some_and(|why| why.contains("overlap"));
     if rows.iter().flat_map(|row| &row.outcomes).any(|outcome| overlaps(&outcome.why_not)) {
         bail!("a peer returned memory that overlaps: see the table \"Not run\"");
+    }
+    let is_missing = |held: &&held::Held| {
+        held::WAYS.iter().any(|way| way.name == held.way && missing.contains_key(way.peer))
+    };
+    if let Some(held) = held.iter().filter(|held| held.share.is_none()).find(|held| !is_missing(held)) {
+        bail!("{} did not run {}: {:?}", held.way, held.program, held.why_not);
     }
     match broken(&rows, &missing) {
         Some(peer) if arguments.quick => {

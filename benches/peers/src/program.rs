@@ -25,6 +25,8 @@ pub struct Program {
     pub slots: u32,
     /// The region that allocators get.
     pub capacity: u64,
+    /// The most bytes that are live, each allocation rounded up to 256. Of recorded programs only.
+    pub peak: u64,
     /// Whether a byte of each page of an allocation is written.
     pub touched: bool,
 }
@@ -136,7 +138,7 @@ fn trace(path: &Path) -> Result<Program> {
     pass.append(&mut rest);
     // Room for allocators that are not exact, or keep sizes apart.
     let capacity = (2 * peak).next_multiple_of(2 << 20);
-    Ok(Program { setup: Vec::new(), pass, slots, capacity, touched: false })
+    Ok(Program { setup: Vec::new(), pass, slots, capacity, peak, touched: false })
 }
 
 /// Frees a chunk at random and allocates another, of a random size.
@@ -169,5 +171,5 @@ fn random(kind: &str, live: u32) -> Result<Program> {
     }
     let bytes: u64 = setup.iter().map(|op| op.bytes.next_multiple_of(256)).sum();
     let capacity = (2 * (bytes + 16 * largest)).next_multiple_of(2 << 20);
-    Ok(Program { setup, pass, slots: live, capacity, touched })
+    Ok(Program { setup, pass, slots: live, capacity, peak: 0, touched })
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::held::{self, Held};
 use crate::measure::{Effort, Row};
 use crate::peer::{self, About};
 
@@ -9,7 +10,7 @@ use crate::peer::{self, About};
 pub const BASE: &str = "libbfc";
 
 /// Returns a page with all figures.
-pub fn page(rows: &[Row], peers: &[String], effort: Effort) -> String {
+pub fn page(rows: &[Row], held: &[Held], peers: &[String], effort: Effort) -> String {
     let mut page = String::from("# libbfc beside other allocators\n\n");
     let Effort { rounds, milliseconds } = effort;
     let _ = writeln!(
@@ -32,6 +33,9 @@ pub fn page(rows: &[Row], peers: &[String], effort: Effort) -> String {
         false,
     );
     section(&mut page, "Random sizes up to 64 KiB, each page written to", &of_kind("touched"), peers, false);
+    if !held.is_empty() {
+        held::section(&mut page, held);
+    }
     page.push_str("\n## What the peers do\n\n| | |\n|---|---|\n");
     for About { name, remark } in peer::ALL.iter().filter(|about| peers.iter().any(|peer| peer == about.name))
     {
@@ -134,7 +138,7 @@ mod tests {
         ];
         let rows = [Row { program: "gpt2".to_owned(), is_recorded: true, outcomes }];
         let peers = [BASE, "rlsf", "glibc"].map(str::to_owned);
-        let page = page(&rows, &peers, Effort { rounds: 3, milliseconds: 1 });
+        let page = page(&rows, &[], &peers, Effort { rounds: 3, milliseconds: 1 });
         assert!(
             page.contains("\n| | geometric mean | gpt2 |\n|---|--:|--:|\n| libbfc | 1.00x | 11.0 ±2.5 |\n"),
             "{page}"
