@@ -13,6 +13,12 @@ namespace {
 
 const bfc::device device(0);
 
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+static_assert(bfc::default_stream == bfc::per_thread_stream);
+#else
+static_assert(bfc::default_stream == bfc::legacy_stream);
+#endif
+
 void *take_by_request(std::size_t bytes) {
   bfc::request wanted;
   wanted.bytes = bytes;
@@ -24,6 +30,10 @@ void *take_in_place(std::size_t bytes) {
   std::error_code ec;
   return device.allocate(bfc::request{bytes, 0, 0, bfc_stream_t{nullptr}}, ec);
 }
+
+// 0 is named at the allocation, and again at the free. The functions of bfc::allocation are shared by all units.
+void *take_owned(std::size_t bytes) { return bfc::allocation(device, bytes, nullptr).release(); }
+void give_owned(void *ptr) { bfc::allocation::adopt(device, ptr, 1, nullptr).reset(); }
 
 std::map<unsigned long long, std::unique_ptr<bfc::private_pool_scope>> &scopes() {
   static std::map<unsigned long long, std::unique_ptr<bfc::private_pool_scope>> all;
@@ -38,6 +48,7 @@ const default_stream_unit UNIT = {
       [](void *ptr) { device.deallocate_async(ptr, nullptr); }},
      {"a request and deallocate", take_by_request, [](void *ptr) { device.deallocate(ptr); }},
      {"a request in place", take_in_place, [](void *ptr) { device.deallocate_async(ptr, nullptr); }},
+     {"an allocation", take_owned, give_owned},
      {nullptr, nullptr, nullptr}},
     [](void *ptr) { device.record_stream(ptr, nullptr); },
     [] { device.forget_stream(nullptr); },

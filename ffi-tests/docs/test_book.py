@@ -22,7 +22,7 @@ def book(run, prefix, root, tmp_path_factory):
 
 def test_the_book_has_every_page_and_the_headers(book, root):
     pages = {path.stem for path in book.rglob("*.html")}
-    assert {path.stem for path in root.glob("docs/*.md")} | {"bfc.h", "bfc_adapters.h", "bfc.hpp", "command"} <= pages
+    assert {path.stem for path in root.glob("docs/*.md")} | {"bfc.h", "bfc_adapters.h", "bfc.hpp", "allocation.hpp", "command"} <= pages
     assert "bfc_alloc_async" in (book / "include/bfc.h.html").read_text()
     assert "--find-limit" in (book / "command.html").read_text()
 

@@ -1,4 +1,4 @@
-/* libbfc for the containers of std::pmr; bfc.hpp includes it.
+/* libbfc for the containers of std::pmr. Part of bfc.hpp.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -6,7 +6,7 @@
 #ifndef BFC_PMR_HPP
 #define BFC_PMR_HPP
 
-#include "../bfc.hpp"
+#include "device.hpp"
 
 #if BFC_HAS_EXCEPTIONS
 
@@ -16,9 +16,9 @@
 
 namespace bfc {
 
-/* A device's memory for the containers of std::pmr. Holds nothing but the ordinal: the allocator must
- * outlive the containers. Two are equal if their devices are; without RTTI (-fno-rtti) each is equal to
- * itself only, so that containers copy where they could move. */
+/* A device's memory for the containers of std::pmr, which the CPU must be able to access. Holds only the ordinal: the
+ * allocator must outlive the containers. Two are equal if their devices are. Without RTTI (-fno-rtti) each is equal
+ * only to itself, so that containers copy where they could move. May be used by several threads at once. */
 class memory_resource final : public std::pmr::memory_resource {
  public:
   explicit memory_resource(device from) noexcept : device_(from) {}
@@ -30,7 +30,7 @@ class memory_resource final : public std::pmr::memory_resource {
     bytes = std::max<std::size_t>(bytes, 1);
     return alignment <= 256 ? device_.allocate(bytes) : device_.allocate(bytes, alignment);
   }
-  /* There is nobody to tell that it failed. */
+  /* Containers have no way to receive an error of a free. */
   void do_deallocate(void *ptr, std::size_t, std::size_t) override { bfc_free(device_.ordinal(), ptr); }
   bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
 #if defined(__cpp_rtti) || defined(_CPPRTTI)
