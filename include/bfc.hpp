@@ -7,6 +7,7 @@
  *     bfc::allocation activations(pool, 4096, stream);      // allocated and freed in the order of a stream
  *     activations.record_stream(other);                     // also used on another stream
  *     void *scratch = pool.allocate_async(100, stream);     // pool.deallocate_async(scratch, stream)
+ *     bfc::private_pool graph_memory(pool, 1);              // for what a captured graph uses
  *
  * | header             | contents                                                                         |
  * |--------------------|----------------------------------------------------------------------------------|
@@ -16,7 +17,7 @@
  * | bfc/device.hpp     | device: all operations of an allocator, which is not owned                       |
  * | bfc/pool.hpp       | pool: an allocator, owned; scope                                                 |
  * | bfc/allocation.hpp | allocation: memory, owned                                                        |
- * | bfc/graph.hpp      | private_pool_scope                                                               |
+ * | bfc/graph.hpp      | private_pool, private_pool_scope                                                 |
  * | bfc/pmr.hpp        | memory_resource                                                                  |
  *
  * Errors. Every operation has up to three forms:
@@ -38,7 +39,7 @@
  * objects of this interface own what they owned before. Constructors that throw leave nothing behind.
  *
  * Threads: the operations of a device may be called from any thread at any time. Objects that own something (pool,
- * allocation, private_pool_scope) and options are like standard containers: no two threads
+ * allocation, private_pool, private_pool_scope) and options are like standard containers: no two threads
  * may use the same object if one of them changes it.
  *
  * Sizes are in bytes. Pointers are addresses of the backend's memory: the CPU must not access those of a device with

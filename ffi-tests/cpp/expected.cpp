@@ -63,6 +63,9 @@ void memory_and_pools() {
   std::error_code ec;
   bfc::private_pool_scope routed(pool, 3, &stream, ec);
   CHECK(routed.try_end() && pool.try_release_private_pool(3));
+  bfc::private_pool graph_memory(pool, 4);
+  bfc::private_pool_scope capturing = graph_memory.capture(&stream, ec);
+  CHECK(is(graph_memory.try_release(), bfc::errc::busy) && capturing.try_end() && graph_memory.try_release());
   CHECK(pool.try_destroy() && !pool);
 }
 

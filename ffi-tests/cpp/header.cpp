@@ -16,6 +16,9 @@ static_assert(!std::is_copy_constructible_v<bfc::allocation> && !std::is_copy_as
 static_assert(!std::is_copy_constructible_v<bfc::scope> && !std::is_move_constructible_v<bfc::scope>);
 static_assert(!std::is_copy_constructible_v<bfc::private_pool_scope>);
 static_assert(!std::is_move_constructible_v<bfc::private_pool_scope>);
+static_assert(std::is_nothrow_move_constructible_v<bfc::private_pool>);
+static_assert(std::is_nothrow_move_assignable_v<bfc::private_pool>);
+static_assert(!std::is_copy_constructible_v<bfc::private_pool> && !std::is_copy_assignable_v<bfc::private_pool>);
 static_assert(std::is_trivially_copyable_v<bfc::device> && sizeof(bfc::device) == sizeof(std::int32_t));
 static_assert(std::is_error_code_enum_v<bfc::errc>);
 // An ordinal is not by chance a device.

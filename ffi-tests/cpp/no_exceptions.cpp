@@ -33,6 +33,12 @@ int main() {
   }
   pool.release_private_pool(1, ec);
   CHECK(!ec);
+  {
+    bfc::private_pool memory(pool, 2);
+    CHECK(memory.capture(&ec, ec) && !ec && memory);
+    memory.release(ec);
+    CHECK(!ec && !memory);
+  }
   auto listener = [](bfc::device, void *, std::size_t, bfc::region_event) noexcept {};
   pool.set_region_callback(listener, ec);
   CHECK(ec == bfc::errc::busy);

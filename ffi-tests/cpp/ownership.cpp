@@ -226,6 +226,80 @@ void a_private_pool_that_is_gone() {
   // The ends of both say nothing and harm nobody.
 }
 
+// The memory of a graph: kept from the first capture to the end of the object, and private all the time.
+void a_private_pool_is_released_at_its_end() {
+  const bfc::pool pool(bfc::host_device, small());
+  int stream, second;
+  std::error_code ec;
+  void *data = nullptr;
+  {
+    bfc::private_pool memory(pool, 5);
+    CHECK(!memory && memory.name() == 5 && memory.get_device() == pool);
+    memory.release();  // there is none yet
+    {
+      const bfc::private_pool_scope capturing = memory.capture(&stream);
+      const bfc::private_pool_scope another = memory.capture(&second, ec);
+      CHECK(memory && capturing && another && !ec && is_in_private_pool(pool, &stream, 5));
+      bfc::allocation used(pool, 1000, &stream);
+      data = used.data();
+      memory.release(ec);
+      CHECK(ec == bfc::errc::busy && memory);  // nothing has changed
+    }
+    CHECK(!is_in_private_pool(pool, &stream, 5));
+    CHECK(bfc::allocation(pool, 1000, &stream).data() != data);
+    // A second capture has the memory of the first.
+    const bfc::private_pool_scope again = memory.capture(&stream);
+    CHECK(bfc::allocation(pool, 1000, &stream).data() == data);
+  }
+  pool.release_private_pool(5, ec);
+  CHECK(ec == bfc::errc::invalid_argument);  // the object did it
+}
+
+void private_pools_of_graphs_move() {
+  const bfc::pool pool(bfc::host_device, small());
+  int stream;
+  std::error_code ec;
+  bfc::private_pool first(pool, 1), second(pool, 2);
+  first.capture(&stream).end();
+  second.capture(&stream).end();
+  bfc::private_pool moved(std::move(first));
+  CHECK(!first && moved && moved.name() == 1);   // NOLINT: that is what is tested
+  moved = std::move(second);                     // which releases pool 1
+  CHECK(moved && moved.name() == 2 && !second);  // NOLINT
+  pool.release_private_pool(1, ec);
+  CHECK(ec == bfc::errc::invalid_argument);
+  swap(moved, second);
+  CHECK(!moved && second && second.name() == 2);
+  second.release();
+  second.release(ec);
+  CHECK(!ec && !second);
+  pool.release_private_pool(2, ec);
+  CHECK(ec == bfc::errc::invalid_argument);
+}
+
+// A capture that cannot begin leaves nothing to release, and what another has made is not released for it.
+void a_private_pool_without_a_capture() {
+  const bfc::pool pool(bfc::host_device, small());
+  int stream;
+  std::error_code ec;
+  pool.begin_private_pool(6, &stream);
+  {
+    bfc::private_pool memory(pool, 6);
+    CHECK(!memory.capture(&stream, ec) && ec == bfc::errc::invalid_argument && !memory);
+    try {
+      const bfc::private_pool_scope never = memory.capture(&stream);
+      CHECK(false);
+    } catch (const bfc::error &error) { CHECK(error.code() == bfc::errc::invalid_argument); }
+    CHECK(!memory);
+  }
+  pool.end_private_pool(6, &stream);
+  pool.release_private_pool(6, ec);
+  CHECK(!ec);
+  bfc::private_pool nothing;
+  CHECK(!nothing.capture(&stream, ec));
+  CHECK(ec == bfc::errc::invalid_argument && !nothing);
+}
+
 void threads_share_a_device() {
   bfc::pool pool(bfc::host_device, small());
   std::vector<std::thread> threads;
@@ -250,9 +324,18 @@ int main(int argc, char **argv) {
 #define CASE(name) \
   { #name, name }
   static const test_case cases[] = {
-      CASE(a_pool_ends_with_its_block),     CASE(a_pool_with_live_memory_stays),     CASE(pools_move),
-      CASE(a_failed_creation_owns_nothing), CASE(an_allocation_ends_with_its_block), CASE(allocations_move),
-      CASE(what_cannot_be_given_back),      CASE(a_private_pool_is_for_a_block),     CASE(a_private_pool_that_is_gone),
+      CASE(a_pool_ends_with_its_block),
+      CASE(a_pool_with_live_memory_stays),
+      CASE(pools_move),
+      CASE(a_failed_creation_owns_nothing),
+      CASE(an_allocation_ends_with_its_block),
+      CASE(allocations_move),
+      CASE(what_cannot_be_given_back),
+      CASE(a_private_pool_is_for_a_block),
+      CASE(a_private_pool_that_is_gone),
+      CASE(a_private_pool_is_released_at_its_end),
+      CASE(private_pools_of_graphs_move),
+      CASE(a_private_pool_without_a_capture),
       CASE(threads_share_a_device),
   };
   return RUN_CASE(cases, argc, argv);

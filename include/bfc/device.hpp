@@ -96,8 +96,7 @@ class device {
 
   /* Routes requests in the order of a stream to the private pool `name`, for memory that a captured graph uses, and
    * announces the capture: call it before the capture begins. Several streams may use one pool.
-   * errc::invalid_argument if the stream is already routed to a private pool. private_pool_scope does this for a
-   * block. */
+   * errc::invalid_argument if the stream is already routed to a private pool. bfc::private_pool manages this. */
   void begin_private_pool(std::uint64_t name, stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_pool_begin)(ordinal_, name, stream.get()));
   }
