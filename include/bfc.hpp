@@ -7,6 +7,7 @@
  *     bfc::allocation activations(pool, 4096, stream);      // allocated and freed in the order of a stream
  *     activations.record_stream(other);                     // also used on another stream
  *     void *scratch = pool.allocate_async(100, stream);     // pool.deallocate_async(scratch, stream)
+ *     auto values = bfc::make_unique_for_overwrite<float[]>(pool, 1000, stream);
  *     bfc::private_pool graph_memory(pool, 1);              // for what a captured graph uses
  *
  * | header             | contents                                                                         |
@@ -17,6 +18,7 @@
  * | bfc/device.hpp     | device: all operations of an allocator, which is not owned                       |
  * | bfc/pool.hpp       | pool: an allocator, owned; scope                                                 |
  * | bfc/allocation.hpp | allocation: memory, owned                                                        |
+ * | bfc/unique_ptr.hpp | unique_ptr, deleter, make_unique, make_unique_for_overwrite                      |
  * | bfc/graph.hpp      | private_pool, private_pool_scope                                                 |
  * | bfc/pmr.hpp        | memory_resource                                                                  |
  *
@@ -24,7 +26,7 @@
  * - With a std::error_code& as its last argument it is noexcept and reports there. On failure it returns null, 0 or
  *   an empty object. The category is bfc::category() and the values are bfc::errc. Conditions of the standard, such
  *   as `ec == std::errc::not_enough_memory`, work too.
- * - Without one it throws. These forms and memory_resource do not exist if exceptions are disabled
+ * - Without one it throws. These forms, make_unique and memory_resource do not exist if exceptions are disabled
  *   (-fno-exceptions).
  * - With the prefix try_ it is noexcept and returns bfc::result<T>, which is std::expected<T, std::error_code>. These
  *   forms exist where the standard library has std::expected (C++23).
@@ -39,11 +41,11 @@
  * objects of this interface own what they owned before. Constructors that throw leave nothing behind.
  *
  * Threads: the operations of a device may be called from any thread at any time. Objects that own something (pool,
- * allocation, private_pool, private_pool_scope) and options are like standard containers: no two threads
+ * allocation, unique_ptr, private_pool, private_pool_scope) and options are like standard containers: no two threads
  * may use the same object if one of them changes it.
  *
  * Sizes are in bytes. Pointers are addresses of the backend's memory: the CPU must not access those of a device with
- * its own memory. memory_resource is not for such devices.
+ * its own memory. memory_resource and make_unique are not for such devices.
  */
 
 #ifndef BFC_HPP
@@ -58,6 +60,7 @@
 #include "bfc/pmr.hpp"
 #include "bfc/pool.hpp"
 #include "bfc/stream.hpp"
+#include "bfc/unique_ptr.hpp"
 
 /* What this header included before it was split, for programs that rely on it. */
 #include <limits>

@@ -35,6 +35,11 @@ void *take_in_place(std::size_t bytes) {
 void *take_owned(std::size_t bytes) { return bfc::allocation(device, bytes, nullptr).release(); }
 void give_owned(void *ptr) { bfc::allocation::adopt(device, ptr, 1, nullptr).reset(); }
 
+void *take_array(std::size_t bytes) { return bfc::make_unique_for_overwrite<char[]>(device, bytes, nullptr).release(); }
+void give_array(void *ptr) {
+  bfc::unique_ptr<char[]>(static_cast<char *>(ptr), bfc::deleter<char[]>(device, nullptr)).reset();
+}
+
 std::map<unsigned long long, std::unique_ptr<bfc::private_pool_scope>> &scopes() {
   static std::map<unsigned long long, std::unique_ptr<bfc::private_pool_scope>> all;
   return all;
@@ -49,6 +54,7 @@ const default_stream_unit UNIT = {
      {"a request and deallocate", take_by_request, [](void *ptr) { device.deallocate(ptr); }},
      {"a request in place", take_in_place, [](void *ptr) { device.deallocate_async(ptr, nullptr); }},
      {"an allocation", take_owned, give_owned},
+     {"an array", take_array, give_array},
      {nullptr, nullptr, nullptr}},
     [](void *ptr) { device.record_stream(ptr, nullptr); },
     [] { device.forget_stream(nullptr); },

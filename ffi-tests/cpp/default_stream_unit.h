@@ -17,7 +17,7 @@ typedef struct default_stream_way {
 
 /* What a unit does with its stream 0. */
 typedef struct default_stream_unit {
-  default_stream_way ways[5]; /* up to the first without a name */
+  default_stream_way ways[6]; /* up to the first without a name */
   void (*record)(void *ptr);
   void (*forget)(void);
   void (*synchronized)(void);

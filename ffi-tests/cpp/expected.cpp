@@ -63,6 +63,8 @@ void memory_and_pools() {
   std::error_code ec;
   bfc::private_pool_scope routed(pool, 3, &stream, ec);
   CHECK(routed.try_end() && pool.try_release_private_pool(3));
+  CHECK(bfc::try_make_unique_for_overwrite<int[]>(pool, 10).value() != nullptr);
+  CHECK(bfc::try_make_unique_for_overwrite<int[]>(pool, 10, &stream)->get_deleter().stream() == &stream);
   bfc::private_pool graph_memory(pool, 4);
   bfc::private_pool_scope capturing = graph_memory.capture(&stream, ec);
   CHECK(is(graph_memory.try_release(), bfc::errc::busy) && capturing.try_end() && graph_memory.try_release());
@@ -82,6 +84,7 @@ void errors() {
   CHECK(is(pool.try_allocate(1, 3), bfc::errc::invalid_argument));
   CHECK(is(bfc::allocation::try_create(pool, 8 * mib), bfc::errc::out_of_memory));
   CHECK(is(bfc::allocation::try_create(pool, 8 * mib, &stream), bfc::errc::out_of_memory));
+  CHECK(is(bfc::try_make_unique_for_overwrite<int[]>(pool, 8 * mib), bfc::errc::out_of_memory));
   CHECK(is(bfc::allocation().try_record_stream(&stream), bfc::errc::invalid_argument));
   CHECK(is(pool.try_deallocate(&stream), bfc::errc::invalid_pointer));
   CHECK(is(pool.try_end_private_pool(1, &stream), bfc::errc::invalid_argument));

@@ -33,6 +33,7 @@ int main() {
   }
   pool.release_private_pool(1, ec);
   CHECK(!ec);
+  CHECK(bfc::make_unique_for_overwrite<int[]>(pool, 10, ec) != nullptr && !ec);
   {
     bfc::private_pool memory(pool, 2);
     CHECK(memory.capture(&ec, ec) && !ec && memory);
