@@ -60,3 +60,7 @@ def examples(tree, tmp_path_factory):
 def test_examples(source, examples):
     # They end with 0 if what they show is so.
     run(examples / f"example_{source.parent.name}_{source.stem}")
+
+
+def test_the_runtime_among_the_examples(examples):
+    assert "two threads: 100 steps\n" in run(examples / "example_runtime")
