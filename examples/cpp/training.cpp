@@ -1,4 +1,5 @@
-// A few steps of training over libbfc in C++: ownership by objects, failures by exceptions or error codes.
+// A few steps of training over libbfc in C++: ownership by objects, memory in the order of a stream, failures by
+// exceptions or error codes.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
@@ -9,12 +10,13 @@
 
 namespace {
 
-// One step: the activations are given back at the end of the block, however it is left.
-void step(bfc::device device, std::uint64_t number, std::size_t layers) {
-  const bfc::scope scope("forward", number);  // for the reports: on whose behalf this thread allocates
+// One step: the activations are freed at the end of the block, however it is left. They are freed in the order of the
+// stream, so on a GPU its queued work may still use them, and nothing waits.
+void step(bfc::device device, bfc::stream_ref stream, std::uint64_t number, std::size_t layers) {
+  const bfc::scope scope("forward", number);  // for reports: the operation that this thread allocates for
   std::vector<bfc::allocation> activations;
   for (std::size_t layer = 1; layer <= layers; layer++) {
-    activations.emplace_back(device, layer * 400'000);
+    activations.emplace_back(device, layer * 400'000, stream);
     static_cast<float *>(activations.back().data())[0] = static_cast<float>(layer);
   }
 }
@@ -22,22 +24,24 @@ void step(bfc::device device, std::uint64_t number, std::size_t layers) {
 }  // namespace
 
 int main() {
-  // 256 is host memory; a GPU is 0, 1, ... The pool is destroyed at the end of main.
+  // 256 is host memory; a GPU is 0, 1, ... The pool is destroyed at the end of main. On a GPU the stream is a
+  // cudaStream_t.
+  const bfc::stream_ref stream = bfc::default_stream;
   bfc::pool pool(bfc::host_device,
                  bfc::options::growing().backend(bfc::backend::host).memory_limit(16u << 20).name("trainer"));
   const bfc::allocation weights(pool, 2'000'000, 4096);
 
-  for (std::uint64_t number = 1; number <= 3; number++) step(pool, number, 5);
+  for (std::uint64_t number = 1; number <= 3; number++) step(pool, stream, number, 5);
   const bfc_stats_t stats = pool.stats();
   std::cout << stats.num_allocs << " allocations, at most " << stats.peak_bytes_in_use << " bytes in use, "
             << stats.pool_bytes << " held\n[" << pool.occupancy() << "]\n";
 
-  // The tenth layer does not fit. What was allocated for the others is given back on the way out.
+  // The tenth layer does not fit. The activations of the others are freed on the way out.
   try {
-    step(pool, 4, 10);
+    step(pool, stream, 4, 10);
     return 1;
   } catch (const bfc::out_of_memory &error) {  // a std::bad_alloc
-    std::cout << error.what() << "\nAfter the others were given back:\n" << pool.report();
+    std::cout << error.what() << "\nAfter the others were freed:\n" << pool.report();
   }
 
   // The same without exceptions, for those who expect the failure.
