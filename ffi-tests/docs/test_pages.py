@@ -68,6 +68,8 @@ GUARDED = {"BFC_LOG": "error", "BFC_DEBUG": "guard"}
     [
         ("api", "c-1", {}, "text-1"),
         ("api", "c-2", {}, "text-2"),
+        ("framework", "c-5", {}, "text-1"),
+        ("framework", "c-6", {}, "text-2"),
         ("memory-map", "c-1", {}, "json-1"),
         ("reports", "c-1", {}, "text-1"),
         ("reports", "c-1", LOGGED, "text-3"),
