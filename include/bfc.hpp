@@ -19,7 +19,8 @@
  * | bfc/pool.hpp       | pool: an allocator, owned; scope                                                 |
  * | bfc/allocation.hpp | allocation: memory, owned                                                        |
  * | bfc/unique_ptr.hpp | unique_ptr, deleter, make_unique, make_unique_for_overwrite                      |
- * | bfc/graph.hpp      | private_pool, private_pool_scope                                                 |
+ * | bfc/graph.hpp      | private_pool, private_pool_scope, capture_scope                                  |
+ * | bfc/log.hpp        | log_level, set_log_callback                                                      |
  * | bfc/pmr.hpp        | memory_resource                                                                  |
  *
  * Errors. Every operation has up to three forms:
@@ -56,6 +57,7 @@
 #include "bfc/allocation.hpp"
 #include "bfc/device.hpp"
 #include "bfc/graph.hpp"
+#include "bfc/log.hpp"
 #include "bfc/options.hpp"
 #include "bfc/pmr.hpp"
 #include "bfc/pool.hpp"

@@ -71,6 +71,13 @@ void memory_and_pools() {
   CHECK(pool.try_destroy() && !pool);
 }
 
+void options_and_messages() {
+  CHECK(small().try_resolve(bfc::host_device)->find("4194304") != std::string::npos);
+  CHECK(is(small().try_resolve(-1), bfc::errc::invalid_argument));
+  auto listener = [](bfc::log_level, std::string_view) noexcept {};
+  CHECK(bfc::try_set_log_callback(listener) && bfc::try_set_log_callback(nullptr));
+}
+
 // Errors, and that nothing has changed.
 void errors() {
   bfc::pool pool = *bfc::pool::try_create(bfc::host_device, small());
@@ -100,6 +107,6 @@ void errors() {
 int main(int argc, char **argv) {
 #define CASE(name) \
   { #name, name }
-  static const test_case cases[] = {CASE(values), CASE(memory_and_pools), CASE(errors)};
+  static const test_case cases[] = {CASE(values), CASE(memory_and_pools), CASE(options_and_messages), CASE(errors)};
   return RUN_CASE(cases, argc, argv);
 }

@@ -337,6 +337,52 @@ void options() {
   CHECK(bfc::options().raw().name == nullptr && bfc::options().raw().flags == 0);
 }
 
+// What a pool would be made of, without making one.
+void resolved_options() {
+  std::error_code ec;
+  const bfc::options how = small();
+  CHECK(how.resolve(bfc::host_device).find("4194304") != std::string::npos);
+  CHECK(how.resolve(bfc::host_device, ec) == how.resolve(bfc::host_device) && !ec);
+  CHECK(how.resolve(-1, ec).empty() && ec == bfc::errc::invalid_argument);
+  throws(bfc::errc::invalid_argument, "bfc_resolve_options: ", [&] { how.resolve(-1); });
+  bfc::device(bfc::host_device).stats(ec);
+  CHECK(ec == bfc::errc::no_allocator);
+}
+
+void log_messages() {
+  std::string last;
+  int warnings = 0;
+  auto listener = [&](bfc::log_level level, std::string_view message) noexcept {
+    last = message;
+    warnings += level == bfc::log_level::warn;
+  };
+  // A value that is ignored, with a warning.
+  const auto warn = [] {
+    setenv("BFC_MEMORY_LIMIT", "a lot", 1);
+    const bfc::pool pool(bfc::host_device);
+  };
+  bfc::set_log_callback(listener);
+  warn();
+  CHECK(warnings == 1 && last.find("BFC_MEMORY_LIMIT") != std::string::npos);
+  bfc::set_log_callback(nullptr);
+  warn();
+  std::error_code ec;
+  bfc::set_log_callback(listener, ec);
+  CHECK(!ec);
+  bfc::set_log_callback(nullptr, ec);
+  warn();
+  CHECK(!ec && warnings == 1);
+}
+
+// Announcements are counted, and each ends with its block.
+void announced_captures() {
+  { const bfc::capture_scope outer, inner; }
+  CHECK(bfc_capture_end() == BFC_ERROR_INVALID_ARGUMENT);
+  const bfc::capture_scope again;
+  CHECK_OK(bfc_capture_begin());
+  CHECK_OK(bfc_capture_end());
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -353,6 +399,9 @@ int main(int argc, char **argv) {
       CASE(a_lost_device),
       CASE(texts),
       CASE(options),
+      CASE(resolved_options),
+      CASE(log_messages),
+      CASE(announced_captures),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -29,6 +29,28 @@ def test_one_version_in_files(prefix, file, pattern):
     assert ".".join(found.groups()) == VERSION
 
 
+# Functions of bfc.h that bfc.hpp calls by another one.
+SPELLED_OTHERWISE = {"bfc_alloc_freed_before": "request::freed_before, with bfc_alloc_ex"}
+
+
+def not_in_cpp(header, parts):
+    functions = set(re.findall(r"^(?:bfc_status_t|size_t|const char \*) ?(bfc_\w+)\(", header, re.MULTILINE))
+    called = set(re.findall(r"\b(bfc_\w+)\b(?=\)?\(|, ec\))", parts))
+    return functions - called - set(SPELLED_OTHERWISE)
+
+
+def test_every_function_of_the_c_header_has_a_form_in_cpp(prefix):
+    include = prefix / "include"
+    names = re.findall(r'^#include "(bfc/\w+\.hpp)"', (include / "bfc.hpp").read_text(), re.MULTILINE)
+    header, parts = (include / "bfc.h").read_text(), [(include / name).read_text() for name in names]
+    assert "bfc_alloc_async" in header and not not_in_cpp(header, "\n".join(parts))
+
+
+def test_a_function_that_cpp_lacks_is_found():
+    header = "bfc_status_t bfc_a(int32_t device);\nconst char *bfc_b(void);\nbfc_status_t bfc_c(\n"
+    assert not_in_cpp(header, "bfc_a(x) (bfc_c)(y) bfc_b") == {"bfc_b"}
+
+
 def test_one_version_in_a_program_and_in_the_library(prefix, tmp_path):
     lib = prefix / "lib"
     program = compile(PROBE, tmp_path / "probe", [f"-I{prefix}/include", f"-L{lib}", "-lbfc"])

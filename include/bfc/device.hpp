@@ -400,7 +400,11 @@ class device {
 
  private:
   using writer = bfc_status_t(std::int32_t, char *, std::size_t, std::size_t *);
-  std::string text(writer *write, std::error_code &ec) const noexcept { return detail::text(write, ordinal_, ec); }
+  std::string text(writer *write, std::error_code &ec) const noexcept {
+    return detail::text(ec, [this, write](char *buffer, std::size_t capacity, std::size_t *length) {
+      return write(ordinal_, buffer, capacity, length);
+    });
+  }
 
   /* The bfc_region_callback_t of an object. */
   template <class Listener>

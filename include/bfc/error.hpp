@@ -168,15 +168,16 @@ inline bool set(std::error_code &ec, bfc_status_t status) noexcept {
   return status == BFC_OK;
 }
 
-/* The text of a report. The pool may change between the call for the length and the call for the text. */
+/* The text of a report, of which `write(buffer, capacity, &length)` writes a part. The pool may change between the call
+ * for the length and the call for the text. */
 template <class Write>
-std::string text(Write *write, std::int32_t ordinal, std::error_code &ec) noexcept {
+std::string text(std::error_code &ec, Write write) noexcept {
   std::string buffer;
 #if BFC_HAS_EXCEPTIONS
   try {
 #endif
     std::size_t length = 0;
-    while (set(ec, write(ordinal, buffer.data(), buffer.size(), &length)) && length >= buffer.size()) {
+    while (set(ec, write(buffer.data(), buffer.size(), &length)) && length >= buffer.size()) {
       buffer.resize(length + length / 8 + 1);
     }
     buffer.resize(ec ? 0 : length);

@@ -91,6 +91,18 @@ class private_pool_scope {
 
 }  // inline namespace
 
+/* Announces a stream capture on any stream and device in a block; see bfc_capture_begin. Made before the capture
+ * begins and destroyed after it has ended. Until then no call synchronizes a device or releases device memory. For
+ * programs that intercept captures of others: private_pool::capture announces its own. Announcements are counted, so
+ * that blocks may overlap, in any threads. */
+class capture_scope {
+ public:
+  capture_scope() noexcept { bfc_capture_begin(); }
+  capture_scope(const capture_scope &) = delete;
+  capture_scope &operator=(const capture_scope &) = delete;
+  ~capture_scope() { bfc_capture_end(); }
+};
+
 /* The memory of a captured graph, owned: a private pool that is released with this object.
  *
  *     bfc::private_pool memory(pool, 1);       // declared before the graph, so that it is destroyed after it

@@ -103,6 +103,26 @@ class options {
     return suballocator(&options::take_region, &options::give_region, &resource);
   }
 
+  /* Returns the settings that pool::create would use for a device, as JSON, and what becomes of each variable of the
+   * environment; docs/environment.md has the schema. Creates nothing and calls no driver. Errors are those of
+   * bfc_resolve_options. */
+  std::string resolve(std::int32_t ordinal, std::error_code &ec) const noexcept {
+    const bfc_options_t own = raw();
+    return detail::text(ec, [&](char *buffer, std::size_t capacity, std::size_t *length) {
+      return bfc_resolve_options(ordinal, &own, buffer, capacity, length);
+    });
+  }
+#if BFC_HAS_EXCEPTIONS
+  std::string resolve(std::int32_t ordinal) const {
+    return detail::must("bfc_resolve_options", [&](auto &ec) { return resolve(ordinal, ec); });
+  }
+#endif
+#if BFC_HAS_EXPECTED
+  result<std::string> try_resolve(std::int32_t ordinal) const noexcept {
+    return detail::attempt([&](auto &ec) { return resolve(ordinal, ec); });
+  }
+#endif
+
   /* Returns the struct for bfc_create. Its pointers are valid until this object is changed, moved or destroyed. */
   bfc_options_t raw() const noexcept {
     bfc_options_t result = raw_;
