@@ -2,7 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-#include <bfc.hpp>
+#include <bfc/pmr.hpp>
 
 #include "../c/check.h"
 

@@ -6,7 +6,8 @@
 #ifndef BFC_PMR_HPP
 #define BFC_PMR_HPP
 
-#include "device.hpp"
+/* For programs that include only this header. When bfc.hpp includes it, device.hpp is already there. */
+#include "../bfc.hpp"
 
 #if BFC_HAS_EXCEPTIONS
 
