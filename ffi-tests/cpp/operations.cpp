@@ -337,6 +337,46 @@ void options() {
   CHECK(bfc::options().raw().name == nullptr && bfc::options().raw().flags == 0);
 }
 
+// A new field of bfc_options_t does not compile here until bfc::options has it too.
+void every_field_of_options() {
+  int first;
+  const bfc_region_alloc_t alloc = [](void *, std::size_t, std::size_t, std::size_t *) -> void * { return nullptr; };
+  const bfc_region_free_t release = [](void *, void *, std::size_t) {};
+  const bfc::options how = bfc::options()
+                               .memory_limit(1)
+                               .memory_fraction(0.5)
+                               .fragmentation_fraction(0.25)
+                               .initial_region_bytes(2)
+                               .retry_timeout(std::chrono::milliseconds(3))
+                               .name("n")
+                               .suballocator(alloc, release, &first)
+                               .growth_policy(bfc::growth_policy::need)
+                               .plan("p");
+  const auto [struct_size, backend, flags, limit, fraction, fragmentation, region, retry, reserved, name, suballocator,
+              policy, reserved2, plan] = how.raw();
+  CHECK(struct_size == sizeof(bfc_options_t) && backend == BFC_BACKEND_CUSTOM && flags == 0 && limit == 1);
+  CHECK(fraction == 0.5 && fragmentation == 0.25 && region == 2 && retry == 3 && std::strcmp(name, "n") == 0);
+  CHECK(policy == BFC_GROWTH_NEED && std::strcmp(plan, "p") == 0 && reserved == 0 && reserved2 == 0);
+  const auto [functions_size, user_data, its_alloc, its_free, coalescing, its_reserved] = *suballocator;
+  CHECK(functions_size == sizeof(bfc_suballocator_t) && user_data == &first && its_alloc == alloc);
+  CHECK(its_free == release && coalescing == 0 && its_reserved == 0);
+}
+
+// Whatever flag the library accepts can be set, and no other. With timestamps, which quarantine requires.
+void every_flag_of_options() {
+  std::uint32_t accepted = 0;
+  for (unsigned bit = 0; bit < 32; bit++) {
+    bfc_options_t raw = BFC_OPTIONS_INIT;
+    raw.flags = std::uint32_t{1} << bit | BFC_TIMESTAMPS;
+    std::size_t length = 0;
+    const bfc_status_t status = bfc_resolve_options(bfc::host_device, &raw, nullptr, 0, &length);
+    CHECK(status == BFC_OK || status == BFC_ERROR_INVALID_ARGUMENT);
+    if (status == BFC_OK) accepted |= raw.flags;
+  }
+  const bfc::options all = bfc::options::growing().timestamps().split_always().quarantine().two_ends();
+  CHECK(all.raw().flags == accepted);
+}
+
 // What a pool would be made of, without making one.
 void resolved_options() {
   std::error_code ec;
@@ -399,6 +439,8 @@ int main(int argc, char **argv) {
       CASE(a_lost_device),
       CASE(texts),
       CASE(options),
+      CASE(every_field_of_options),
+      CASE(every_flag_of_options),
       CASE(resolved_options),
       CASE(log_messages),
       CASE(announced_captures),

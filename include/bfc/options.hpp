@@ -84,6 +84,9 @@ class options {
   options &split_always(bool on = true) noexcept { return flag(BFC_SPLIT_ALWAYS, on); }
   /* With timestamps: never hand out a chunk whose stamp is not safe. */
   options &quarantine(bool on = true) noexcept { return flag(BFC_QUARANTINE, on); }
+  /* Learn which sizes are usually freed soon, and take these from the upper end of a free chunk. Not for timestamps,
+   * virtual ranges, plans and several streams. */
+  options &two_ends(bool on = true) noexcept { return flag(BFC_TWO_ENDS, on); }
 
   /* Obtain regions from the caller's functions; see bfc_suballocator_t. They must not throw. */
   options &suballocator(bfc_region_alloc_t alloc, bfc_region_free_t free, void *user_data,

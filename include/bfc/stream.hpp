@@ -91,7 +91,8 @@ struct request {
   bool no_growth = false;
   /* Round the size up to a multiple of 512 instead of 256. */
   bool size_512 = false;
-  /* A hint that the memory will be freed soon, for instance a workspace: it is taken from the upper end of a free chunk. */
+  /* A hint that the memory will be freed soon, for instance a workspace: it comes from the upper end of a free chunk.
+   */
   bool short_lived = false;
 
   /* Returns the struct for bfc_alloc_ex. */
