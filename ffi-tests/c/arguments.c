@@ -306,7 +306,7 @@ static void without_timestamps(void) {
 static void unknown_flags_of_a_request(void) {
   int bit;
   begin();
-  const uint32_t known = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512;
+  const uint32_t known = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512 | BFC_REQUEST_SHORT_LIVED;
   for (bit = 0; bit < 32; bit++) {
     bfc_request_t request = BFC_REQUEST_INIT;
     void *ptr = &bit;

@@ -87,9 +87,9 @@ static void unknown_flags(void) {
   for (bit = 0; bit < 32; bit++) {
     bfc_options_t options = host_options(MIB);
     options.flags = 1u << bit;
-    if (bit < 4) {
+    if (bit < 4 || options.flags == BFC_TWO_ENDS) {
       accepted(&options);
-    } else if (bit > 4) {
+    } else if (options.flags != BFC_QUARANTINE) {
       REFUSED(&options, "flags");
     }
   }
