@@ -35,10 +35,11 @@ pub fn write(folder: &Path, rows: &[Row], held: &[Held], peers: &[String]) -> Re
         bars.sort_by(|one, other| other.1.total_cmp(&one.1));
         draw(&folder.join("recorded.svg"), |root| recorded_chart(root, &bars))?;
         bars.retain(|(peer, _)| PEERS_BY_NAME.contains(peer));
-        let means = held::WAYS.iter().rev().filter_map(|way| Some((way.name, held::mean(held, way.name)?)));
-        let means: Vec<(&str, f64)> = means.collect();
-        if !means.is_empty() {
-            draw(&folder.join("summary.svg"), |root| summary_chart(root, &bars, &means))?;
+        let beyond = |way: &held::Way| Some((way.name, 100.0 * (held::mean(held, way.name)? - 1.0)));
+        let mut beyond: Vec<(&str, f64)> = held::WAYS.iter().filter_map(beyond).collect();
+        beyond.sort_by(|one, other| other.1.total_cmp(&one.1));
+        if !beyond.is_empty() {
+            draw(&folder.join("summary.svg"), |root| summary_chart(root, &bars, &beyond))?;
         }
     }
     for (kind, file, title) in [
@@ -111,29 +112,33 @@ fn recorded_chart(root: &Area<'_>, bars: &[(&str, f64)]) -> Result<()> {
 /// What frameworks bring along, of which most readers have one.
 const PEERS_BY_NAME: [&str; 4] = ["libbfc", "tensorflow", "pytorch", "rmm-pool"];
 
-/// Two charts side by side: how long an operation takes, and how much is held.
-fn summary_chart(root: &Area<'_>, times: &[(&str, f64)], held: &[(&str, f64)]) -> Result<()> {
+/// Two charts side by side: how long an operation takes, and how much is held in percent beyond what is live.
+fn summary_chart(root: &Area<'_>, times: &[(&str, f64)], beyond: &[(&str, f64)]) -> Result<()> {
     let halves = root.split_evenly((1, 2));
-    bars(&halves[0], "Time of an operation (libbfc = 1)", times, 0.0)?;
-    bars(&halves[1], "Memory held (what is live = 1)", held, 1.0)
+    bar_chart(&halves[0], "Time of an operation, libbfc = 1", times, |time| format!("{time:.1}"))?;
+    bar_chart(&halves[1], "Memory held beyond what is live", beyond, |percent| format!("{percent:.0} %"))
 }
 
-/// Bars from a value on, each with its name and its figure.
-fn bars(root: &Area<'_>, title: &str, bars: &[(&str, f64)], from: f64) -> Result<()> {
-    let most = from + (bars.iter().map(|bar| bar.1).fold(from, f64::max) - from) * 1.9;
+/// Bars from 0 on, each with its name and its figure.
+fn bar_chart(
+    root: &Area<'_>,
+    title: &str,
+    bars: &[(&str, f64)],
+    figure: impl Fn(f64) -> String,
+) -> Result<()> {
+    let most = bars.iter().map(|bar| bar.1).fold(0.0, f64::max) * 1.9;
     let mut chart = ChartBuilder::on(root)
         .caption(title, (FONT, 17))
         .margin(12)
-        .build_cartesian_2d(from..most, 0.0..bars.len() as f64)
+        .build_cartesian_2d(0.0..most, 0.0..bars.len() as f64)
         .map_err(|error| anyhow!("{error}"))?;
     let color = |name: &str| if name.starts_with(table::BASE) { OWN } else { OTHER };
     let bar = |(place, &(name, value)): (usize, &(&str, f64))| {
-        Rectangle::new([(from, place as f64 + 0.2), (value, place as f64 + 0.8)], color(name).filled())
+        Rectangle::new([(0.0, place as f64 + 0.2), (value, place as f64 + 0.8)], color(name).filled())
     };
     chart.draw_series(bars.iter().enumerate().map(bar)).map_err(|error| anyhow!("{error}"))?;
     let label = |(place, &(name, value)): (usize, &(&str, f64))| {
-        let text =
-            format!("{name}  {}", if value < 2.0 { format!("{value:.2}") } else { format!("{value:.1}") });
+        let text = format!("{name}  {}", figure(value));
         EmptyElement::at((value, place as f64 + 0.5)) + Text::new(text, (6, -7), (FONT, 15).into_font())
     };
     chart.draw_series(bars.iter().enumerate().map(label)).map_err(|error| anyhow!("{error}"))?;
