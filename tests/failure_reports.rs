@@ -37,6 +37,22 @@ fn fail_with_a_report() {
             chunks.iter().for_each(|&address| pool.put(address));
             assert_eq!(pool.alloc(5 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
         }
+        "empty" => {
+            let pool = Pool::host(MIB, |_| {});
+            assert_eq!(pool.alloc(2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
+        case @ ("doubling" | "need") => {
+            let grows = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS;
+            let policy = if case == "need" { BFC_GROWTH_NEED } else { BFC_GROWTH_TENSORFLOW };
+            let pool = Pool::custom(Backend::new(GIB), 10 * MIB, |options| {
+                (options.flags, options.growth_policy) = (grows, policy);
+            });
+            // One chunk in use in each of the regions, of 2, 4 and 4 MiB.
+            for size in [MIB, 3 * MIB, 3 * MIB] {
+                pool.get(size);
+            }
+            assert_eq!(pool.alloc(3 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
         "refusal" => {
             let pool = Pool::custom(Backend::new(MIB), GIB, |options| options.flags = BFC_ALLOW_GROWTH);
             pool.get(256);
@@ -114,6 +130,43 @@ fn fragmentation_over_regions_names_the_option_that_helps() {
     assert!(reports[0].contains("With BFC_GARBAGE_COLLECTION"), "{}", reports[0]);
     let (reports, _) = reports_of("fragmentation", true);
     assert!(!reports[0].contains("BFC_GARBAGE_COLLECTION"), "one region: it would not help\n{}", reports[0]);
+}
+
+/// Nothing is in use, so memory is not used up: the request is larger than the pool may be.
+#[test]
+fn a_request_above_the_limit_is_told_so() {
+    let (reports, _) = reports_of("empty", true);
+    assert!(reports[0].contains("The request is larger than the limit: 1.00 MiB would"), "{}", reports[0]);
+    let (reports, _) = reports_of("exhaustion", true);
+    assert!(reports[0].contains("The limit leaves too little: 1.00 MiB would"), "{}", reports[0]);
+    let (reports, _) = reports_of("refusal", true);
+    assert!(reports[0].contains("The backend has no more memory: 980.00 KiB would"), "{}", reports[0]);
+}
+
+#[test]
+fn regions_that_double_are_named_with_the_setting_that_helps() {
+    let (reports, words) = reports_of("doubling", true);
+    assert!(words.contains("fragmentation. 3.00 MiB are free"), "{words}");
+    assert!(
+        words.ends_with("; regions double in size: BFC_GROWTH=need makes them as large as needed"),
+        "{words}"
+    );
+    assert!(reports[0].contains("With BFC_GROWTH=need regions are as large as needed"), "{}", reports[0]);
+    let (reports, words) = reports_of("need", true);
+    assert!(words.contains("fragmentation. ") && !words.contains("BFC_GROWTH"), "{words}");
+    assert!(!reports[0].contains("BFC_GROWTH"), "{}", reports[0]);
+}
+
+/// A report counts like a person: one of a thing is singular.
+#[test]
+fn one_thing_is_not_things() {
+    let (reports, _) = reports_of("exhaustion", true);
+    assert!(
+        reports[0].contains("in 1 region\n") && reports[0].contains(" 0 frees, 1 failure\n"),
+        "{}",
+        reports[0]
+    );
+    assert!(reports[0].contains("  3 allocations,"), "{}", reports[0]);
 }
 
 #[test]

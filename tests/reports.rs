@@ -259,8 +259,8 @@ fn the_report_tells_what_a_person_wants_to_know() {
         "free",
         "largest free chunk",
         "fragmentation",
-        "3 allocations, 1 frees, 0 failures",
-        "regions",
+        "3 allocations, 1 free, 0 failures",
+        "in 1 region\n",
         "bin",
         &pool.occupancy(),
     ] {

@@ -20,7 +20,7 @@ int main() {
   CHECK(pool.allocate(2 << 20, ec) == nullptr);
   CHECK(ec == bfc::errc::out_of_memory && ec == std::errc::not_enough_memory);
   CHECK(bfc::last_error().find("no memory for 2.00 MiB") != std::string::npos);
-  CHECK(pool.report(ec).find("1 failures") != std::string::npos && !ec);
+  CHECK(pool.report(ec).find("1 failure\n") != std::string::npos && !ec);
   {
     const bfc::scope scope("layer", 1, ec);
     CHECK(!ec);

@@ -1,9 +1,8 @@
 //! The out-of-memory report.
 
 use super::tally::{self, BinTally};
-use super::{Bytes, Guarding, Subject, occupancy};
-use crate::core::arena::Arena;
-use crate::core::arena::View;
+use super::{Bytes, Counted, Guarding, Subject, occupancy};
+use crate::core::arena::{Arena, RegionGrowth, View};
 use crate::core::request::AllocRequest;
 use crate::core::stats::{FailureCause, Failures};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
@@ -31,6 +30,8 @@ pub(crate) struct Verdict {
     /// What the limit leaves for growth. 0 if the backend refused although the limit would have allowed the request.
     available: u64,
     refused: bool,
+    /// Whether each region is twice as large as the one before, so that the last one may not fit below the limit.
+    doubles: bool,
 }
 
 impl Verdict {
@@ -52,6 +53,7 @@ impl Verdict {
             largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },
             refused,
+            doubles: arena.settings().growth == RegionGrowth::Doubling,
         }
     }
 
@@ -70,6 +72,11 @@ impl Verdict {
     fn would_fit(&self) -> u64 {
         self.largest.max(self.available)
     }
+
+    /// Returns whether the request would have had a place below the limit, had the regions not doubled.
+    fn is_split_by_doubling(&self) -> bool {
+        self.doubles && self.cause() == FailureCause::Fragmentation
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -78,7 +85,7 @@ impl fmt::Display for Verdict {
         let cause = match self.cause() {
             FailureCause::Exhaustion => "exhaustion",
             FailureCause::Fragmentation => "fragmentation",
-            FailureCause::Stamps => "what is free was freed too late",
+            FailureCause::Stamps => "what is free has a later stamp than the request accepts",
             FailureCause::Alignment => "alignment",
             FailureCause::Other => "another error",
         };
@@ -106,6 +113,9 @@ impl fmt::Display for Verdict {
         }
         if self.alignment > 256 {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
+        }
+        if self.is_split_by_doubling() {
+            f.write_str("; regions double in size: BFC_GROWTH=need makes them as large as needed")?;
         }
         Ok(())
     }
@@ -150,11 +160,13 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     let (whole, tenth) = fragmentation_permille(free, stats.largest_free_block_bytes);
     writeln!(out, "  fragmentation {whole}.{tenth}% (1 - largest free chunk / free)")?;
     let (chunks, regions) = (stats.num_chunks, stats.num_regions);
-    writeln!(out, "  {chunks} chunks, {} of them free, in {regions} regions", stats.num_free_chunks)?;
-    let (allocs, frees, failures) = (stats.num_allocs, stats.num_frees, stats.num_failures);
-    writeln!(out, "  {allocs} allocations, {frees} frees, {failures} failures")?;
+    let [chunks, regions] = [Counted(chunks, "chunk"), Counted(regions, "region")];
+    writeln!(out, "  {chunks}, {} of them free, in {regions}", stats.num_free_chunks)?;
+    let [allocs, frees] = [Counted(stats.num_allocs, "allocation"), Counted(stats.num_frees, "free")];
+    writeln!(out, "  {allocs}, {frees}, {}", Counted(stats.num_failures, "failure"))?;
     if stats.num_planned_allocs != 0 {
-        writeln!(out, "  {} allocations at the places of the plan", stats.num_planned_allocs)?;
+        let planned = Counted(stats.num_planned_allocs, "allocation");
+        writeln!(out, "  {planned} at the places of the plan")?;
     }
     write_failures(out, &view.counters().failures)?;
     if let Some(guards) = guards {
@@ -169,7 +181,8 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
 
 fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
     let Guarding { violations, unchecked, last } = guards;
-    writeln!(out, "  guards: {violations} damaged, {unchecked} frees unchecked (BFC_DEBUG=guard)")?;
+    let unchecked = Counted(*unchecked, "free");
+    writeln!(out, "  guards: {violations} damaged, {unchecked} unchecked (BFC_DEBUG=guard)")?;
     if *violations == 0 { Ok(()) } else { writeln!(out, "  the last: {last}") }
 }
 
@@ -177,16 +190,22 @@ fn write_verdict(out: &mut dyn Write, view: &View<'_>, verdict: &Verdict) -> fmt
     writeln!(out, "  {verdict}.")?;
     let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
     match cause {
-        FailureCause::Exhaustion => writeln!(out, "  Memory is used up: {fits} would have fitted.")?,
+        FailureCause::Exhaustion => {
+            let why = if verdict.refused {
+                "The backend has no more memory"
+            } else if verdict.wanted > view.stats().bytes_limit {
+                "The request is larger than the limit"
+            } else {
+                "The limit leaves too little"
+            };
+            writeln!(out, "  {why}: {fits} would have fitted.")?;
+        }
         FailureCause::Fragmentation => {
             writeln!(out, "  There is enough free memory, but not in one piece: {fits} would have fitted.")?;
         }
         FailureCause::Stamps => {
             let max_stamp = verdict.max_stamp;
-            writeln!(
-                out,
-                "  No free chunk of that size has a stamp of {max_stamp} or less, or none at all."
-            )?;
+            writeln!(out, "  Every free chunk of that size has a stamp later than {max_stamp}.")?;
         }
         FailureCause::Alignment => {
             writeln!(out, "  No free chunk of that size has a place at the alignment.")?
@@ -216,6 +235,9 @@ fn write_verdict(out: &mut dyn Write, view: &View<'_>, verdict: &Verdict) -> fmt
             writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")?;
             if view.regions.count() > 1 && !view.collects_garbage() {
                 writeln!(out, "  With BFC_GARBAGE_COLLECTION free regions make room for a larger one.")?;
+            }
+            if verdict.is_split_by_doubling() {
+                writeln!(out, "  With BFC_GROWTH=need regions are as large as needed, and do not double.")?;
             }
             Ok(())
         }

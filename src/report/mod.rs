@@ -54,6 +54,16 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A number of things: `1 region`, `2 regions`.
+pub(crate) struct Counted(pub(crate) u64, pub(crate) &'static str);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0 == 1 { "" } else { "s" };
+        write!(f, "{} {}{plural}", self.0, self.1)
+    }
+}
+
 /// Returns the text that `write` writes.
 pub(crate) fn to_string(
     write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result,
@@ -65,7 +75,13 @@ pub(crate) fn to_string(
 
 #[cfg(test)]
 mod tests {
-    use super::Bytes;
+    use super::{Bytes, Counted};
+
+    #[test]
+    fn one_thing_is_not_things() {
+        let text = [0, 1, 2].map(|count| Counted(count, "region").to_string());
+        assert_eq!(text, ["0 regions", "1 region", "2 regions"]);
+    }
 
     #[test]
     fn bytes_are_readable() {
