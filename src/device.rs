@@ -73,7 +73,7 @@ impl Device {
     fn explain(self, error: Error) -> Error {
         match error {
             Error::NoAllocator => {
-                fail!(error, "no allocator was created for device {}: call bfc_create first", self.0)
+                fail!(error, "no allocator was created for device {}: create one first", self.0)
             }
             error => error,
         }

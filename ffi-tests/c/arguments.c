@@ -106,7 +106,7 @@ static void ordinals_at_the_edges(void) {
     bfc_options_t options = host_options(MIB);
     void *ptr = &options;
     int32_t owner = -1;
-    CHECK_REFUSED(bfc_alloc(device, 1, &ptr), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+    CHECK_REFUSED(bfc_alloc(device, 1, &ptr), BFC_ERROR_NO_ALLOCATOR, "create one first");
     CHECK(ptr == NULL);
     /* A backend that is not CUDA may sit on any of them. */
     CHECK_OK(bfc_create(device, &options));
@@ -115,7 +115,7 @@ static void ordinals_at_the_edges(void) {
     CHECK(owner == device);
     CHECK_OK(bfc_free(device, ptr));
     CHECK_OK(bfc_destroy(device));
-    CHECK_REFUSED(bfc_stats(device, &(bfc_stats_t)BFC_STATS_INIT), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+    CHECK_REFUSED(bfc_stats(device, &(bfc_stats_t)BFC_STATS_INIT), BFC_ERROR_NO_ALLOCATOR, "create one first");
   }
 }
 
@@ -147,17 +147,17 @@ static void created_twice_with_other_options(void) {
 static void destroyed_while_chunks_live(void) {
   bfc_options_t options = host_options(MIB);
   begin();
-  CHECK_REFUSED_ON(HOST, bfc_destroy(HOST), BFC_ERROR_BUSY, "1 allocations are live");
+  CHECK_REFUSED_ON(HOST, bfc_destroy(HOST), BFC_ERROR_BUSY, "1 allocation is live");
   CHECK(is_filled(live, 1000, 'L'));
   /* It goes on as if nothing had been asked. */
   CHECK_OK(bfc_free(HOST, allocate(HOST, 5000)));
   CHECK_OK(bfc_destroy_forced(HOST));
-  CHECK_REFUSED(bfc_free(HOST, live), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+  CHECK_REFUSED(bfc_free(HOST, live), BFC_ERROR_NO_ALLOCATOR, "create one first");
   CHECK_OK(bfc_create(HOST, &options));
   CHECK_REFUSED_ON(HOST, bfc_free(HOST, live), BFC_ERROR_INVALID_POINTER, "0x");
   CHECK_OK(bfc_destroy(HOST));
-  CHECK_REFUSED(bfc_destroy(HOST), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
-  CHECK_REFUSED(bfc_destroy_forced(HOST), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+  CHECK_REFUSED(bfc_destroy(HOST), BFC_ERROR_NO_ALLOCATOR, "create one first");
+  CHECK_REFUSED(bfc_destroy_forced(HOST), BFC_ERROR_NO_ALLOCATOR, "create one first");
 }
 
 static void size_zero(void) {

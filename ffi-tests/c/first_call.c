@@ -18,7 +18,7 @@ static void refused(bfc_status_t got, bfc_status_t expected, const char *words) 
   CHECK(strstr(reason, words) != NULL);
 }
 
-static void no_allocator(bfc_status_t got) { refused(got, BFC_ERROR_NO_ALLOCATOR, "bfc_create"); }
+static void no_allocator(bfc_status_t got) { refused(got, BFC_ERROR_NO_ALLOCATOR, "create one first"); }
 
 static void *const garbage = &somewhere;
 

@@ -183,8 +183,8 @@ static void stale_after_destroy(void) {
   begin();
   old = middle;
   end();
-  CHECK_REFUSED(bfc_free(HOST, old), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
-  CHECK_REFUSED(bfc_requested_size(HOST, old, &bytes), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+  CHECK_REFUSED(bfc_free(HOST, old), BFC_ERROR_NO_ALLOCATOR, "create one first");
+  CHECK_REFUSED(bfc_requested_size(HOST, old, &bytes), BFC_ERROR_NO_ALLOCATOR, "create one first");
   CHECK(bytes == 0);
   CHECK_OK(bfc_create(HOST, &options));
   is_refused(old, BFC_ERROR_INVALID_POINTER);

@@ -101,9 +101,9 @@ static void capacities_of_a_failing_call(void) {
   for (at = 0; at < 3; at++) {
     char buffer[4] = "abc";
     size_t length = 7;
-    CHECK_REFUSED(writers[at](HOST, buffer, sizeof(buffer), &length), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+    CHECK_REFUSED(writers[at](HOST, buffer, sizeof(buffer), &length), BFC_ERROR_NO_ALLOCATOR, "create one first");
     CHECK(length == 0 && buffer[0] == '\0' && buffer[1] == 'b');
-    CHECK_REFUSED(writers[at](HOST, NULL, 0, &length), BFC_ERROR_NO_ALLOCATOR, "bfc_create");
+    CHECK_REFUSED(writers[at](HOST, NULL, 0, &length), BFC_ERROR_NO_ALLOCATOR, "create one first");
   }
 }
 

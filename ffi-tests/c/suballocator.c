@@ -143,7 +143,7 @@ static void gives_too_little(void) {
   live = fill_first_region();
   for (at = 0; at < sizeof(little) / sizeof(little[0]); at++) {
     now.fixed_received = little[at];
-    refused_as_failed(64 * KIB, "least that helps");
+    refused_as_failed(64 * KIB, "are required");
     /* It has back what it gave, as it gave it. */
     CHECK(now.frees == (int)at + 1 && now.freed_bytes == (at == 0 ? 0 : little[at]) && now.outstanding == 64 * KIB);
   }

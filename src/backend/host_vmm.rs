@@ -85,7 +85,7 @@ impl HostVmm {
         let most = self.most_mappings;
         Err(fail!(
             Error::OutOfMemory,
-            "{there} mappings are in use for granules, and {most} may be: three quarters of vm.max_map_count"
+            "mapping limit reached: {there} of {most} (75% of vm.max_map_count); raise it with sysctl vm.max_map_count"
         ))
     }
 

@@ -139,7 +139,7 @@ impl Options<'_> {
             }),
             // Both were rejected before.
             (BackendKind::Custom, None) | (BackendKind::Auto, _) => {
-                return Err(fail!(Error::InvalidArgument, "{} comes to no backend", kind.c_name()));
+                return Err(fail!(Error::InvalidArgument, "cannot resolve {} to a backend", kind.c_name()));
             }
         };
         Ok(Owned::new(backend))
@@ -152,7 +152,7 @@ fn can_guard(backend: &dyn Backend, timestamps: bool) -> bool {
         "libbfc never reads or writes the memory of a suballocator"
     } else if timestamps && backend.order().is_none() {
         // Unlike on a device, it cannot wait for the work that the stamps are about.
-        "on this backend nobody knows whether work still uses what was freed with BFC_TIMESTAMPS"
+        "this backend cannot tell whether work still uses memory that was freed with BFC_TIMESTAMPS"
     } else {
         return true;
     };

@@ -15,6 +15,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
+use crate::report::Counted;
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::{thread, try_box, try_box_with};
 use std::ffi::c_void;
@@ -163,8 +164,9 @@ fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
     if live == 0 || forced {
         return Ok(guard);
     }
-    let name = &guard.name;
-    Err(fail!(Error::Busy, "{name}: {live} allocations are live; free them, or call bfc_destroy_forced"))
+    let (name, are) = (&guard.name, if live == 1 { "is" } else { "are" });
+    let live = Counted(live, "allocation");
+    Err(fail!(Error::Busy, "{name}: {live} {are} live; free what is live, or destroy the allocator by force"))
 }
 
 /// Sets or removes the callback. It can be set only before the allocator holds memory. It can be removed at any time,

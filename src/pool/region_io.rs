@@ -338,7 +338,7 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
         fail!(Error::BackendFailed, "the backend gave a region at {base:#x}, which is no multiple of 256")
     } else if usable(bytes) < plan.least {
         let least = plan.least;
-        fail!(Error::BackendFailed, "the backend gave {bytes} bytes where {least} are the least that helps")
+        fail!(Error::BackendFailed, "the backend returned {bytes} bytes; at least {least} are required")
     } else {
         return Obtained::Region(granted);
     };

@@ -6,6 +6,7 @@ use crate::core::heap::Refused;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Freed;
 use crate::error::{Error, fail};
+use crate::report::Counted;
 
 /// Frees a chunk in its own stream's order. The simple free has a path of its own. Sharing one with frees that record
 /// events costs five instructions more (`cargo xtask bench --only instructions`).
@@ -75,11 +76,12 @@ fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
             Some(id) => {
                 let chunks = guard.arena.chunks();
                 let (start, in_use) = (chunks.addr(id), chunks.in_use(id));
-                let (offset, which) = (addr - start, if in_use { "chunk" } else { "free chunk" });
+                let (offset, which) =
+                    (Counted(addr - start, "byte"), if in_use { "chunk" } else { "free chunk" });
                 let guess = if in_use { "" } else { "; was it freed already?" };
                 fail!(
                     Error::InvalidPointer,
-                    "{name}: {addr:#x} lies {offset} bytes inside the {which} at {start:#x}{guess}"
+                    "{name}: {addr:#x} lies {offset} inside the {which} at {start:#x}{guess}"
                 )
             }
             None => fail!(Error::InvalidPointer, "{name}: {addr:#x} is in no region of this allocator"),

@@ -34,7 +34,7 @@ class Error(Exception):
     >>> bfc.stats(300)
     Traceback (most recent call last):
         ...
-    bfc.Error: no allocator was created for device 300: call bfc_create first
+    bfc.Error: no allocator was created for device 300: create one first
     """
 
     status: int

@@ -6,6 +6,7 @@ use crate::core::ids::ChunkId;
 use crate::error::{Error, to_text};
 use crate::log::{self, Level};
 use crate::pool::pool::Pool;
+use crate::report::Counted;
 use crate::sys::HostMemoryExhausted;
 use std::fmt::{self, Write};
 
@@ -72,7 +73,7 @@ impl Messages {
             log::emit_text(*level, text);
         }
         if self.more != 0 {
-            log::emit(Level::Error, format_args!("and {} more damaged guards", self.more));
+            log::emit(Level::Error, format_args!("and {}", Counted(self.more, "more damaged guard")));
         }
     }
 }
@@ -114,7 +115,8 @@ fn write(out: &mut dyn Write, pool: &Pool, violation: &Violation) -> fmt::Result
         }
     }
     let Damage { first, count, of, .. } = *damage;
-    write!(out, ": {count} of {of} guard bytes are damaged, ")?;
+    let are = if count == 1 { "is" } else { "are" };
+    write!(out, ": {count} of {of} guard bytes {are} damaged, ")?;
     match side {
         Side::Behind => write!(out, "the first {first} bytes behind its end:")?,
         Side::Front => write!(out, "the first {} bytes in front of it:", of - first)?,

@@ -4,6 +4,7 @@ use super::guard::Guard;
 use crate::error::keeping_last_error;
 use crate::log::{self, Level};
 use crate::pool::listener::RegionEvent;
+use crate::report::Counted;
 
 /// Forgets everything after a call of the backend if the context has ended. Wakes the threads that wait for memory.
 #[inline]
@@ -18,6 +19,7 @@ pub(in crate::pool) fn forget_if_over(guard: Guard<'_>) -> Guard<'_> {
 fn forget(mut guard: Guard<'_>) -> Guard<'_> {
     guard.forgotten = true;
     let (device, live) = (guard.device, guard.arena.counters().live());
+    let (live, was) = (Counted(live, "allocation"), if live == 1 { "was" } else { "were" });
     let lost = guard.arena.forget_all();
     // The driver has destroyed the events with the context.
     guard.events = Default::default();
@@ -32,8 +34,8 @@ fn forget(mut guard: Guard<'_>) -> Guard<'_> {
             log::emit(
                 Level::Error,
                 format_args!(
-                    "device {device}: its context was reset or destroyed: all memory is gone, and with it {live} \
-                     allocations that were live"
+                    "device {device}: its context was reset or destroyed: all memory is gone, and with it \
+                     {live} that {was} live"
                 ),
             );
         });

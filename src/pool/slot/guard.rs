@@ -249,7 +249,7 @@ impl<'a> Guard<'a> {
         }
         match phase {
             Phase::Live | Phase::Guarded => Ok(self),
-            Phase::Empty => Err(fail!(Error::NoAllocator, "no allocator was created: call bfc_create first")),
+            Phase::Empty => Err(fail!(Error::NoAllocator, "no allocator was created: create one first")),
             Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
             Phase::Lost => Err(fail!(
                 Error::ShuttingDown,
@@ -257,7 +257,7 @@ impl<'a> Guard<'a> {
             )),
             Phase::Poisoned => Err(fail!(
                 Error::Internal,
-                "an invariant of the allocator was broken earlier, so nothing in it is touched any more"
+                "the allocator is disabled: an invariant was broken earlier, which is a bug in libbfc; please report it"
             )),
         }
     }
