@@ -14,6 +14,16 @@ use crate::simulated_device::SimulatedDevice;
 pub const LIMIT: &str = "BFC_MEMORY_LIMIT";
 /// The pool's share of the device.
 pub const MEMORY_FRACTION: &str = "BFC_MEMORY_FRACTION";
+/// Where the pool's memory comes from.
+pub const BACKEND: &str = "BFC_BACKEND";
+/// How large regions are.
+pub const GROWTH: &str = "BFC_GROWTH";
+/// Whether the pool grows, whatever the flags say.
+pub const FORCE_ALLOW_GROWTH: &str = "BFC_FORCE_ALLOW_GROWTH";
+/// From which share of the limit on remainders are split off.
+pub const FRAGMENTATION_FRACTION: &str = "BFC_FRAGMENTATION_FRACTION";
+/// The file of a plan.
+pub const PLAN: &str = "BFC_PLAN";
 /// After how many seconds without a request free memory goes back.
 pub const TRIM_AFTER: &str = "BFC_TRIM_AFTER";
 /// It changes nothing of what a replay shows.

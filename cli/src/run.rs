@@ -9,6 +9,7 @@ mod check_report;
 mod exec;
 mod file;
 mod files;
+mod ignored;
 mod preload;
 mod program;
 mod settings;
@@ -23,7 +24,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::size;
+use crate::{output, size};
+use file::Facts;
 use program::Program;
 use settings::Settings;
 
@@ -54,6 +56,12 @@ pub struct Run {
         conflicts_with = "limit"
     )]
     fraction: Option<f64>,
+    /// Where the device's memory comes from [default: $BFC_BACKEND, else cuda]
+    #[arg(long, value_enum, ignore_case = true)]
+    backend: Option<Backend>,
+    /// How the pool grows [default: $BFC_GROWTH, else need]
+    #[arg(long, value_enum, ignore_case = true)]
+    growth: Option<Growth>,
     /// Give free memory back to the device once the program has neither allocated nor freed for so many seconds: 30, 0.5
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = size::parse_seconds)]
     trim_after: Option<f64>,
@@ -111,6 +119,28 @@ enum Free {
     Sync,
 }
 
+/// Values of `--backend`: those whose memory a device can use.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// Regions from cuMemAlloc
+    Cuda,
+    /// Granules that are mapped on demand and moved, so that memory does not fragment; without legacy IPC
+    #[value(alias = "cuda_vmm")]
+    CudaVmm,
+}
+
+/// Values of `--growth`.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Growth {
+    /// A region is as large as needed, with at most a sixteenth of the pool beyond it
+    Need,
+    /// Each region has twice the size of the one before
+    #[value(name = "tensorflow")]
+    TensorFlow,
+    /// The first request takes all of the limit in one region
+    Off,
+}
+
 /// Why the program was not run, with the exit code that says so.
 #[derive(Debug)]
 struct Refusal {
@@ -135,6 +165,16 @@ impl Run {
             }
             _ => {}
         }
+        if self.ipc && self.backend == Some(Backend::CudaVmm) {
+            return Err(
+                "--ipc needs --backend cuda: cudaIpcGetMemHandle has no handles for memory of cuda-vmm",
+            );
+        }
+        if self.growth == Some(Growth::Off) && !ignored::is_limited(self) {
+            return Err(
+                "--growth off needs --limit or --fraction: otherwise the first request takes all of the device's memory",
+            );
+        }
         let extension = self.trace.as_deref().and_then(Path::extension);
         if extension.is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
             return Err(
@@ -153,6 +193,9 @@ pub fn run(args: &Run) -> Result<ExitCode> {
     // Last: whoever mistyped the program keeps the trace of yesterday.
     files::check_report(args)?;
     files::make_room_for_trace(args)?;
+    for note in ignored::notes(args, &settings, &Facts::of(&program.file)) {
+        output::complain(format_args!("note: {note}"));
+    }
     if args.check { check::run(&program, settings) } else { Err(program.exec(&settings).into()) }
 }
 

@@ -1,7 +1,7 @@
 //! A judgement in words, with what helps.
 
 use super::check_log::Image;
-use super::file::Privilege;
+use super::file::{Facts, Privilege};
 use super::verdict::{Cause, Ended, Finding, Judgement, Ran, Verdict};
 use crate::size;
 
@@ -24,7 +24,8 @@ pub fn report(judgement: &Judgement, ran: &Ran) -> String {
     };
     if !judgement.not_loaded.is_empty() {
         let who = format!("{} (process {}): the interposer was not loaded into it", ran.name, ran.pid);
-        let why = judgement.not_loaded.iter().map(|cause| cause_in_words(cause, ran)).collect::<Vec<_>>();
+        let why =
+            judgement.not_loaded.iter().map(|cause| cause_in_words(cause, &ran.file)).collect::<Vec<_>>();
         text += &paragraph(&who, &why);
     }
     for (who, what) in grouped(&judgement.findings) {
@@ -168,10 +169,11 @@ fn reason_in_words(reason: &str, rest: &str) -> String {
     }
 }
 
-fn cause_in_words(cause: &Cause, ran: &Ran) -> String {
-    let path = ran.file.path.display();
+/// Why the interposer is not in a program, and what helps.
+pub fn cause_in_words(cause: &Cause, facts: &Facts) -> String {
+    let path = facts.path.display();
     let file =
-        if ran.file.is_of_script { format!("{path}, the script's interpreter,") } else { path.to_string() };
+        if facts.is_of_script { format!("{path}, the script's interpreter,") } else { path.to_string() };
     match cause {
         Cause::Static => format!(
             "{file} is statically linked: it has no loader that reads LD_PRELOAD. What helps: link it dynamically (the \
@@ -259,7 +261,7 @@ fn wrapped(text: &str, indent: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file::{Facts, Kind};
+    use super::super::file::Kind;
     use super::super::verdict::judge;
     use super::*;
 

@@ -8,7 +8,7 @@ use std::path::{self, Path};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Free, Run};
+use super::{Backend, Free, Growth, Run};
 use crate::environment as names;
 use crate::library::SONAME;
 
@@ -28,7 +28,12 @@ impl Settings {
             Free::Wait => "wait".to_owned(),
             Free::Sync => "sync".to_owned(),
         });
+        let backend = args.backend.map(|backend| match backend {
+            Backend::Cuda => "cuda".to_owned(),
+            Backend::CudaVmm => "cuda_vmm".to_owned(),
+        });
         for (name, value) in [
+            (names::BACKEND, backend),
             (names::LIMIT, number(args.limit)),
             (names::MEMORY_FRACTION, args.fraction.map(|fraction| fraction.to_string())),
             (names::TRIM_AFTER, args.trim_after.map(|seconds| seconds.to_string())),
@@ -47,6 +52,9 @@ impl Settings {
             // A limit wins over a fraction, and an option must win over the environment. (Both options are refused.)
             settings.0.push((names::LIMIT, None));
         }
+        if let Some(growth) = args.growth {
+            settings.set_growth(growth);
+        }
         // The program, or a child of it, may be in another folder when it comes to the file.
         if let Some(file) = &args.report {
             let file = if file.as_os_str() == "-" { file.clone() } else { absolute(file)? };
@@ -56,6 +64,18 @@ impl Settings {
             settings.set(names::PRELOAD_TRACE, absolute(file)?);
         }
         Ok(settings)
+    }
+
+    /// The interposer's pools have the flag for growth, so only the variable that overrides flags turns it off.
+    fn set_growth(&mut self, growth: Growth) {
+        let policy = match growth {
+            Growth::Off => return self.set(names::FORCE_ALLOW_GROWTH, "0"),
+            Growth::Need => "need",
+            Growth::TensorFlow => "tensorflow",
+        };
+        self.set(names::GROWTH, policy);
+        // It would come before the option.
+        self.0.push((names::FORCE_ALLOW_GROWTH, None));
     }
 
     /// Sets a variable.

@@ -128,16 +128,22 @@ fn verdict(image: &Image, signal: Option<i32>) -> Option<Verdict> {
     Some(verdict)
 }
 
-/// Every reason that the file shows; at least one.
-fn causes(ran: &Ran) -> Vec<Cause> {
+/// Every reason that the file shows for which the interposer cannot be loaded into the program.
+pub fn causes_of_file(file: &Facts) -> Vec<Cause> {
     let mut causes = Vec::new();
-    match &ran.file.kind {
+    match &file.kind {
         Kind::Static => causes.push(Cause::Static),
         Kind::Foreign(machine) => causes.push(Cause::Foreign(machine.clone())),
         Kind::Dynamic(loader) if !is_glibc(loader) => causes.push(Cause::OtherLibc(loader.clone())),
         Kind::Dynamic(_) | Kind::Unknown => {}
     }
-    causes.extend(ran.file.privilege.map(Cause::Privileged));
+    causes.extend(file.privilege.map(Cause::Privileged));
+    causes
+}
+
+/// Every reason that the file shows, or else what the end of the program tells; at least one.
+fn causes(ran: &Ran) -> Vec<Cause> {
+    let mut causes = causes_of_file(&ran.file);
     if causes.is_empty() {
         causes.push(match ran.ended {
             Ended::Signal(signal) => Cause::Killed(signal),

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use super::{folder, interposer, run};
+use super::{compiled, folder, interposer, run};
 use crate::common::{bfc, run_to};
 
 type Variables<'a> = &'a [(&'a str, &'a str)];
@@ -31,10 +31,18 @@ fn every_option_has_its_variable() {
     let here = folder("options");
     let inside = |name: &str| here.join(name).display().to_string();
     let (report, trace) = (inside("a report"), inside("a.trace"));
-    let cases: [(&[&str], Variables<'_>); 11] = [
+    let cases: [(&[&str], Variables<'_>); 16] = [
         (&[], &[]),
         (&["--limit", "1.5GiB"], &[("BFC_MEMORY_LIMIT", "1610612736")]),
         (&["--fraction", "0.25"], &[("BFC_MEMORY_FRACTION", "0.25")]),
+        (&["--backend", "cuda"], &[("BFC_BACKEND", "cuda")]),
+        (&["--backend=CUDA_VMM"], &[("BFC_BACKEND", "cuda_vmm")]),
+        (&["--growth", "need"], &[("BFC_GROWTH", "need")]),
+        (&["--growth", "TensorFlow"], &[("BFC_GROWTH", "tensorflow")]),
+        (
+            &["--growth", "off", "--fraction", "0.5"],
+            &[("BFC_FORCE_ALLOW_GROWTH", "0"), ("BFC_MEMORY_FRACTION", "0.5")],
+        ),
         (&["--free", "wait"], &[("BFC_PRELOAD_FREE", "wait")]),
         (&["--free=SYNC"], &[("BFC_PRELOAD_FREE", "sync")]),
         (&["--async", "--pinned"], &[("BFC_PRELOAD_ASYNC", "1"), ("BFC_PRELOAD_PINNED", "1")]),
@@ -206,6 +214,89 @@ fn a_report_that_cannot_be_kept_is_told_before_the_program_runs() {
 }
 
 #[test]
+fn a_backend_without_memory_of_a_device_is_refused() {
+    for backend in ["host", "host-vmm", "custom", "auto"] {
+        let Some(mut command) = run(&["--backend", backend, "true"]) else { return };
+        let (_, error) = run_to(2, &mut command);
+        assert!(error.contains("[possible values: cuda, cuda-vmm]"), "{error}");
+    }
+    let Some(mut command) = run(&["--growth", "double", "true"]) else { return };
+    let (_, error) = run_to(2, &mut command);
+    assert!(error.contains("[possible values: need, tensorflow, off]"), "{error}");
+}
+
+#[test]
+fn an_option_for_growth_comes_before_the_environment() {
+    let Some(mut command) = run(&["--growth", "need", "true"]) else { return };
+    let command = command.env("BFC_FORCE_ALLOW_GROWTH", "0").env("BFC_GROWTH", "tensorflow");
+    let found = environment(command, "growth");
+    assert_eq!(found.get("BFC_GROWTH").map(String::as_str), Some("need"));
+    assert_eq!(found.get("BFC_FORCE_ALLOW_GROWTH"), None);
+    // A limit of the environment is one.
+    let mut command = run(&["--growth", "off", "true"]).expect("there is a compiler");
+    let found = environment(command.env("BFC_MEMORY_LIMIT", "8GiB"), "growth");
+    assert_eq!(found.get("BFC_FORCE_ALLOW_GROWTH").map(String::as_str), Some("0"));
+}
+
+#[test]
+fn a_variable_that_does_nothing_is_told() {
+    let notes = |options: &[&str], set: Variables<'_>| {
+        let mut command = run(&[options, &["true"]].concat())?;
+        Some(run_to(0, command.envs(set.iter().copied())).1)
+    };
+    for (options, set, words) in [
+        (
+            &[][..],
+            &[("BFC_ALLOW_GROWTH", "0")][..],
+            "BFC_ALLOW_GROWTH=0 has no effect under bfc run: pools grow; use --growth off",
+        ),
+        (&[], &[("BFC_SPLIT_ALWAYS", "no")], "BFC_SPLIT_ALWAYS=no has no effect under bfc run"),
+        (&[], &[("BFC_TIMESTAMPS", "off")], "BFC_TIMESTAMPS=off has no effect under bfc run"),
+        (&["--async"], &[("BFC_TIMESTAMPS", "1")], "BFC_TIMESTAMPS=1 has no effect under bfc run"),
+        (&[], &[("BFC_TWO_ENDS", "1")], "BFC_TWO_ENDS=1 has no effect under bfc run"),
+        (&[], &[("BFC_BACKEND", "Host-VMM")], "use --backend cuda or cuda-vmm"),
+        (&[], &[("BFC_FRAGMENTATION_FRACTION", "0.5")], "every remainder is split off"),
+        (&[], &[("BFC_PLAN", "x.plan")], "BFC_PLAN=x.plan has no effect under bfc run without --async"),
+        (
+            &[],
+            &[("BFC_MEMORY_LIMIT", "1GiB"), ("BFC_MEMORY_FRACTION", "0.5")],
+            "BFC_MEMORY_FRACTION=0.5 has no effect: BFC_MEMORY_LIMIT comes first",
+        ),
+    ] {
+        let Some(error) = notes(options, set) else { return };
+        assert!(error.starts_with("bfc: note: ") && error.contains(words), "{set:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    for (options, set) in [
+        (&[][..], &[("BFC_ALLOW_GROWTH", "1"), ("BFC_TIMESTAMPS", "1"), ("BFC_BACKEND", "cuda_vmm")][..]),
+        (&[], &[("BFC_ALLOW_GROWTH", "perhaps"), ("BFC_TWO_ENDS", "0"), ("BFC_MEMORY_FRACTION", "0.5")]),
+        (&["--async"], &[("BFC_PLAN", "x.plan"), ("BFC_TIMESTAMPS", "0")]),
+        (&["--limit", "1GiB"], &[("BFC_MEMORY_FRACTION", "0.5")]),
+        (&["--backend", "cuda"], &[("BFC_BACKEND", "host")]),
+    ] {
+        assert_eq!(notes(options, set).expect("there is a compiler"), "", "{set:?}");
+    }
+}
+
+#[test]
+fn a_program_that_the_interposer_does_not_reach_is_told_before_it_runs() {
+    let program = folder("unreached").join("static");
+    if interposer().is_none() || !compiled(&program, "int main(void) { return 0; }", &["-static"]) {
+        eprintln!("skipped: no compiler for static programs");
+        return;
+    }
+    let name = program.display().to_string();
+    let mut command = run(&["--limit", "1GiB", &name]).expect("there is a compiler");
+    let (_, error) = run_to(0, &mut command);
+    let note = format!("bfc: note: libbfc and the options have no effect: {name} is statically linked: ");
+    assert!(error.starts_with(&note), "{error}");
+    // With --check it is told once.
+    let mut command = run(&["--check", &name]).expect("there is a compiler");
+    let (_, error) = run_to(3, &mut command);
+    assert_eq!(error.matches("statically linked").count(), 1, "{error}");
+}
+
+#[test]
 fn wrong_usage_is_2() {
     for options in [
         &["--limit", "1GiB", "--fraction", "0.5", "true"][..],
@@ -213,6 +304,8 @@ fn wrong_usage_is_2() {
         &["--limit", "-1", "true"],
         &["--fraction", "2", "true"],
         &["--free", "never", "true"],
+        &["--growth", "off", "true"],
+        &["--backend", "cuda-vmm", "--ipc", "true"],
         &["--min", "2k", "--max", "1k", "true"],
         &["--trace", "t.gz", "true"],
         &["--trace=t.GZ", "true"],

@@ -1,0 +1,118 @@
+//! What will have no effect on the program. A setting that does nothing without a message costs its user hours.
+
+use std::env;
+use std::ffi::OsString;
+
+use super::file::Facts;
+use super::settings::Settings;
+use super::{Run, check_report, verdict};
+use crate::environment as names;
+
+/// Flags that the interposer sets itself: what it sets them to, and why. A flag of the environment does not count.
+struct Flag {
+    name: &'static str,
+    is_on: bool,
+    why: &'static str,
+}
+
+/// Returns a note for each option and variable that will have no effect.
+pub fn notes(args: &Run, settings: &Settings, program: &Facts) -> Vec<String> {
+    let value = |name: &str| value(settings, name);
+    let mut notes = Vec::new();
+    // With --check it is told at the end, beside what was seen.
+    if !args.check {
+        let causes = verdict::causes_of_file(program);
+        let causes = causes.iter().map(|cause| check_report::cause_in_words(cause, program));
+        notes.extend(causes.map(|cause| format!("libbfc and the options have no effect: {cause}")));
+    }
+    for Flag { name, is_on, why } in flags(serves_async(&value)) {
+        if let Some(text) = value(name).filter(|text| switch(text) == Some(!is_on)) {
+            notes.push(format!("{name}={text} has no effect under bfc run: {why}"));
+        }
+    }
+    if let Some(text) = value(names::BACKEND).filter(|text| is_of_host(text)) {
+        notes.push(format!(
+            "{}={text} has no effect under bfc run: a program needs memory of its device; use --backend cuda or \
+             cuda-vmm",
+            names::BACKEND
+        ));
+    }
+    if let Some(text) = value(names::FRAGMENTATION_FRACTION).filter(|text| is_share(text)) {
+        notes.push(format!(
+            "{}={text} has no effect under bfc run: every remainder is split off",
+            names::FRAGMENTATION_FRACTION
+        ));
+    }
+    if let Some(path) = value(names::PLAN).filter(|_| !serves_async(&value)) {
+        notes.push(format!(
+            "{}={path} has no effect under bfc run without --async: a plan excludes BFC_TIMESTAMPS, which keeps the \
+             meaning of cudaFree",
+            names::PLAN
+        ));
+    }
+    // A limit that is an option is meant to come before the environment.
+    if let Some(text) = value(names::MEMORY_FRACTION).filter(|_| args.limit.is_none() && has_limit(&value)) {
+        notes.push(format!("{}={text} has no effect: {} comes first", names::MEMORY_FRACTION, names::LIMIT));
+    }
+    notes
+}
+
+/// Returns whether the options or the environment limit the pool.
+pub fn is_limited(args: &Run) -> bool {
+    let value = |name: &str| env::var(name).ok().filter(|text| !text.is_empty());
+    let share = || value(names::MEMORY_FRACTION).is_some_and(|text| is_share(&text));
+    args.limit.is_some() || args.fraction.is_some() || has_limit(&value) || share()
+}
+
+fn flags(serves_async: bool) -> [Flag; 6] {
+    let stamps = if serves_async {
+        "with --async memory is reused in the order of streams"
+    } else {
+        "cudaFree keeps its meaning by stamps"
+    };
+    [
+        Flag { name: "BFC_ALLOW_GROWTH", is_on: true, why: "pools grow; use --growth off" },
+        Flag {
+            name: "BFC_GARBAGE_COLLECTION",
+            is_on: true,
+            why: "free regions go back before a request fails",
+        },
+        Flag { name: "BFC_SPLIT_ALWAYS", is_on: true, why: "every remainder is split off" },
+        Flag { name: "BFC_TWO_ENDS", is_on: false, why: "the interposer sets the flags of its pools" },
+        Flag { name: "BFC_TIMESTAMPS", is_on: !serves_async, why: stamps },
+        Flag { name: "BFC_QUARANTINE", is_on: !serves_async, why: stamps },
+    ]
+}
+
+/// Returns the value that the program will find.
+fn value(settings: &Settings, name: &str) -> Option<String> {
+    let change = settings.changes().iter().rev().find(|(changed, _)| *changed == name);
+    let value: Option<OsString> = change.map_or_else(|| env::var_os(name), |(_, value)| value.clone());
+    value.map(|value| value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+fn serves_async(value: &dyn Fn(&str) -> Option<String>) -> bool {
+    value(names::PRELOAD_ASYNC).is_some_and(|text| switch(&text) == Some(true))
+}
+
+fn has_limit(value: &dyn Fn(&str) -> Option<String>) -> bool {
+    value(names::LIMIT).is_some_and(|text| crate::size::parse_nonzero(&text).is_ok())
+}
+
+fn is_share(text: &str) -> bool {
+    crate::size::parse_fraction(text).is_ok()
+}
+
+fn is_of_host(text: &str) -> bool {
+    ["host", "host_vmm", "host-vmm"].iter().any(|name| text.eq_ignore_ascii_case(name))
+}
+
+/// Reads a switch as the library does.
+fn switch(text: &str) -> Option<bool> {
+    let is = |words: [&str; 4]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    match () {
+        () if is(["1", "true", "on", "yes"]) => Some(true),
+        () if is(["0", "false", "off", "no"]) => Some(false),
+        () => None,
+    }
+}
