@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::device::{GrowthPolicy, PoolConfig};
 use crate::library::{CallError, Library};
@@ -64,8 +64,8 @@ pub struct Resolved {
 }
 
 /// A variable of the environment.
-#[derive(Deserialize)]
-struct Variable {
+#[derive(Deserialize, Serialize)]
+pub struct Variable {
     name: String,
     value: String,
     used: bool,
@@ -92,7 +92,12 @@ impl Resolved {
     }
 
     fn read(text: Result<String, CallError>) -> Result<Self> {
-        serde_json::from_str(&text?).context("bfc_resolve_options: the library's JSON is not as documented")
+        let resolved: Result<Self, _> = serde_json::from_str(&text?);
+        let mut resolved = resolved.context(
+            "the settings that the library resolved cannot be read; use a bfc command and a library of one version",
+        )?;
+        resolved.environment.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(resolved)
     }
 
     /// Returns the variables that have an effect on a replay, with their values.
@@ -116,6 +121,11 @@ impl Resolved {
         }
     }
 
+    /// Returns every variable of the environment whose name begins with `BFC_`, by name.
+    pub fn variables(&self) -> &[Variable] {
+        &self.environment
+    }
+
     /// Returns every variable with its value, and with the library's remark on it.
     pub fn remarks(&self) -> Vec<(&str, String)> {
         let remarked = self.environment.iter().map(|Variable { name, value, remark, .. }| {
@@ -126,8 +136,6 @@ impl Resolved {
             };
             (name.as_str(), value_and_remark)
         });
-        let mut rows: Vec<_> = remarked.collect();
-        rows.sort_unstable();
-        rows
+        remarked.collect()
     }
 }

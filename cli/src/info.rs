@@ -1,41 +1,115 @@
 //! `bfc info`: which library, what it can do here, and what steers it.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::Serialize;
 
 use crate::device::probe;
-use crate::environment::Resolved;
+use crate::environment::{Resolved, Variable};
 use crate::library::{CallError, Library};
-use crate::output::{Output, table};
+use crate::output::{Output, progress, table};
+
+/// What `bfc info` is asked for.
+#[derive(Args)]
+pub struct Info {
+    /// Print one JSON document instead of tables (its fields: bfc info --help)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shown after the options of `bfc info`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bfc info                            can libbfc use this machine's GPU?
+  bfc info --json                     the same for a program
+  BFC_MEMORY_LIMIT=8GB bfc info       what becomes of a variable";
+
+/// Shown after them by `bfc info --help`.
+pub const SCHEMA: &str = "\
+The JSON document of --json (fields may be added):
+  schema         \"bfc-info/1\"
+  library        path, version
+  backends[]     backend (auto, host, host-vmm, custom, cuda or cuda-vmm), device (the ordinal
+                 it was tried on), available (whether an allocation succeeded), reason (why
+                 not, or null)
+  environment[]  the BFC_ variables that are set: name, value, used (whether it determines a
+                 setting of an allocator without options), remark (what becomes of a value
+                 that is not simply used, or null)";
 
 /// Ordinals as the contract lays them out: 0 is a device, 256 the host, 258 the caller's own.
-const BACKENDS: [(&str, u32, i32); 7] = [
-    ("auto, device 0", bfc_sys::BFC_BACKEND_AUTO, 0),
-    ("auto, host (256)", bfc_sys::BFC_BACKEND_AUTO, 256),
-    ("host", bfc_sys::BFC_BACKEND_HOST, 258),
-    ("host-vmm", bfc_sys::BFC_BACKEND_HOST_VMM, 258),
-    ("custom", bfc_sys::BFC_BACKEND_CUSTOM, 258),
-    ("cuda, device 0", bfc_sys::BFC_BACKEND_CUDA, 0),
-    ("cuda-vmm, device 0", bfc_sys::BFC_BACKEND_CUDA_VMM, 0),
+const BACKENDS: [(&str, &str, u32, i32); 7] = [
+    ("auto, device 0", "auto", bfc_sys::BFC_BACKEND_AUTO, 0),
+    ("auto, host (256)", "auto", bfc_sys::BFC_BACKEND_AUTO, 256),
+    ("host", "host", bfc_sys::BFC_BACKEND_HOST, 258),
+    ("host-vmm", "host-vmm", bfc_sys::BFC_BACKEND_HOST_VMM, 258),
+    ("custom", "custom", bfc_sys::BFC_BACKEND_CUSTOM, 258),
+    ("cuda, device 0", "cuda", bfc_sys::BFC_BACKEND_CUDA, 0),
+    ("cuda-vmm, device 0", "cuda-vmm", bfc_sys::BFC_BACKEND_CUDA_VMM, 0),
 ];
 
-/// Prints all of it.
-pub fn info(library: &Library, output: &mut Output) -> Result<()> {
-    let path = library.path.display().to_string();
-    output.write(&table("library", &[("path", path), ("version", library.version())]))?;
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    library: LibraryInfo,
+    backends: Vec<Probed>,
+    environment: &'a [Variable],
+}
 
-    let rows = BACKENDS.map(|(name, backend, ordinal)| {
-        let answer = match probe(library, backend, ordinal) {
-            Ok(()) => "yes".to_owned(),
-            Err(reason) => format!("no: {}", in_short(&reason)),
-        };
-        (name, answer)
-    });
+#[derive(Serialize)]
+struct LibraryInfo {
+    path: String,
+    version: String,
+}
+
+/// A backend, and whether it works here.
+#[derive(Serialize)]
+struct Probed {
+    #[serde(skip)]
+    label: &'static str,
+    backend: &'static str,
+    device: i32,
+    available: bool,
+    reason: Option<String>,
+}
+
+/// Prints all of it.
+pub fn info(args: &Info, library: &Library, output: &mut Output) -> Result<()> {
+    let found = LibraryInfo { path: library.path.display().to_string(), version: library.version() };
+    let resolved = Resolved::defaults(library)?;
+    let environment = resolved.variables();
+    if args.json {
+        let document =
+            Document { schema: "bfc-info/1", library: found, backends: probe_all(library), environment };
+        let text = serde_json::to_string_pretty(&document).context("cannot write JSON")?;
+        return output.write(&(text + "\n"));
+    }
+    output.write(&table("library", &[("path", found.path), ("version", found.version)]))?;
+
+    let rows: Vec<_> = probe_all(library)
+        .into_iter()
+        .map(|Probed { label, reason, .. }| {
+            (label, reason.map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}")))
+        })
+        .collect();
     output.write(&table("\nbackends that can be created here", &rows))?;
 
-    let resolved = Resolved::defaults(library)?;
     let rows = resolved.remarks();
     let text = table("\nenvironment", &rows);
     output.write(&if rows.is_empty() { text + "  no BFC_ variable is set\n" } else { text })
+}
+
+/// Tries each backend. A driver may take seconds to start.
+fn probe_all(library: &Library) -> Vec<Probed> {
+    let bar = progress(false, Some(BACKENDS.len() as u64), "{msg} {wide_bar} {pos}/{len}");
+    let probed = BACKENDS.map(|(label, backend, number, device)| {
+        bar.set_message(format!("trying {label}"));
+        bar.tick();
+        let reason = probe(library, number, device).err().map(|reason| in_short(&reason));
+        bar.inc(1);
+        Probed { label, backend, device, available: reason.is_none(), reason }
+    });
+    bar.finish_and_clear();
+    probed.into()
 }
 
 /// Only the reason where a backend is not there: a table has no room for advice to programs, in each row.

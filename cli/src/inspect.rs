@@ -13,12 +13,16 @@
 use std::ops::ControlFlow;
 
 use anyhow::Result;
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::device::Device;
 use crate::ffi;
 use crate::replay::{Job, Player, place};
 use crate::trace::Event;
+
+/// Events played between two moves of the progress bar.
+const STRIDE: usize = 1024;
 
 /// The pool at the moment of peak use.
 #[derive(Debug, Serialize)]
@@ -67,12 +71,12 @@ pub struct Inspection {
 }
 
 /// Plays the trace twice more and looks.
-pub fn inspect(job: &Job<'_>) -> Result<Inspection> {
-    let (peak_at, failure) = find(job)?;
+pub fn inspect(job: &Job<'_>, bar: &ProgressBar) -> Result<Inspection> {
+    let (peak_at, failure) = find(job, bar)?;
     let shown_at = failure.as_ref().map_or(peak_at, |failure| failure.event - 1);
     let mut peak = None;
     let mut shown = None;
-    walk(job, |device, event, _| {
+    walk(job, bar, |device, event, _| {
         if event == peak_at {
             peak = Some(look(job, device, event)?);
         }
@@ -96,13 +100,13 @@ pub fn in_turns(copies: usize) -> String {
 }
 
 /// Finds the event after which most was in use, and the request that failed first.
-fn find(job: &Job<'_>) -> Result<(usize, Option<Failure>)> {
+fn find(job: &Job<'_>, bar: &ProgressBar) -> Result<(usize, Option<Failure>)> {
     let mut peak = 0;
     let mut most = 0;
     let mut in_use = 0;
     // By copy and slot: a chunk's size has to be known when it is already gone.
     let mut sizes = vec![vec![0_u64; job.trace.slots]; job.threads];
-    let failure = walk(job, |device, event, players| {
+    let failure = walk(job, bar, |device, event, players| {
         for (player, sizes) in players.iter().zip(&mut sizes) {
             match job.trace.events[event] {
                 Event::Alloc { slot, .. } => {
@@ -129,12 +133,16 @@ fn find(job: &Job<'_>) -> Result<(usize, Option<Failure>)> {
 /// first request that failed so far.
 fn walk(
     job: &Job<'_>,
+    bar: &ProgressBar,
     mut visit: impl FnMut(&Device<'_>, usize, &[Player<'_>]) -> Result<ControlFlow<()>>,
 ) -> Result<Option<Failure>> {
     let device = job.device()?;
     let mut failure = None;
     let mut players: Vec<_> = (0..job.threads).map(|_| Player::new(&device, job.trace)).collect();
     for event in 0..job.trace.events.len() {
+        if event % STRIDE == STRIDE - 1 {
+            bar.inc(STRIDE as u64);
+        }
         for player in &mut players {
             player.play(event..event + 1)?;
             if failure.is_none() && player.failed > 0 {

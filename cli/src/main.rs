@@ -30,12 +30,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::device::{Backend, GrowthPolicy, PoolConfig};
 use crate::environment::Resolved;
+use crate::info::Info;
 use crate::library::Library;
-use crate::output::Output;
+use crate::output::{Output, progress};
 use crate::plan::Plan;
 use crate::replay::Job;
 use crate::report::Report;
@@ -83,7 +83,8 @@ enum Command {
     #[command(after_long_help = report::STATES)]
     Report(Report),
     /// Tell which library is used, which backends work here, and which BFC_ variables are set
-    Info,
+    #[command(after_help = info::EXAMPLES, after_long_help = format!("{}\n\n{}", info::EXAMPLES, info::SCHEMA))]
+    Info(Info),
     /// Write man pages and shell completions below a share/ folder, as an installation does
     #[command(hide = true)]
     Generate {
@@ -254,14 +255,6 @@ impl Replay {
         let default = (live * 6 / 5).next_multiple_of(u128::from(unit)).max(u128::from(unit));
         self.limit.unwrap_or(u64::try_from(default).unwrap_or(u64::MAX))
     }
-
-    /// A bar on standard error, which hides itself where that is not a terminal. It has no thread of its
-    /// own: one that draws now and then would take its time from the loop that is measured.
-    fn bar(&self, length: Option<u64>, template: &str) -> ProgressBar {
-        let target = if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressBar::with_draw_target(length, target).with_style(style)
-    }
 }
 
 fn main() -> ExitCode {
@@ -284,7 +277,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Plan(args) => plan::plan(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::report(args, &mut output).map(|()| ExitCode::SUCCESS),
-        Command::Info => info::info(&library()?, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Info(args) => info::info(args, &library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {
             let checked = match cli.library {
@@ -386,12 +379,17 @@ impl Input<'_> {
 
 fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
     let events = job.trace.events.len() as u64 * u64::from(args.threads) * u64::from(args.repeat);
-    let bar = args.bar(Some(events), "{msg} {wide_bar} {percent:>3}% {eta}");
+    let bar = progress(args.quiet, Some(events), "{msg} {wide_bar} {percent:>3}% {eta}");
     bar.set_message(job.trace.name.clone());
     let runs = (0..args.repeat).map(|_| replay::run(job, &bar)).collect::<Result<Vec<_>>>();
     bar.finish_and_clear();
     let runs = runs?;
-    let inspection = inspect::inspect(job)?;
+    let events = 2 * job.trace.events.len() as u64;
+    let bar = progress(args.quiet, Some(events), "{msg} {wide_bar} {percent:>3}% {eta}");
+    bar.set_message(format!("{}: looking at peak use", job.trace.name));
+    let inspection = inspect::inspect(job, &bar);
+    bar.finish_and_clear();
+    let inspection = inspection?;
     if let Some(file) = &args.map {
         fs::write(file, &inspection.memory_map)
             .with_context(|| format!("cannot write {}", file.display()))?;
@@ -401,7 +399,7 @@ fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
 
 /// The job's limit is not looked at: it is what is searched for.
 fn find_one(args: &Replay, job: &Job<'_>) -> Result<Searched> {
-    let bar = args.bar(None, "{msg} ({pos})");
+    let bar = progress(args.quiet, None, "{msg} ({pos})");
     let found = find_limit::find_limit(job, args.precision, &bar);
     bar.finish_and_clear();
     let found = found.with_context(|| job.trace.name.clone())?;

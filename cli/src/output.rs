@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::library::Library;
@@ -88,6 +89,14 @@ pub fn table(heading: &str, rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let rows = rows.iter().map(|(name, value)| format!("  {name:width$}  {value}\n"));
     format!("{heading}\n{}", rows.collect::<String>())
+}
+
+/// A bar on standard error, which hides itself where that is not a terminal. It has no thread of its own: one that draws now
+/// and then would take its time from what is measured.
+pub fn progress(is_quiet: bool, length: Option<u64>, template: &str) -> ProgressBar {
+    let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(length, target).with_style(style)
 }
 
 /// Writes a line to standard error, in one piece: those of several processes must not mix. Where standard error is closed

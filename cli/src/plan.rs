@@ -17,10 +17,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::output::{Output, table};
+use crate::output::{Output, progress, table};
 use crate::size::{counted, human};
 use crate::trace::Trace;
 use heuristics::{CLASSIC, Heuristic, by_contention};
@@ -157,11 +157,8 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
 
 /// A bar that hides itself where standard error is not a terminal.
 fn bar(args: &Plan) -> ProgressBar {
-    let target = if args.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {eta}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     let tries = (CLASSIC.len() + by_contention().count()) as u64 + u64::from(args.search);
-    ProgressBar::with_draw_target(Some(tries), target).with_style(style)
+    progress(args.quiet, Some(tries), "{msg} {wide_bar} {percent:>3}% {eta}")
 }
 
 /// The best placement, what each heuristic takes, and what the search did.

@@ -3,7 +3,9 @@
 mod common;
 mod environment;
 mod golden;
+mod info;
 mod plan;
+mod progress;
 mod replay;
 mod report;
 mod run;

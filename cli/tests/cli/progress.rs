@@ -1,0 +1,46 @@
+//! Progress bars: on a terminal only, and on standard error.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::common::{bfc, recorded};
+
+/// Runs the command with a terminal as its standard error; what was written there.
+fn on_a_terminal(command: &mut Command) -> String {
+    let (mut own, mut its) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: the two descriptors are valid for writing, and the rest may be NULL.
+    let code = unsafe { libc::openpty(&mut own, &mut its, none, std::ptr::null(), std::ptr::null()) };
+    assert_eq!(code, 0, "a terminal: {}", std::io::Error::last_os_error());
+    // SAFETY: openpty has opened it, and nothing else owns it.
+    let its = unsafe { OwnedFd::from_raw_fd(its) };
+    // SAFETY: as above.
+    let mut own = unsafe { File::from_raw_fd(own) };
+    let mut child =
+        command.env("TERM", "xterm").stdout(Stdio::null()).stderr(its).spawn().expect("it starts");
+    // The command still holds a copy of the terminal's end.
+    command.stderr(Stdio::null());
+    let reader = thread::spawn(move || {
+        let mut text = Vec::new();
+        // At the end of the terminal, reading fails instead of giving nothing.
+        let _ = own.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    assert!(child.wait().expect("it ends").success());
+    reader.join().expect("no panic")
+}
+
+#[test]
+fn commands_that_may_take_long_show_a_bar() {
+    let trace = recorded("gpt2.trace.gz");
+    let shown = on_a_terminal(bfc().arg("info"));
+    assert!(shown.contains("trying cuda, device 0"), "{shown:?}");
+    let shown = on_a_terminal(bfc().arg("replay").arg(&trace));
+    assert!(shown.contains("looking at peak use"), "{shown:?}");
+    let shown = on_a_terminal(bfc().args(["replay", "--find-limit"]).arg(&trace));
+    assert!(shown.contains("trying "), "{shown:?}");
+    assert_eq!(on_a_terminal(bfc().args(["replay", "--quiet"]).arg(&trace)), "");
+}
