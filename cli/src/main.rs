@@ -43,9 +43,32 @@ use crate::results::{Outcome, Replayed, Searched};
 use crate::run::Run;
 use crate::trace::{ALIGNMENT, Trace};
 
+/// What `bfc --help` ends with.
+const EXAMPLES: &str = "\
+Examples:
+  bfc info                                          which backends work here
+  bfc run --check -- ./train                        run a program with libbfc's cudaMalloc
+  bfc run --trace train.trace -- ./train            record what it allocates
+  bfc replay train.trace                            how an allocator would do on it
+  bfc replay --find-limit train.trace               the least limit in which it runs
+  bfc plan train.trace -o train.plan                places that need less memory
+
+Each command has examples of its own: bfc run --help";
+
+/// Shown after the options of `bfc replay`.
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  bfc replay train.trace                            time and memory, on host memory
+  bfc replay --find-limit train.trace               the least limit in which it runs
+  bfc replay --growth --growth-policy need --gc --split-always train.trace
+                                                    the pool that bfc run has
+  bfc replay --report --limit 3MB train.trace       why a request fails with that limit
+  bfc replay --device-capacity 1GB train.trace      addresses that are always the same
+  bfc replay --json train.trace                     for a program";
+
 /// Runs programs with libbfc behind their cudaMalloc, and replays recorded allocation traces through libbfc.so.
 #[derive(Parser)]
-#[command(name = "bfc", version, max_term_width = 110)]
+#[command(name = "bfc", version, max_term_width = 110, after_help = EXAMPLES)]
 struct Cli {
     /// The library, or the folder it lies in [default: $BFC_LIBRARY, else beside this command, in
     /// ../lib, ../lib64 or ../lib/x86_64-linux-gnu, in Python's package bfc, else where the loader looks]
@@ -62,25 +85,25 @@ enum Command {
     /// Every play of a trace has a pool of its own, one after another on ordinal 258 (0 for CUDA), named after the
     /// trace: one for each run of --repeat, and two more, not measured, that find the moment of peak use and look at
     /// it; with --find-limit one for each limit that is tried.
-    #[command(after_long_help = output::SCHEMA)]
+    #[command(after_help = REPLAY_EXAMPLES, after_long_help = format!("{REPLAY_EXAMPLES}\n\n{}", output::SCHEMA))]
     Replay(Box<Replay>),
     /// Compute places for the requests of a trace, for an allocator to follow
     ///
     /// Training repeats the same requests in every step. The plan has a place for each, so that the pool is hardly
     /// larger than what lives at once. An allocator follows it (BFC_PLAN, bfc replay --plan) while the program does what
     /// was recorded, and serves every other request by best fit.
-    #[command(after_long_help = plan::EXAMPLE)]
+    #[command(after_help = plan::EXAMPLES, after_long_help = format!("{}\n\n{}", plan::EXAMPLES, plan::SCHEMA))]
     Plan(Plan),
     /// Run a program whose cudaMalloc is served by libbfc, without a change to it
     ///
     /// The command puts libbfc_preload.so in front of the driver (LD_PRELOAD), sets the environment from its options,
     /// and becomes the program. What no option says stays as the environment has it.
-    #[command(override_usage = run::USAGE, after_long_help = run::EXIT_CODES)]
+    #[command(override_usage = run::USAGE, after_help = run::EXAMPLES, after_long_help = format!("{}\n\n{}", run::EXAMPLES, run::EXIT_CODES))]
     Run(Box<Run>),
     /// Show what the pool did for each process of bfc run --report=FILE, also of those that were killed
     ///
     /// The processes may still run: their counters are those of this moment.
-    #[command(after_long_help = report::STATES)]
+    #[command(after_help = report::EXAMPLES, after_long_help = format!("{}\n\n{}", report::EXAMPLES, report::STATES))]
     Report(Report),
     /// Tell which library is used, which backends work here, and which BFC_ variables are set
     #[command(after_help = info::EXAMPLES, after_long_help = format!("{}\n\n{}", info::EXAMPLES, info::SCHEMA))]

@@ -33,14 +33,16 @@ const GOAL: u64 = 10_000;
 /// The placements that the search begins with.
 const CANDIDATES: usize = 3;
 
-/// Shown after the options of `bfc plan --help`.
-pub const EXAMPLE: &str = "\
-Example: plan a recorded program, look at what it gains, and run the program with the plan:
-  bfc plan train.trace -o train.plan
-  bfc replay train.trace --find-limit
-  bfc replay train.trace --find-limit --plan train.plan
-  BFC_PLAN=train.plan ./train
+/// Shown after the options of `bfc plan`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bfc plan train.trace -o train.plan                        plan a recorded program
+  bfc replay train.trace --find-limit                       what it needs without the plan,
+  bfc replay train.trace --find-limit --plan train.plan     and with it
+  BFC_PLAN=train.plan ./train                               run a program that uses libbfc with it";
 
+/// Shown after them by `bfc plan --help`.
+pub const SCHEMA: &str = "\
 The JSON document of --json (sizes in bytes; fields may be added):
   schema       \"bfc-plan/1\"
   trace        name, requests, streams, peak_live_bytes

@@ -32,6 +32,12 @@ pub struct Report {
     file: PathBuf,
 }
 
+/// Shown after the options of `bfc report`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bfc run --report=train.counters -- ./train    keep counters
+  bfc report train.counters                     at any time, also while it runs";
+
 /// What `bfc report --help` ends with.
 pub const STATES: &str = "\
 The state of a process is one of

@@ -104,6 +104,16 @@ pub struct Run {
 /// How it is called: the words of the program are one argument to clap.
 pub const USAGE: &str = "bfc run [OPTIONS] [--] <PROGRAM> [ARGS]...";
 
+/// Shown after the options of `bfc run`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bfc run -- ./train --epochs 3                         all of the device's memory, as without bfc
+  bfc run --limit 8GiB --report -- ./train              a limit, and a summary at the end
+  bfc run --backend cuda-vmm --fraction 0.5 -- ./train  half of it, without fragmentation
+  bfc run --check -- ./train                            did its allocations come from the pool?
+  bfc run --trace train.trace -- ./train                record them for bfc replay
+  bfc run --report=train.counters -- ./train            counters for bfc report";
+
 /// What `bfc run --help` ends with.
 pub const EXIT_CODES: &str = "\
 Exit code: the program's own. If it never ran: 127 where it was not found, 126 where it cannot

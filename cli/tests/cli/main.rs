@@ -3,6 +3,7 @@
 mod common;
 mod environment;
 mod golden;
+mod help;
 mod info;
 mod plan;
 mod progress;

@@ -14,7 +14,7 @@ use crate::common::bfc;
 
 /// The folder of the fake interposer, with something by the name of the library beside it; None where there is no
 /// compiler for it.
-fn interposer() -> Option<&'static Path> {
+pub fn interposer() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = folder("interposer");
@@ -36,7 +36,7 @@ fn interposer() -> Option<&'static Path> {
 }
 
 /// An empty folder of this test's own.
-fn folder(name: &str) -> PathBuf {
+pub fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run").join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("the folder for tests is writable");
@@ -51,7 +51,7 @@ fn run(words: &[&str]) -> Option<Command> {
 }
 
 /// A file that may be executed.
-fn executable(path: &Path, content: &str) {
+pub fn executable(path: &Path, content: &str) {
     use std::os::unix::fs::PermissionsExt;
     fs::write(path, content).expect("writable");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its own file");

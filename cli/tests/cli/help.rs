@@ -1,0 +1,42 @@
+//! The examples of `bfc --help`: each of them runs.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{SMALL, bfc, library, run_to};
+use crate::run::{executable, folder, interposer};
+
+/// The command lines of a help: those below "Examples:" that begin with a command or a variable.
+fn examples(command: &[&str], help: &str) -> Vec<String> {
+    let (text, _) = run_to(0, bfc().args(command).arg(help));
+    let text = text.split("Examples:\n").nth(1).unwrap_or_else(|| panic!("{command:?} {help}: no examples"));
+    let lines = text.split("\n\n").next().unwrap_or_default().lines();
+    assert!(lines.clone().all(|line| line.len() <= 100), "{text}");
+    let typed = lines.map(|line| line.trim().split("  ").next().unwrap_or_default().to_owned());
+    typed.filter(|line| line.starts_with("bfc ") || line.starts_with("BFC_")).collect()
+}
+
+#[test]
+fn each_command_has_examples_and_each_runs() {
+    let Some(interposer) = interposer() else { return };
+    let folder = folder("examples");
+    executable(&folder.join("train"), "#!/bin/sh\nexit 0\n");
+    let own = Path::new(env!("CARGO_BIN_EXE_bfc")).parent().expect("its folder");
+    let path = format!("{}:{}", own.display(), env::var("PATH").expect("a path"));
+    for command in [&[][..], &["info"], &["run"], &["replay"], &["plan"], &["report"]] {
+        let lines = examples(command, "--help");
+        assert!(lines.len() > 1, "{command:?}: {lines:?}");
+        assert_eq!(lines, examples(command, "-h"), "{command:?}");
+        for line in lines {
+            // The interposer of these tests records nothing.
+            fs::write(folder.join("train.trace"), SMALL).expect("writable");
+            let mut shell = Command::new("sh");
+            shell.args(["-euc", &line]).current_dir(&folder).env("PATH", &path);
+            shell.env("BFC_LIBRARY", library()).env("BFC_PRELOAD_LIBRARY", interposer);
+            // Of it --check finds out that nothing was served.
+            run_to(if line.contains("--check") { 3 } else { 0 }, &mut shell);
+        }
+    }
+}
