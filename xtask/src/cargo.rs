@@ -1,13 +1,15 @@
 //! Building with cargo, and where it put what it built.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use crate::files;
 use crate::workspace::{Workspace, capture, without};
 
 /// How to build.
@@ -61,7 +63,23 @@ pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Co
 /// Builds the library, the interposer and the bfc command. Cargo's own progress is shown: this
 /// may take a minute.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
-    build_by(profile, cargo(workspace, &["build"]))
+    let built = build_by(profile, cargo(workspace, &["build"]))?;
+    link_soname(&built.shared, &workspace.soname)?;
+    Ok(built)
+}
+
+/// Gives the library its SONAME beside itself. The interposer loads it by that name, so that `bfc run` works from the folder
+/// that cargo builds into.
+fn link_soname(shared: &Path, soname: &str) -> Result<()> {
+    let link = shared.with_file_name(soname);
+    let target =
+        shared.file_name().and_then(OsStr::to_str).context("cargo built a library without a name")?;
+    // One that is right is left alone: programs of another build may be loading it.
+    if fs::read_link(&link).is_ok_and(|old| old == Path::new(target)) {
+        Ok(())
+    } else {
+        files::link(target, &link)
+    }
 }
 
 /// The same by a subcommand of cargo that takes the options of `build`.
@@ -93,4 +111,27 @@ pub fn artifacts(mut command: Command) -> Result<Vec<PathBuf>> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
     Ok(files.filter_map(|file| file.as_str().map(PathBuf::from)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_by_its_soname() {
+        let folder = std::env::temp_dir().join(format!("bfc-xtask-soname-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("writable");
+        let shared = folder.join("libbfc.so");
+        fs::write(&shared, "the library").expect("writable");
+        let link = folder.join("libbfc.so.0");
+        // Twice: the second build finds the link of the first. An old one is replaced.
+        for old in [None, Some("libbfc.so"), Some("elsewhere")] {
+            if let Some(old) = old {
+                files::link(old, &link).expect("writable");
+            }
+            link_soname(&shared, "libbfc.so.0").expect("a link");
+            assert_eq!(fs::read_to_string(&link).expect("it is there"), "the library", "{old:?}");
+        }
+        fs::remove_dir_all(&folder).expect("its own folder");
+    }
 }

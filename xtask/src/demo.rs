@@ -160,6 +160,10 @@ fn next_steps(workspace: &Workspace, built: &Built) -> String {
         (format!("{replay} --help"), "all that can be replayed and how"),
         (format!("{replay} --report tests/traces/vit.trace.gz"), "where the memory went"),
         (format!("{replay} --find-limit tests/traces/*.gz"), "the least memory that is enough"),
+        (
+            format!("{} run --check -- PROGRAM", relative(&built.command)),
+            "a program with libbfc's cudaMalloc",
+        ),
         ("cargo xtask demo --trace resnet50".into(), "another recorded program"),
         ("cargo xtask test".into(), "the tests"),
         ("cargo xtask bench".into(), "the speed, beside TensorFlow's own"),
