@@ -13,7 +13,7 @@ from stage import BFC, INTERPOSER, LIB, RUNTIMES, SIMULATION, compile, environme
 
 # What deaths.c and interrupted.py allocate before they die, and what is said of it.
 TRACE = "+ 0 1000 0\n+ 1 2000 0\n- 0 0\n+ 2 3000 0\n"
-SERVED = ["  served       3 allocations, 1 frees\n", "; 4.9 KiB live now\n"]
+SERVED = ["  served       3 allocations, 1 free\n", "; 4.9 KiB live now\n"]
 KILLED, ENDED, REPLACED, RUNNING = (f"  state        {state}: " for state in ("killed", "ended", "replaced", "running"))
 
 
@@ -119,7 +119,7 @@ def test_an_out_of_memory_is_in_the_report_and_can_be_replayed(deaths, files):
     limit = str(1000 << 20)
     run(*files.command(deaths, "aborts_out_of_memory"), env=environment(BFC_MEMORY_LIMIT=limit), status=None)
     refused = "  refused      1 request for want of memory, the largest of 64.0 MiB\n"
-    has(files.reported(), KILLED, refused, "  last refused 64.0 MiB: preload: ")
+    has(files.reported(), KILLED, refused, "  last refused 64.0 MiB: preload: ", "; --limit or --fraction limits the pool")
     assert written(files.trace).splitlines()[-1].startswith("! 67108864 0 # preload: ")
     pool = ["--growth", "--growth-policy=need", "--gc", "--split-always", "--limit", limit]
     (replayed,) = json.loads(replay(files.trace, *pool, "--json"))["traces"]
@@ -158,8 +158,8 @@ def is_cut_short(files, said, why, count):
     there = events(files.trace).count("\n")
     lost = count - there
     assert there > 1000 and told.startswith(why) and text.endswith(f"%incomplete {told}\n")
-    has(said, "cannot grow and ends here: ", why, f"is incomplete: {lost} events are not in it\n")
-    has(files.reported(), f"  trace        incomplete: {lost} events are not in it")
+    has(said, "cannot grow and ends here: ", why, f"is incomplete: it lacks {lost} events\n")
+    has(files.reported(), f"  trace        incomplete: it lacks {lost} events")
     replay(files.trace, "--quiet")
 
 
@@ -185,7 +185,7 @@ def test_a_signals_handler_that_interrupts_the_recorder_and_exits(full_disk, dea
     variables = {"LD_PRELOAD": full_disk, "FULL_DISK_AFTER": 1, "FULL_DISK_SIGNALS": ""}
     run(*files.command(deaths, "exits_in_a_handler"), env=environment(**variables))
     # The free in the exit handler.
-    has(files.reported(), ENDED, "  trace        incomplete: 1 events are not in it")
+    has(files.reported(), ENDED, "  trace        incomplete: it lacks 1 event,")
 
 
 def test_a_limit_of_the_size_of_files(deaths, files):

@@ -117,6 +117,10 @@ def test_malformed_settings_are_ignored_with_one_warning_each(log, each):
         assert said.count(f"libbfc warning: {setting} is ignored: it must be ") == each
 
 
+def counted(count, thing):
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def test_the_reports_numbers_are_the_drivers(tmp_path):
     """The case `counted`: 512 requests, of which 4 are live at the end, and what the driver says of it."""
     report = tmp_path / "report"
@@ -131,7 +135,7 @@ def test_the_reports_numbers_are_the_drivers(tmp_path):
         "\ndevice 0\n",
         "  served       512 allocations, 508 frees\n",
         f"  driver calls {calls - made} saved of {calls} ({100 * (calls - made) / calls:.1f} %): {made} made, "
-        f"for {obtained} regions obtained, {returned} returned, {synchronizations} synchronisations\n",
+        f"for {counted(obtained, 'region')} obtained, {returned} returned, {counted(synchronizations, 'synchronisation')}\n",
         "  peaks        800.0 MiB requested, 800.0 MiB in use, 1000.0 MiB held from the driver\n",
         "  waste        200.0 MiB (20.0 % of what was held) at the peak; 400.0 MiB live now\n",
     ]:

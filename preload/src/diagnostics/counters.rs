@@ -129,12 +129,8 @@ impl Display for Counters {
         let (served, freed) = (get(&self.served), get(&self.freed));
         let (refused, largest) = (get(&self.refused), get(&self.largest_refused));
         if refused != 0 {
-            let are = if refused == 1 { "request" } else { "requests" };
-            writeln!(
-                f,
-                "  refused      {refused} {are} for want of memory, the largest of {}",
-                Bytes(largest)
-            )?;
+            let refused = Counted(refused, "request");
+            writeln!(f, "  refused      {refused} for want of memory, the largest of {}", Bytes(largest))?;
         }
         if served == 0 {
             return writeln!(f, "  served       nothing");
@@ -143,11 +139,12 @@ impl Display for Counters {
             [&self.obtained, &self.returned, &self.synchronizations].map(get);
         let (calls, made) = (served + freed, obtained + returned + synchronizations);
         let saved = calls.saturating_sub(made);
-        writeln!(f, "  served       {served} allocations, {freed} frees")?;
+        writeln!(f, "  served       {}, {}", Counted(served, "allocation"), Counted(freed, "free"))?;
+        let (regions, waits) = (Counted(obtained, "region"), Counted(synchronizations, "synchronisation"));
         writeln!(
             f,
-            "  driver calls {saved} saved of {calls} ({} %): {made} made, for {obtained} regions obtained, \
-             {returned} returned, {synchronizations} synchronisations",
+            "  driver calls {saved} saved of {calls} ({} %): {made} made, for {regions} obtained, \
+             {returned} returned, {waits}",
             percent(saved, calls)
         )?;
         let (requested, held) = (get(&self.peak_requested), get(&self.peak_held));
@@ -191,13 +188,23 @@ impl Display for Tenths {
     }
 }
 
+/// A number of things: `1 region`, `2 regions`.
+pub struct Counted(pub u64, pub &'static str);
+
+impl Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0 == 1 { "" } else { "s" };
+        write!(f, "{} {}{plural}", self.0, self.1)
+    }
+}
+
 /// A number of bytes, formatted for reading.
 pub struct Bytes(pub u64);
 
 impl Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = ["KiB", "MiB", "GiB", "TiB"];
-        let power = (self.0.max(1).ilog2() / 10).min(4);
+        let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let power = self.0.max(1).ilog2() / 10;
         let unit = power.checked_sub(1).and_then(|place| units.get(place as usize));
         match unit {
             None => write!(f, "{} bytes", self.0),

@@ -127,7 +127,7 @@ impl Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::System(error) => write!(f, "{}", std::io::Error::from_raw_os_error(*error)),
-            Failure::Foreign => f.write_str("the file is there, and is no report; name another"),
+            Failure::Foreign => f.write_str("the file is there and is not a report; name another"),
             Failure::Damaged => f.write_str("a record is cut off in the file; remove it, or name another"),
         }
     }

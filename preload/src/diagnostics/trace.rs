@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
+use super::counters::Counted;
 use crate::settings;
 use crate::sys::file_name::FileName;
 use crate::sys::lock::OwnerLock;
@@ -272,8 +273,8 @@ pub(crate) fn finish() {
         }
         if lost() != 0 {
             text::print_error(format_args!(
-                "the trace {path} is incomplete: {} events are not in it",
-                lost()
+                "the trace {path} is incomplete: it lacks {}",
+                Counted(lost(), "event")
             ));
         }
     }

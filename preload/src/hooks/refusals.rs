@@ -7,10 +7,13 @@ use cuda_sys::*;
 use crate::bfc::{LastError, MESSAGE};
 use crate::diagnostics::check_log::PassReason;
 use crate::diagnostics::{report, trace};
-use crate::driver;
 use crate::pool::Pool;
 use crate::state::contexts::{self, Current};
 use crate::sys::text::Text;
+use crate::{driver, settings};
+
+/// Which settings may be raised. The reader of a report need not know how the program was started.
+const LIMIT: &str = "--limit or --fraction limits the pool (BFC_MEMORY_LIMIT, BFC_MEMORY_FRACTION)";
 
 /// Why there was no memory.
 #[derive(Clone, Copy)]
@@ -41,6 +44,7 @@ impl Verdict {
 impl Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Verdict::Pool if settings::is_limited() => write!(f, "{LastError}; {LIMIT}"),
             Verdict::Pool => LastError.fmt(f),
             Verdict::Driver(why) => write!(f, "the driver has no memory for it; {why}"),
         }
