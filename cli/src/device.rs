@@ -127,7 +127,7 @@ impl PoolConfig {
     /// The path of the plan as the library takes it.
     pub fn plan_path(&self) -> Result<Option<CString>> {
         let path = self.plan.as_ref().map(|path| CString::new(path.as_os_str().as_bytes()));
-        path.transpose().context("the path of the plan has a zero byte")
+        path.transpose().context("the path of --plan contains a zero byte")
     }
 
     /// The options of a pool, without a name, a plan, and the functions of a simulated device.
@@ -166,7 +166,7 @@ impl<'a> Device<'a> {
             }
             // The library's advice is for programs: a user of this command has an option for it.
             Err(error) if error.status == bfc_sys::BFC_ERROR_BACKEND_UNAVAILABLE => bail!(
-                "--backend {} cannot be used: {}; take --backend host, or --device-capacity SIZE for a simulated device",
+                "--backend {} cannot be used: {}; use --backend host, or --device-capacity SIZE for a simulated device",
                 config.backend.name(),
                 error.reason()
             ),

@@ -80,7 +80,7 @@ fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Res
         if good == ceiling {
             bail!(
                 "no limit up to {} runs without a failed request (the peak of live bytes is {}); \
-                 a device of too small a capacity?",
+                 is --device-capacity too small?",
                 size::human(ceiling * ALIGNMENT),
                 size::human(peak_live_bytes)
             );
@@ -103,7 +103,7 @@ fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Res
     let limit = good * ALIGNMENT;
     if !probe(good)? {
         bail!(
-            "the limit {} ran once and then did not: placement differs from run to run",
+            "the trace ran once with a limit of {} and then failed with it: placement differs from run to run",
             size::human(limit)
         );
     }

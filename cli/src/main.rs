@@ -260,10 +260,12 @@ impl Replay {
             return Err("--plan takes one trace: the plan is of one of them");
         }
         if self.traces.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
-            return Err("standard input can be read once only");
+            return Err("- stands for standard input, which can be read only once");
         }
         if self.stream_ordered && matches!(self.backend, Backend::Cuda | Backend::CudaVmm) {
-            return Err("--async cannot run on CUDA: a recorded stream is no stream of the driver");
+            return Err(
+                "--async cannot run on CUDA: the streams of a trace are not streams of the driver; use --backend host",
+            );
         }
         Ok(())
     }
@@ -304,9 +306,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {
             let checked = match cli.library {
-                Some(_) => {
-                    Err("--library is not for run, whose interposer has the library beside it: --preload")
-                }
+                Some(_) => Err(
+                    "--library does not apply to run: the interposer loads the library that lies beside it; name both with --preload",
+                ),
                 None => args.check(),
             };
             checked.unwrap_or_else(|what| wrong_usage("run", what));
@@ -320,12 +322,12 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let resolved = Resolved::of_replay(&library, &args.pool())?;
             if !args.quiet {
                 for (name, value) in resolved.steering() {
-                    output::complain(format_args!("note: {name}={value} is set and steers the library"));
+                    output::complain(format_args!("note: {name}={value} is set and changes the result"));
                 }
             }
             for trace in traces.iter().filter(|_| !args.quiet) {
                 if let Some(why) = &trace.incomplete {
-                    output::complain(format_args!("note: the recording {} stops early: {why}", trace.name));
+                    output::complain(format_args!("note: the trace {} is incomplete: {why}", trace.name));
                 }
             }
             let input = Input { args, library: &library, resolved: &resolved, traces: &traces };

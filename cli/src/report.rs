@@ -90,7 +90,7 @@ fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
         bail!("{name} is of another version of libbfc; use the bfc command of that version");
     }
     if !bytes.starts_with(&MAGIC) && number == 1 {
-        bail!("{name} is no report; name the FILE of bfc run --report=FILE");
+        bail!("{name} is not a report; name the FILE of bfc run --report=FILE");
     }
     if !bytes.starts_with(&MAGIC) || bytes.len() < BYTES {
         bail!(
@@ -111,7 +111,8 @@ fn summary(record: &Record) -> String {
     if lost != 0 {
         let _ = writeln!(
             summary,
-            "  trace        incomplete: {lost} events are not in it, because it could not grow"
+            "  trace        incomplete: it lacks {}, because it could not grow",
+            counters::Counted(lost, "event")
         );
     }
     if let Some(refusal) = record.refusal() {

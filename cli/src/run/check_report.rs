@@ -87,7 +87,7 @@ fn verdict_in_words(finding: &Finding, nobody_has_driver: bool) -> String {
                                no device memory, or it ended before that, or it calls the driver's functions by \
                                addresses that it has found in another way"
             .to_owned(),
-        Verdict::Hidden => "the driver was in it, and nobody asked for its allocation functions in a way that the \
+        Verdict::Hidden => "the driver was in it, and its allocation functions were not looked up in a way that the \
                             interposer sees. Either it never allocates; or the driver, or a library that uses it, was \
                             opened with RTLD_DEEPBIND; or it finds the functions without dlsym, by a reading of the \
                             file of its own or by a path to the driver that is linked into it. No preloaded library \
@@ -164,7 +164,7 @@ fn reason_in_words(reason: &str, rest: &str) -> String {
                    device is full"
                 .to_owned()
         }
-        "pool" => format!("requests that libbfc refused: {rest} (BFC_LOG=warn may tell more)"),
+        "pool" => format!("requests that libbfc refused: {rest} (BFC_LOG=warn may show more)"),
         other => format!("{other} {rest}").trim_end().to_owned(),
     }
 }

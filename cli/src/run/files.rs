@@ -32,7 +32,7 @@ pub fn check_report(args: &Run) -> Result<()> {
         })
         .with_context(|| format!("--report={name}: cannot be written; name another file"))?;
     if !head.is_empty() && head != report::MAGIC {
-        bail!("--report={name}: the file is there, and is no report; remove it, or name another");
+        bail!("--report={name}: the file is there and is not a report; remove it, or name another");
     }
     if length % report::BYTES as u64 != 0 {
         bail!("--report={name}: a record is cut off in the file; remove it, or name another");

@@ -11,7 +11,7 @@ fn a_variable_that_steers_the_library_is_remarked_on() {
         run_to(0, &mut command)
     };
     let (table, note) = replay(&[]);
-    assert_eq!(note, "bfc: note: BFC_FORCE_ALLOW_GROWTH=1 is set and steers the library\n");
+    assert_eq!(note, "bfc: note: BFC_FORCE_ALLOW_GROWTH=1 is set and changes the result\n");
     assert!(row(&table, "pool").is_some_and(|pool| pool.ends_with(", growth by need")), "{table}");
     assert_eq!(replay(&["--quiet"]).1, "");
 }

@@ -354,7 +354,7 @@ fn input_without_an_end_is_refused_in_little_memory() {
 #[test]
 fn a_recording_that_stopped_early_is_replayed_with_a_note() {
     let trace = file("early.trace", "+ 0 5 0\n%incomplete No space left on device\n\0\0\0\0");
-    let note = format!("bfc: note: the recording {} stops early: No space left on device\n", trace.display());
+    let note = format!("bfc: note: the trace {} is incomplete: No space left on device\n", trace.display());
     assert_eq!(run_to(0, bfc().arg("replay").arg(&trace)).1, note);
     assert_eq!(run_to(0, bfc().arg("replay").arg(&trace).arg("--quiet")).1, "");
 }

@@ -14,8 +14,8 @@ fn reported(code: i32, path: &str) -> (String, String) {
 #[test]
 fn what_is_no_report_is_refused() {
     let cases = [
-        ("text", b"some notes\n".to_vec(), "is no report; name the FILE of bfc run --report=FILE"),
-        ("zeros", vec![0; 8192], "is no report; name the FILE of bfc run --report=FILE"),
+        ("text", b"some notes\n".to_vec(), "is not a report; name the FILE of bfc run --report=FILE"),
+        ("zeros", vec![0; 8192], "is not a report; name the FILE of bfc run --report=FILE"),
         (
             "newer",
             b"libbfc counters 2, whatever".to_vec(),

@@ -65,7 +65,7 @@ fn a_backend_that_is_not_there_fails_in_words() {
         for spelling in spellings {
             let error = replay(&["--backend", spelling]);
             let begin = format!("bfc: --backend {backend} cannot be used: ");
-            assert!(error.starts_with(&begin) && error.contains("; take --backend host"), "{error}");
+            assert!(error.starts_with(&begin) && error.contains("; use --backend host"), "{error}");
             assert!(!error.contains("BFC_BACKEND=") && !error.contains("BFC_BACKEND_CUSTOM"), "{error}");
         }
     }

@@ -191,7 +191,7 @@ fn a_report_that_cannot_be_kept_is_told_before_the_program_runs() {
     for (path, words) in [
         ("/nonexistent/f", "cannot be written; name another file: No such file or directory"),
         (&folder.display().to_string(), "not a regular file; name another"),
-        (&notes, "the file is there, and is no report; remove it, or name another"),
+        (&notes, "the file is there and is not a report; remove it, or name another"),
         (&cut, "a record is cut off in the file; remove it, or name another"),
     ] {
         let option = format!("--report={path}");
