@@ -157,6 +157,16 @@ fn regions_that_double_are_named_with_the_setting_that_helps() {
     assert!(!reports[0].contains("BFC_GROWTH"), "{}", reports[0]);
 }
 
+/// Adapters align each request to 512, which is not why 2 MiB find no place.
+#[test]
+fn an_alignment_is_told_where_it_makes_a_difference() {
+    let pool = Pool::host(MIB, |_| {});
+    for (bytes, alignment, is_told) in [(2 * MIB, 512, false), (2 * MIB, MIB, true)] {
+        assert_eq!(pool.alloc_aligned(bytes, alignment), Err(BFC_ERROR_OUT_OF_MEMORY));
+        assert_eq!(last_error().contains("narrows the choice"), is_told, "{}", last_error());
+    }
+}
+
 /// A report counts like a person: one of a thing is singular.
 #[test]
 fn one_thing_is_not_things() {

@@ -111,7 +111,9 @@ impl fmt::Display for Verdict {
             };
             write!(f, "; {} more {why}", Bytes(self.waiting))?;
         }
-        if self.alignment > 256 {
+        // An alignment that is small beside the request makes no difference.
+        if self.alignment > 256 && (self.cause() == FailureCause::Alignment || self.alignment >= wanted / 16)
+        {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
         }
         if self.is_split_by_doubling() {
