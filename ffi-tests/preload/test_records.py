@@ -140,3 +140,12 @@ def test_the_reports_numbers_are_the_drivers(tmp_path):
         "  waste        200.0 MiB (20.0 % of what was held) at the peak; 400.0 MiB live now\n",
     ]:
         assert line in text
+
+
+def test_a_fragmented_pool_names_the_backend_that_helps(tmp_path):
+    report = tmp_path / "report"
+    variables = preloaded(SIMCUDA_MEMORY=MEMORY, BFC_PRELOAD_REPORT=report)
+    variables |= settings("BFC_MEMORY_LIMIT=100M BFC_FORCE_ALLOW_GROWTH=0")
+    run(program("trace"), "fragmented", env=variables)
+    assert ": fragmentation. " in reported(report)
+    assert "; --backend cuda-vmm does not fragment (BFC_BACKEND=cuda_vmm)\n" in reported(report)

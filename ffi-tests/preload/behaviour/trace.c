@@ -101,12 +101,22 @@ static void counted(void) {
          (unsigned long long)simcuda_calls("cuMemFree"), (unsigned long long)synchronizations());
 }
 
+/* For the report: enough memory is free, and no piece is large enough. */
+static void fragmented(void) {
+  char *memory[9];
+  void *more = NULL;
+  for (int each = 0; each < 9; each++) memory[each] = pooled(10 * MIB);
+  for (int each = 0; each < 8; each += 2) OK(cudaFree(memory[each]));
+  IS(cudaMalloc(&more, 20 * MIB), OUT_OF_MEMORY);
+}
+
 static const Case CASES[] = {
     {"known", known, NULL},
     {"gone", gone, NULL},
     {"default_streams", default_streams, NULL},
     {"threads", threads, NULL},
     {"counted", counted, "BFC_MEMORY_LIMIT=1000M"},
+    {"fragmented", fragmented, "BFC_MEMORY_LIMIT=100M BFC_FORCE_ALLOW_GROWTH=0"},
 };
 
 int main(int argc, char **argv) { return RUN_CASE(CASES, argc, argv); }

@@ -13,7 +13,11 @@ use crate::sys::text::Text;
 use crate::{driver, settings};
 
 /// Which settings may be raised. The reader of a report need not know how the program was started.
-const LIMIT: &str = "--limit or --fraction limits the pool (BFC_MEMORY_LIMIT, BFC_MEMORY_FRACTION)";
+const LIMIT: &[u8] = b"; --limit or --fraction limits the pool (BFC_MEMORY_LIMIT, BFC_MEMORY_FRACTION)";
+
+/// The verdict of libbfc that granules change. They have no legacy IPC handles.
+const FRAGMENTATION: &[u8] = b": fragmentation. ";
+const GRANULES: &[u8] = b"; --backend cuda-vmm does not fragment (BFC_BACKEND=cuda_vmm)";
 
 /// Why there was no memory.
 #[derive(Clone, Copy)]
@@ -44,7 +48,6 @@ impl Verdict {
 impl Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Pool if settings::is_limited() => write!(f, "{LastError}; {LIMIT}"),
             Verdict::Pool => LastError.fmt(f),
             Verdict::Driver(why) => write!(f, "the driver has no memory for it; {why}"),
         }
@@ -73,9 +76,24 @@ fn note_device(bytes: usize, stream: usize, verdict: Verdict) {
 /// Formats the message once, before any lock is taken, because libbfc is queried for it.
 fn with_text(verdict: Verdict, note: impl FnOnce(&str)) {
     let mut text = Text::<MESSAGE>::new();
+    text.put(format_args!("{verdict}"));
+    if matches!(verdict, Verdict::Pool) {
+        advise(&mut text);
+    }
     // The text may be cut within a character.
-    let text = text.put(format_args!("{verdict}")).utf8_chunks().next();
+    let text = text.bytes().utf8_chunks().next();
     note(text.map_or("", |chunk| chunk.valid()));
+}
+
+/// Appends the settings that help.
+fn advise(text: &mut Text<MESSAGE>) {
+    if settings::is_limited() {
+        text.push(LIMIT);
+    }
+    let is_fragmented = text.bytes().windows(FRAGMENTATION.len()).any(|part| part == FRAGMENTATION);
+    if is_fragmented && !settings::wants_granules() && !settings::shares_regions() {
+        text.push(GRANULES);
+    }
 }
 
 /// Reports a request like [`note`], for a known pool.
