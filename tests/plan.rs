@@ -225,7 +225,7 @@ fn a_wrong_plan_is_refused_with_a_message() {
         ..options()
     };
     assert_eq!(create(device, Some(&stamped)), BFC_ERROR_INVALID_ARGUMENT);
-    assert_eq!(last_error(), "a plan excludes BFC_TIMESTAMPS");
+    assert_eq!(last_error(), "a plan cannot be followed with BFC_TIMESTAMPS: leave out one of them");
 }
 
 /// The child of the tests of the environment. By itself it does nothing.

@@ -58,7 +58,10 @@ impl Options<'_> {
         }
         let shown = path.display();
         if timestamps {
-            return Err(fail!(Error::InvalidArgument, "a plan excludes BFC_TIMESTAMPS"));
+            return Err(fail!(
+                Error::InvalidArgument,
+                "a plan cannot be followed with BFC_TIMESTAMPS: leave out one of them"
+            ));
         }
         if let Some(what) = excluded_by {
             log::emit(Level::Warn, format_args!("the plan {shown} is not followed: it excludes {what}"));

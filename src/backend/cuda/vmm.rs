@@ -90,7 +90,10 @@ impl CudaVmm {
         let (granule, for_rdma) = granularity(&cuda, &mut notices).map_err(absent)?;
         let granule = granule.max(LEAST_GRANULE);
         if !granule.is_power_of_two() {
-            return Err(fail!(Error::BackendUnavailable, "the device's granules are of {granule} bytes"));
+            return Err(fail!(
+                Error::BackendUnavailable,
+                "the device's allocation granularity of {granule} bytes is not a power of two; name BFC_BACKEND_CUDA"
+            ));
         }
         let range = reserve(&cuda, granule, comfortable(limit, granule));
         Self::in_range(cuda, range.map_err(|failure| failure.explain(cuda.driver))?, for_rdma, notices)

@@ -55,9 +55,10 @@ fn table() -> Result<Guard<'static, Table>, Error> {
     static OF_PROCESS: AtomicI32 = AtomicI32::new(0);
     let process = sys::process();
     match OF_PROCESS.compare_exchange(0, process, Relaxed, Relaxed) {
-        Err(other) if other != process => {
-            Err(fail!(Error::ShuttingDown, "the pools of graphs are not in this forked process"))
-        }
+        Err(other) if other != process => Err(fail!(
+            Error::ShuttingDown,
+            "the private pools of graphs belong to the parent of this forked process"
+        )),
         _ => TABLE.lock().map_err(|_| {
             fail!(Error::Busy, "a signal handler interrupted a call of this thread on the pools of graphs")
         }),
