@@ -32,7 +32,6 @@ OWNERS = {
 EXCEPTIONS = {
     ("README.md", "cargo xtask demo"): "a minute or two; .ci/run runs it on each change",
     ("README.md", "cargo xtask test"): "all suites, of which this is one; .ci/run runs it on each change",
-    ("README.md", "pip install ."): "the suite python does it in a copy of the source",
     ("docs/install.md", "pip install ."): "the suite python does it in a copy of the source",
     ("docs/python.md", "pip install ."): "the suite python does it in a copy of the source",
     ("docs/install.md", "cargo xtask package"): "the tests of installing make them, and look into them",

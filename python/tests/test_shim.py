@@ -22,6 +22,7 @@ extern "C" __attribute__((visibility("default"))) const char *version() { return
 # As lld and mold do, which write another file and rename it: its permissions are those of the umask.
 LINKED_AS_BY_LLD = """#!/bin/sh
 c++ "$@" || exit
+case "$1" in --version) exit ;; esac
 for out; do :; done
 cat "$out" > "$out.new" && chmod =rwx "$out.new" && mv "$out.new" "$out"
 """

@@ -3,10 +3,15 @@
 An allocator for each device takes regions from it and hands out pieces, by address.
 
 >>> import bfc
+>>> with bfc.Pool("host", limit="1GiB") as pool:
+...     block = pool.alloc("4 KiB")
+...     block.size, bfc.owner(block.address) == bfc.HOST
+(4096, True)
+
+The same by functions, on addresses:
+
 >>> bfc.create(bfc.HOST, memory_limit=1 << 30)
 >>> address = bfc.alloc(bfc.HOST, 4096)
->>> bfc.owner(address) == bfc.HOST
-True
 >>> bfc.free(bfc.HOST, address)
 >>> bfc.destroy(bfc.HOST)
 
@@ -37,14 +42,17 @@ from ._memory import (
     requested_size,
     synchronized,
 )
+from ._pool import Block, Pool
 from ._reports import Stats, check, memory_map, occupancy, report, reset_stats, scope, stats
 
 __all__ = [
     "HOST",
     "AddressRange",
     "Backend",
+    "Block",
     "Error",
     "OutOfMemoryError",
+    "Pool",
     "Stats",
     "Status",
     "address_range",
@@ -73,6 +81,12 @@ __all__ = [
     "trim",
     "version",
 ]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module 'bfc' has no attribute {name!r}")
 
 
 def version() -> str:

@@ -47,15 +47,16 @@ _GROWTH_POLICIES = {
 def options(
     *,
     backend: Backend | str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: SupportsIndex | str | None = None,
     memory_fraction: float | None = None,
     allow_growth: bool = True,
     garbage_collection: bool = True,
-    split_always: bool = False,
+    split_always: bool = True,
+    two_ends: bool = False,
     timestamps: bool = False,
     quarantine: bool = False,
     fragmentation_fraction: float | None = None,
-    initial_region_bytes: int | None = None,
+    initial_region_bytes: SupportsIndex | str | None = None,
     growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
@@ -64,18 +65,21 @@ def options(
     """``bfc_options_t`` of the arguments of :func:`create`."""
     made = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t))
     made.backend = _abi.BFC_BACKEND_AUTO if backend is None else _backend(backend)
+    # Who gives a fraction wants that rule.
+    split_always = split_always and not fragmentation_fraction
     flags = [
         (allow_growth, _abi.BFC_ALLOW_GROWTH),
         (garbage_collection, _abi.BFC_GARBAGE_COLLECTION),
         (timestamps, _abi.BFC_TIMESTAMPS),
         (split_always, _abi.BFC_SPLIT_ALWAYS),
+        (two_ends, _abi.BFC_TWO_ENDS),
         (quarantine, _abi.BFC_QUARANTINE),
     ]
     made.flags = sum(flag for wanted, flag in flags if wanted)
-    made.memory_limit = _numbers.optional(memory_limit, "memory_limit")
+    made.memory_limit = _numbers.optional_size(memory_limit, "memory_limit")
     made.memory_fraction = _numbers.fraction(memory_fraction, "memory_fraction")
     made.fragmentation_fraction = _numbers.fraction(fragmentation_fraction, "fragmentation_fraction")
-    made.initial_region_bytes = _numbers.optional(initial_region_bytes, "initial_region_bytes")
+    made.initial_region_bytes = _numbers.optional_size(initial_region_bytes, "initial_region_bytes")
     made.growth_policy = _growth_policy(growth_policy)
     milliseconds = _numbers.optional(retry_timeout_ms, "retry_timeout_ms")
     # Longer than seven weeks is for ever.
@@ -105,15 +109,16 @@ def create(
     device: SupportsIndex,
     *,
     backend: Backend | str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: SupportsIndex | str | None = None,
     memory_fraction: float | None = None,
     allow_growth: bool = True,
     garbage_collection: bool = True,
-    split_always: bool = False,
+    split_always: bool = True,
+    two_ends: bool = False,
     timestamps: bool = False,
     quarantine: bool = False,
     fragmentation_fraction: float | None = None,
-    initial_region_bytes: int | None = None,
+    initial_region_bytes: SupportsIndex | str | None = None,
     growth_policy: str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
@@ -123,16 +128,17 @@ def create(
     before the first allocation.
 
     For what is left out, or 0, the environment counts (``BFC_MEMORY_LIMIT`` and so on, docs/environment.md), and after
-    that the default. The five switches are as given here: the environment's count only where all of them are false,
+    that the default. The six switches are as given here: the environment's count only where all of them are false,
     and ``BFC_FORCE_ALLOW_GROWTH`` always.
 
     :param device: 0 to 255 are devices, as CUDA counts them; :data:`HOST` is the host.
     :param backend: Where regions come from: a :class:`Backend`, or its value.
-    :param memory_limit: The most bytes to hold. Else what there is.
+    :param memory_limit: The most bytes to hold, as a number or as text like ``"20GiB"``. Else what there is.
     :param memory_fraction: The same as a share of the device's memory, from 0 to 1.
     :param allow_growth: Take regions on demand, else one of the whole limit at the first allocation.
     :param garbage_collection: Give wholly free regions back before failing.
-    :param split_always: Split off any remainder of 256 bytes or more.
+    :param split_always: Split off any remainder of 256 bytes or more, unless there is a ``fragmentation_fraction``.
+    :param two_ends: Take sizes that are usually freed soon from the upper end of free memory.
     :param timestamps: Stamp frees; excludes streams.
     :param quarantine: With timestamps, hand nothing out whose stamp is not safe.
     :param fragmentation_fraction: Split off a remainder of this share of the limit.
@@ -157,6 +163,7 @@ def create(
         allow_growth=allow_growth,
         garbage_collection=garbage_collection,
         split_always=split_always,
+        two_ends=two_ends,
         timestamps=timestamps,
         quarantine=quarantine,
         fragmentation_fraction=fragmentation_fraction,
@@ -178,25 +185,25 @@ def destroy(device: SupportsIndex, force: bool = False) -> None:
     _library.call("bfc_destroy_forced" if force else "bfc_destroy", _numbers.device(device))
 
 
-def trim(device: SupportsIndex, keep_bytes: SupportsIndex = 0) -> int:
+def trim(device: SupportsIndex, keep_bytes: SupportsIndex | str = 0) -> int:
     """Gives wholly free regions back to the backend as long as ``keep_bytes`` stay held; the bytes given back.
 
     :raises Error: see ``bfc_trim``.
     """
     released = ctypes.c_uint64()
-    keep = _numbers.unsigned(keep_bytes, "keep_bytes")
+    keep = _numbers.size(keep_bytes, "keep_bytes")
     _library.call("bfc_trim", _numbers.device(device), keep, ctypes.byref(released))
     return released.value
 
 
-def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex) -> None:
+def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex | str) -> None:
     """Changes how many bytes the allocator of a device may hold from its backend.
 
     Allocations stay valid. If the allocator holds more it stops growing, and free memory is given back. 0 is a limit of 0.
 
     :raises Error: see ``bfc_set_memory_limit``.
     """
-    limit = _numbers.unsigned(limit_bytes, "a number of bytes")
+    limit = _numbers.size(limit_bytes, "limit_bytes")
     _library.call("bfc_set_memory_limit", _numbers.device(device), limit)
 
 

@@ -20,18 +20,20 @@ def _stream(value: _Stream) -> int:
 
 def alloc(
     device: SupportsIndex,
-    nbytes: SupportsIndex,
+    nbytes: SupportsIndex | str,
     *,
     alignment: SupportsIndex | None = None,
     stream: _Stream | None = None,
+    short_lived: bool = False,
 ) -> int:
     """Allocates memory; its address, or 0 for 0 bytes.
 
-    :param nbytes: Rounded up to a multiple of 256.
+    :param nbytes: A number, or text like ``"1 MiB"``. Rounded up to a multiple of 256.
     :param alignment: A power of two; else 256.
     :param stream: Allocate in the order of a stream (``CUstream`` as a number; 0 and 1 are the legacy default
         stream, 2 is that of the calling thread): see
         ``bfc_alloc_async``. Without one, what was freed is reusable at once.
+    :param short_lived: The memory will be freed soon, so it may come from the upper end of free memory.
     :raises OutOfMemoryError: with the reason in words.
     :raises Error: NO_ALLOCATOR and others: see ``bfc_alloc``.
 
@@ -48,11 +50,13 @@ def alloc(
     >>> bfc.destroy(bfc.HOST)
     """
     request = _abi.bfc_request_t(struct_size=ctypes.sizeof(_abi.bfc_request_t))
-    request.bytes = _numbers.unsigned(nbytes, "nbytes")
+    request.bytes = _numbers.size(nbytes, "nbytes")
     request.alignment = _numbers.optional(alignment, "alignment")
     if stream is not None:
         request.stream = _stream(stream)
         request.flags = _abi.BFC_REQUEST_ON_STREAM
+    if short_lived:
+        request.flags |= _abi.BFC_REQUEST_SHORT_LIVED
     address = ctypes.c_void_p()
     _library.call("bfc_alloc_ex", _numbers.device(device), ctypes.byref(request), ctypes.byref(address))
     return address.value or 0

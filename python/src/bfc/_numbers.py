@@ -6,10 +6,13 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import re
 from typing import SupportsFloat, SupportsIndex
 
 _MOST_DEVICES = 1 << 31
 _MOST = 1 << 64
+# As the library reads BFC_MEMORY_LIMIT.
+_SIZE = re.compile(r"(\d+|\d*\.\d+|\d+\.)\s*([kmgt]?)i?b?\s*", re.ASCII | re.IGNORECASE)
 
 
 def device(value: SupportsIndex) -> int:
@@ -34,8 +37,33 @@ def unsigned(value: SupportsIndex, what: str) -> int:
     return number
 
 
-def optional(value: SupportsIndex | None, what: str) -> int:
+def size(value: SupportsIndex | str, what: str) -> int:
+    """Bytes as a number, or as text in binary units.
+
+    >>> size("1.5 GiB", "limit"), size("64k", "limit"), size(100, "limit")
+    (1610612736, 65536, 100)
+    >>> size("a lot", "limit")
+    Traceback (most recent call last):
+        ...
+    ValueError: limit must be a number of bytes or a size such as '20GiB', not 'a lot'
+    """
+    if not isinstance(value, str):
+        return unsigned(value, what)
+    found = _SIZE.fullmatch(value)
+    if found is None:
+        raise ValueError(f"{what} must be a number of bytes or a size such as '20GiB', not {value!r}")
+    unit = 1 << 10 * " kmgt".index(found[2].lower() or " ")
+    number = int(found[1]) * unit if found[1].isdigit() else int(float(found[1]) * unit)
+    return unsigned(number, what)
+
+
+def optional_size(value: SupportsIndex | str | None, what: str) -> int:
     """The same; 0 for None, which C takes for not given."""
+    return 0 if value is None else size(value, what)
+
+
+def optional(value: SupportsIndex | None, what: str) -> int:
+    """A number; 0 for None, which C takes for not given."""
     return 0 if value is None else unsigned(value, what)
 
 
