@@ -75,6 +75,9 @@ def test_blocks_of_a_pool_are_arrays():
         array = numpy.asarray(block)
         array[:] = 7
         assert (array.ctypes.data, bytes(block.view())) == (block.address, bytes([7]) * 100)
+        by_dlpack = numpy.from_dlpack(block)
+        assert by_dlpack.ctypes.data == block.address and (by_dlpack == 7).all()
+        del by_dlpack
         with pytest.raises(BufferError):
             block.free()
         del array

@@ -171,6 +171,15 @@ class Pools(unittest.TestCase):
             """
         subprocess.run([sys.executable, "-c", script], check=True)
 
+    def test_statistics_are_a_table(self) -> None:
+        with pool() as made:
+            made.alloc(1000)
+            text, html = str(made.stats()), made.stats()._repr_html_()
+            self.assertRegex(text, r"(?m)^  bytes_limit +8.00 MiB$")
+            self.assertRegex(text, r"(?m)^  num_allocs +1$")
+            self.assertEqual(len(text.splitlines()), 1 + len(_abi.bfc_stats_t._fields_) - 1)
+            self.assertIn("<td>bytes_limit</td><td style='text-align: right'>8.00 MiB</td>", html)
+
     def test_the_version(self) -> None:
         self.assertEqual(bfc.__version__, bfc.version())
 

@@ -57,6 +57,20 @@ def size(value: SupportsIndex | str, what: str) -> int:
     return unsigned(number, what)
 
 
+def human(nbytes: int) -> str:
+    """Bytes in the largest unit of which there is one.
+
+    >>> human(0), human(1536), human(20 << 30)
+    ('0 B', '1.50 KiB', '20.00 GiB')
+    """
+    value, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"
+
+
 def optional_size(value: SupportsIndex | str | None, what: str) -> int:
     """The same; 0 for None, which C takes for not given."""
     return 0 if value is None else size(value, what)

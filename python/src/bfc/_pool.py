@@ -195,8 +195,8 @@ class Pool:
 class Block:
     """Memory of a :class:`Pool`. It is freed by :meth:`free`, at the end of a ``with`` statement, or with its last reference.
 
-    On host memory it supports the buffer protocol (``memoryview(block)`` since Python 3.12, :meth:`view` in all), and NumPy's
-    ``asarray``; on a CUDA device the CUDA Array Interface, by which CuPy, Numba and PyTorch take it without a copy. Elements are
+    On host memory it supports the buffer protocol (``memoryview(block)`` since Python 3.12, :meth:`view` in all), NumPy's
+    ``asarray``, and DLPack if NumPy is there; on a CUDA device the CUDA Array Interface, by which CuPy, Numba and PyTorch take it without a copy. Elements are
     bytes.
     """
 
@@ -295,6 +295,19 @@ class Block:
 
         array = numpy.frombuffer(self.view(), dtype=numpy.uint8) if self._size else numpy.empty(0, numpy.uint8)
         return numpy.array(array, dtype=dtype) if copy or dtype not in (None, numpy.uint8) else array
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        """The memory as a DLPack capsule, on the host and by NumPy: ``torch.from_dlpack(block)``.
+
+        :raises BufferError: The block is on a device, where the CUDA Array Interface is for this.
+        """
+        if not self._state.is_host:
+            raise BufferError("a block on a device has __cuda_array_interface__, and no DLPack capsule")
+        return self.__array__().__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        # kDLCPU and kDLCUDA of dlpack.h.
+        return (1, 0) if self._state.is_host else (2, self.device)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any, SupportsIndex
 from . import _abi, _library, _numbers
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Stats:
-    """The statistics of an allocator at one moment: bytes and counts, the fields of ``bfc_stats_t``."""
+    """The statistics of an allocator at one moment: bytes and counts, the fields of ``bfc_stats_t``. As text, and in notebooks, they
+    are a table."""
 
     num_allocs: int
     """Successful allocations since creation or :func:`reset_stats`; 0 bytes do not count."""
@@ -50,6 +51,26 @@ class Stats:
     """Host memory that the allocator itself holds."""
     num_planned_allocs: int
     """Allocations that lie where a plan has them."""
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        for name, value in dataclasses.asdict(self).items():
+            is_count = name.startswith("num_")
+            yield name, f"{value:,}" if is_count else _numbers.human(value)
+
+    def __repr__(self) -> str:
+        """
+        >>> import bfc
+        >>> with bfc.Pool("host", limit="1GiB") as pool:
+        ...     print(*str(pool.stats()).splitlines()[:3], sep="\\n")
+        bfc.Stats
+          num_allocs                          0
+          num_frees                           0
+        """
+        return "\n".join(["bfc.Stats", *(f"  {name:<26}{value:>11}" for name, value in self._rows())])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{name}</td><td style='text-align: right'>{value}</td></tr>" for name, value in self._rows())
+        return f"<table>{rows}</table>"
 
 
 def stats(device: SupportsIndex) -> Stats:
