@@ -10,6 +10,9 @@ OUT_OF_MEMORY, UNKNOWN = 2, 999
 
 _library = ctypes.CDLL("libcuda.so.1")
 
+# The driver's own.
+reset_context = _library.cuDevicePrimaryCtxReset_v2
+
 
 def _function(name, result, *arguments):
     found = getattr(_library, f"simcuda_{name}")

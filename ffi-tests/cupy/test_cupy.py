@@ -55,35 +55,6 @@ def test_own_pool():
     assert not checks.has_allocator()
 
 
-def test_blocks_of_a_pool_are_arrays():
-    data = pattern(MiB, 2)
-    with bfc.Pool("cuda", limit="64 MiB") as pool:
-        block = pool.alloc(data.nbytes)
-        array = cupy.asarray(block)
-        assert (array.data.ptr, array.dtype, array.nbytes) == (block.address, numpy.uint8, data.nbytes)
-        array.set(data.view(numpy.uint8))
-        assert (array.get() == data.view(numpy.uint8)).all()
-        # The array keeps the block.
-        del block
-        gc.collect()
-        assert pool.stats().num_frees == 0
-        del array
-        gc.collect()
-        assert pool.stats().num_frees == 1
-    with bfc.Pool("host", limit="8 MiB") as pool:
-        block = pool.alloc(100)
-        array = numpy.asarray(block)
-        array[:] = 7
-        assert (array.ctypes.data, bytes(block.view())) == (block.address, bytes([7]) * 100)
-        by_dlpack = numpy.from_dlpack(block)
-        assert by_dlpack.ctypes.data == block.address and (by_dlpack == 7).all()
-        del by_dlpack
-        with pytest.raises(BufferError):
-            block.free()
-        del array
-        block.free()
-
-
 @BOTH_ORDERS
 def test_arrays(streams):
     """Made, filled, viewed, reshaped, copied out, dropped."""

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import gc
+import json
 import os
 import pathlib
 import re
@@ -11,14 +12,22 @@ import threading
 import unittest
 import weakref
 from typing import Callable
+from unittest import mock
 
 import bfc
 import bfc.onnxruntime
 import bfc.tensorflow
-from bfc import _abi, _library
+from bfc import _abi, _library, _numbers
 
 DEVICE = 300
 MiB = 1 << 20
+
+
+class Marked(int):
+    """A number that prints as markup."""
+
+    def __format__(self, spec: str) -> str:
+        return f"<b>{int(self)}"
 
 
 class Pool(unittest.TestCase):
@@ -95,26 +104,26 @@ class Pool(unittest.TestCase):
             (TypeError, "name must be a str, not int", bfc.create, {"name": 5}),
             (ValueError, r"name must be encodable as UTF-8, not '\\ud800'", bfc.create, {"name": "\ud800"}),
             (ValueError, r"name must not contain a NUL character: 'a\\x00b'", bfc.create, {"name": "a\0b"}),
-            (ValueError, "memory_limit must be a number of bytes or a size such as '20GiB'", bfc.create, {"memory_limit": "1X"}),
-            (ValueError, "memory_limit must be a number of bytes or a size .*, not ''", bfc.create, {"memory_limit": ""}),
-            (TypeError, "memory_limit must be an integer, not float", bfc.create, {"memory_limit": 0.0}),
+            (ValueError, "memory_limit must be a number of bytes or a size such as '8GiB', not '1X'", bfc.create, {"memory_limit": "1X"}),
+            (ValueError, "memory_limit must be a number of bytes or a size such as '8GiB', not ''", bfc.create, {"memory_limit": ""}),
+            (TypeError, "memory_limit must be a number of bytes or a size such as '8GiB', not float", bfc.create, {"memory_limit": 0.0}),
             (ValueError, r"memory_limit must be from 0 to 2\*\*64 - 1, not -1", bfc.create, {"memory_limit": -1}),
             (ValueError, r"memory_limit must be .*, not 1844674407", bfc.create, {"memory_limit": 1 << 64}),
             (TypeError, "memory_fraction must be a number, not str", bfc.create, {"memory_fraction": "0.5"}),
             (TypeError, "memory_fraction must be a number, not str", bfc.create, {"memory_fraction": ""}),
             (TypeError, "fragmentation_fraction must be a number, not l", bfc.create, {"fragmentation_fraction": []}),
             (ValueError, "memory_fraction is too large", bfc.create, {"memory_fraction": 10**400}),
-            (TypeError, "initial_region_bytes must be an integer, not d", bfc.create, {"initial_region_bytes": {}}),
+            (TypeError, "initial_region_bytes must be a number of bytes or a size such as '8GiB', not d", bfc.create, {"initial_region_bytes": {}}),
             (TypeError, "retry_timeout_ms must be an integer, not float", bfc.create, {"retry_timeout_ms": 1.5}),
-            (ValueError, "backend must be one of auto, host, cuda, cuda_vmm, host_vmm, not 3", bfc.create, {"backend": 3}),
-            (ValueError, "backend must be one of auto, .*, not 'gpu'", bfc.create, {"backend": "gpu"}),
-            (TypeError, "nbytes must be an integer, not NoneType", bfc.alloc, {"nbytes": None}),
-            (TypeError, "alignment must be an integer, not str", bfc.alloc, {"nbytes": 1, "alignment": ""}),
+            (ValueError, "backend must be one of 'auto', 'host', 'cuda', 'cuda_vmm', 'host_vmm', not 3", bfc.create, {"backend": 3}),
+            (ValueError, "backend must be one of 'auto', .*, not 'gpu'", bfc.create, {"backend": "gpu"}),
+            (TypeError, "nbytes must be a number of bytes or a size such as '8GiB', not NoneType", bfc.alloc, {"nbytes": None}),
+            (ValueError, "alignment must be a number of bytes or a size such as '8GiB', not ''", bfc.alloc, {"nbytes": 1, "alignment": ""}),
             (ValueError, "alignment must be from 0 to .*, not -2", bfc.alloc, {"nbytes": 1, "alignment": -2}),
             (TypeError, "stream must be an integer, not str", bfc.alloc, {"nbytes": 1, "stream": "7"}),
             (ValueError, "address must be from 0 to .*, not -256", bfc.free, {"address": -256}),
             (ValueError, "stream must be from 0 to .*, not -1", bfc.synchronized, {"stream": -1}),
-            (TypeError, "keep_bytes must be an integer, not float", bfc.trim, {"keep_bytes": 1e6}),
+            (TypeError, "keep_bytes must be a number of bytes or a size such as '8GiB', not float", bfc.trim, {"keep_bytes": 1e6}),
         ]
         for kind, words, function, arguments in wrong:
             with self.subTest(function=function.__name__, arguments=arguments):
@@ -186,6 +195,23 @@ class Pool(unittest.TestCase):
         bfc.free(DEVICE, address)
         self.assertGreater(bfc.trim(DEVICE), 0)
         self.assertEqual(bfc.stats(DEVICE).pool_bytes, 0)
+
+    def test_statistics_are_a_table(self) -> None:
+        made = bfc.Stats(**{field.name: 0 for field in dataclasses.fields(bfc.Stats)})
+        made = dataclasses.replace(made, num_allocs=1234567, bytes_in_use=3 << 29, largest_alloc_size=1000)
+        lines = repr(made).splitlines()
+        self.assertEqual(lines[0], "bfc.Stats")
+        self.assertEqual([line.split()[0] for line in lines[1:]], [field.name for field in dataclasses.fields(bfc.Stats)])
+        found = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[1:]}
+        self.assertEqual(found["num_allocs"], "1,234,567")
+        self.assertEqual(found["bytes_in_use"], "1.50 GiB 1610612736 bytes")
+        self.assertEqual((found["largest_alloc_size"], found["pool_bytes"]), ("1000 B 1000 bytes", "0 B 0 bytes"))
+        self.assertEqual(str(made), repr(made))
+        table = made._repr_html_()
+        self.assertIn("<tr><th>bytes_in_use</th><td>1.50 GiB</td><td>1610612736 bytes</td></tr>", table)
+        # What is no number, if a field is given one, is no markup.
+        self.assertNotIn("<b>", dataclasses.replace(made, num_chunks=Marked(1))._repr_html_())
+        self.assertIn("&lt;b&gt;1", dataclasses.replace(made, num_chunks=Marked(1))._repr_html_())
 
     def test_limit(self) -> None:
         address = bfc.alloc(DEVICE, 1000)
@@ -264,7 +290,7 @@ class Life(unittest.TestCase):
                 held_now = bfc.stats(DEVICE).pool_bytes
                 bfc.destroy(DEVICE, force=True)
                 self.assertEqual(held_now // MiB, held)
-        with self.assertRaisesRegex(ValueError, "growth_policy must be 'need' or 'tensorflow', not 'double'"):
+        with self.assertRaisesRegex(ValueError, "growth_policy must be one of 'need', 'tensorflow', not 'double'"):
             bfc.create(DEVICE, backend="host", growth_policy="double")
 
 
@@ -286,6 +312,67 @@ class Life(unittest.TestCase):
                 bfc.create(DEVICE, backend="host", plan=os.fspath(plan))
         with self.assertRaisesRegex(TypeError, "plan must be a path, not int"):
             bfc.create(DEVICE, backend="host", plan=3)  # type: ignore[arg-type]
+
+
+    def test_members_are_accepted_by_name_and_listed_where_one_is_wrong(self) -> None:
+        bfc.create(DEVICE, backend=bfc.Backend("host"), growth_policy=bfc.GrowthPolicy.TENSORFLOW, memory_limit="64 MiB")
+        self.assertEqual(bfc.stats(DEVICE).bytes_limit, 64 * MiB)
+        bfc.destroy(DEVICE)
+        for kind, wrong in [(bfc.Backend, "gpu"), (bfc.GrowthPolicy, 3)]:
+            known = ", ".join(repr(member.value) for member in kind)
+            with self.assertRaises(ValueError) as caught:
+                kind(wrong)
+            self.assertEqual(str(caught.exception), f"{kind.__name__} must be one of {known}, not {wrong!r}")
+
+    def test_the_status_of_an_error_is_a_member(self) -> None:
+        with self.assertRaises(bfc.Error) as caught:
+            bfc.stats(999)
+        self.assertIs(caught.exception.status, bfc.Status.NO_ALLOCATOR)
+        self.assertEqual(caught.exception.status, 2)
+        self.assertEqual((bfc.Error("of a newer library", 99).status, bfc.Error("", 99).name), (99, "bfc_status_t 99"))
+
+
+class Sizes(unittest.TestCase):
+    """Sizes are those of the environment's variables."""
+
+    def resolved(self, text: str) -> int:
+        """What the library takes BFC_MEMORY_LIMIT for: 0 if it is malformed."""
+        length, buffer = ctypes.c_size_t(), ctypes.create_string_buffer(1 << 16)
+        with mock.patch.dict(os.environ, BFC_MEMORY_LIMIT=text):
+            _library.call("bfc_resolve_options", bfc.HOST, None, buffer, len(buffer), ctypes.byref(length))
+        return int(json.loads(buffer.value)["memory_limit"])
+
+    def test_text_is_what_the_library_takes_it_for(self) -> None:
+        numbers = ["1", "4096", "1.5", ".5", "2.", "0.3", "007", "16777216", "18446744073709551615", "1.2.3", ".", "", "-1", "1e9"]
+        units = ["", "b", "B", "k", "Kb", "KiB", "kib", " MiB", "m", "  g", "GB", "TiB", "i", "ib", "XiB", "bb", "GiB "]
+        seen = 0
+        for number in numbers:
+            for unit in units:
+                text = number + unit
+                try:
+                    ours = _numbers.size(text, "limit")
+                except ValueError:
+                    ours = 0
+                seen += ours > 0
+                self.assertEqual(ours, self.resolved(text), repr(text))
+        self.assertGreater(seen, 80)
+
+    def test_sizes_are_text_or_numbers_wherever_one_is_taken(self) -> None:
+        bfc.create(DEVICE, backend="host", memory_limit="8MiB", initial_region_bytes="64KiB", two_ends=True)
+        self.addCleanup(bfc.destroy, DEVICE, force=True)
+        address = bfc.alloc(DEVICE, "4KiB", alignment="4k", short_lived=True)
+        self.assertEqual((bfc.requested_size(DEVICE, address), address % 4096), (4096, 0))
+        self.assertEqual(bfc.stats(DEVICE).pool_bytes, 64 << 10)
+        bfc.free(DEVICE, address)
+        self.assertEqual(bfc.trim(DEVICE, "64KiB"), 0)
+        bfc.set_memory_limit(DEVICE, "1g")
+        self.assertEqual(bfc.stats(DEVICE).bytes_limit, 1 << 30)
+
+    def test_what_is_short_lived_lies_at_the_upper_end(self) -> None:
+        bfc.create(DEVICE, backend="host", memory_limit="1MiB", allow_growth=False, split_always=True)
+        self.addCleanup(bfc.destroy, DEVICE, force=True)
+        lower, upper = bfc.alloc(DEVICE, 256), bfc.alloc(DEVICE, 256, short_lived=True)
+        self.assertEqual(upper - lower, MiB - 256)
 
 
 class Prototypes(unittest.TestCase):

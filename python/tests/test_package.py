@@ -52,6 +52,14 @@ class Installed(unittest.TestCase):
             self.assertEqual(run(program), f"0\n{bfc.version()}\n")
 
 
+class Versions(unittest.TestCase):
+    def test_the_package_has_the_version_of_its_header(self) -> None:
+        header = (bfc.include_dir() / "bfc.h").read_text(encoding="utf-8")
+        numbers = [line.split()[2] for line in header.splitlines() if line.startswith("#define BFC_VERSION_")]
+        self.assertEqual(bfc.__version__, ".".join(numbers))
+        self.assertRegex(bfc.version(), r"^\d+\.\d+\.\d+$")
+
+
 class Named(unittest.TestCase):
     """BFC_LIBRARY."""
 

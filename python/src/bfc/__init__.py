@@ -3,15 +3,10 @@
 An allocator for each device takes regions from it and hands out pieces, by address.
 
 >>> import bfc
->>> with bfc.Pool("host", limit="1GiB") as pool:
-...     block = pool.alloc("4 KiB")
-...     block.size, bfc.owner(block.address) == bfc.HOST
-(4096, True)
-
-The same by functions, on addresses:
-
 >>> bfc.create(bfc.HOST, memory_limit=1 << 30)
 >>> address = bfc.alloc(bfc.HOST, 4096)
+>>> bfc.owner(address) == bfc.HOST
+True
 >>> bfc.free(bfc.HOST, address)
 >>> bfc.destroy(bfc.HOST)
 
@@ -26,8 +21,9 @@ import pathlib as _pathlib
 # Tells this file from that of another distribution, see _library.
 _DISTRIBUTION = "libbfc"
 
-from . import _find, _library
-from ._devices import HOST, Backend, create, destroy, lost, set_memory_limit, trim
+from . import _abi, _find, _library
+from ._block import Block
+from ._devices import HOST, Backend, GrowthPolicy, create, destroy, lost, set_memory_limit, trim
 from ._errors import Error, OutOfMemoryError, Status
 from ._memory import (
     AddressRange,
@@ -42,8 +38,11 @@ from ._memory import (
     requested_size,
     synchronized,
 )
-from ._pool import Block, Pool
+from ._pool import Pool
 from ._reports import Stats, check, memory_map, occupancy, report, reset_stats, scope, stats
+
+__version__ = f"{_abi.BFC_VERSION_MAJOR}.{_abi.BFC_VERSION_MINOR}.{_abi.BFC_VERSION_PATCH}"
+"""The version of this package. :func:`version` is that of the library, which ``BFC_LIBRARY`` may replace."""
 
 __all__ = [
     "HOST",
@@ -51,10 +50,12 @@ __all__ = [
     "Backend",
     "Block",
     "Error",
+    "GrowthPolicy",
     "OutOfMemoryError",
     "Pool",
     "Stats",
     "Status",
+    "__version__",
     "address_range",
     "alloc",
     "allocated_size",
@@ -81,12 +82,6 @@ __all__ = [
     "trim",
     "version",
 ]
-
-
-def __getattr__(name: str) -> str:
-    if name == "__version__":
-        return version()
-    raise AttributeError(f"module 'bfc' has no attribute {name!r}")
 
 
 def version() -> str:

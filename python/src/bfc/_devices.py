@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import os
-from typing import SupportsIndex
+from typing import NoReturn, SupportsIndex, TypedDict, TypeVar
 
 from . import _abi, _library, _numbers
 
@@ -13,7 +13,16 @@ HOST = 256
 """The host's ordinal. 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are the program's to use."""
 
 
-class Backend(enum.Enum):
+class _Choice(enum.Enum):
+    """Members that are also accepted by their values."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        known = ", ".join(repr(member.value) for member in cls)
+        raise ValueError(f"{cls.__name__} must be one of {known}, not {value!r}")
+
+
+class Backend(_Choice):
     """Where regions come from."""
 
     AUTO = "auto"
@@ -37,11 +46,39 @@ _BACKENDS = {
 }
 
 
+class GrowthPolicy(_Choice):
+    """The size of regions with growth."""
+
+    NEED = "need"
+    """What the request needs, and at most a sixteenth of the memory held beyond it."""
+    TENSORFLOW = "tensorflow"
+    """Twice the last region."""
+
+
 _GROWTH_POLICIES = {
-    None: _abi.BFC_GROWTH_PREFER_NEED,
-    "need": _abi.BFC_GROWTH_NEED,
-    "tensorflow": _abi.BFC_GROWTH_TENSORFLOW,
+    GrowthPolicy.NEED: _abi.BFC_GROWTH_NEED,
+    GrowthPolicy.TENSORFLOW: _abi.BFC_GROWTH_TENSORFLOW,
 }
+
+
+class Options(TypedDict, total=False):
+    """The keywords of :func:`create`, for what passes them on."""
+
+    backend: Backend | str | None
+    memory_limit: SupportsIndex | str | None
+    memory_fraction: float | None
+    allow_growth: bool
+    garbage_collection: bool
+    split_always: bool
+    timestamps: bool
+    quarantine: bool
+    two_ends: bool
+    fragmentation_fraction: float | None
+    initial_region_bytes: SupportsIndex | str | None
+    growth_policy: GrowthPolicy | str | None
+    retry_timeout_ms: int | None
+    name: str | None
+    plan: str | os.PathLike[str] | None
 
 
 def options(
@@ -52,35 +89,36 @@ def options(
     allow_growth: bool = True,
     garbage_collection: bool = True,
     split_always: bool = True,
-    two_ends: bool = False,
     timestamps: bool = False,
     quarantine: bool = False,
+    two_ends: bool = False,
     fragmentation_fraction: float | None = None,
     initial_region_bytes: SupportsIndex | str | None = None,
-    growth_policy: str | None = None,
+    growth_policy: GrowthPolicy | str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
     plan: str | os.PathLike[str] | None = None,
 ) -> _abi.bfc_options_t:
     """``bfc_options_t`` of the arguments of :func:`create`."""
     made = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t))
-    made.backend = _abi.BFC_BACKEND_AUTO if backend is None else _backend(backend)
-    # Who gives a fraction wants that rule.
-    split_always = split_always and not fragmentation_fraction
+    made.backend = _BACKENDS[Backend.AUTO if backend is None else _choice(Backend, backend, "backend")]
     flags = [
         (allow_growth, _abi.BFC_ALLOW_GROWTH),
         (garbage_collection, _abi.BFC_GARBAGE_COLLECTION),
         (timestamps, _abi.BFC_TIMESTAMPS),
-        (split_always, _abi.BFC_SPLIT_ALWAYS),
-        (two_ends, _abi.BFC_TWO_ENDS),
+        (split_always and not fragmentation_fraction, _abi.BFC_SPLIT_ALWAYS),
         (quarantine, _abi.BFC_QUARANTINE),
+        (two_ends, _abi.BFC_TWO_ENDS),
     ]
     made.flags = sum(flag for wanted, flag in flags if wanted)
     made.memory_limit = _numbers.optional_size(memory_limit, "memory_limit")
     made.memory_fraction = _numbers.fraction(memory_fraction, "memory_fraction")
     made.fragmentation_fraction = _numbers.fraction(fragmentation_fraction, "fragmentation_fraction")
     made.initial_region_bytes = _numbers.optional_size(initial_region_bytes, "initial_region_bytes")
-    made.growth_policy = _growth_policy(growth_policy)
+    if growth_policy is None:
+        made.growth_policy = _abi.BFC_GROWTH_PREFER_NEED
+    else:
+        made.growth_policy = _GROWTH_POLICIES[_choice(GrowthPolicy, growth_policy, "growth_policy")]
     milliseconds = _numbers.optional(retry_timeout_ms, "retry_timeout_ms")
     # Longer than seven weeks is for ever.
     made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
@@ -89,20 +127,15 @@ def options(
     return made
 
 
-def _backend(value: Backend | str) -> int:
+_C = TypeVar("_C", bound=_Choice)
+
+
+def _choice(kind: type[_C], value: object, what: str) -> _C:
     try:
-        return _BACKENDS[Backend(value)]
+        return kind(value)
     except ValueError:
-        known = ", ".join(backend.value for backend in Backend)
-        raise ValueError(f"backend must be one of {known}, not {value!r}") from None
-
-
-def _growth_policy(value: str | None) -> int:
-    try:
-        return _GROWTH_POLICIES[value]
-    except (KeyError, TypeError):
-        known = " or ".join(repr(name) for name in _GROWTH_POLICIES if name is not None)
-        raise ValueError(f"growth_policy must be {known}, not {value!r}") from None
+        known = ", ".join(repr(member.value) for member in kind)
+        raise ValueError(f"{what} must be one of {known}, not {value!r}") from None
 
 
 def create(
@@ -114,12 +147,12 @@ def create(
     allow_growth: bool = True,
     garbage_collection: bool = True,
     split_always: bool = True,
-    two_ends: bool = False,
     timestamps: bool = False,
     quarantine: bool = False,
+    two_ends: bool = False,
     fragmentation_fraction: float | None = None,
     initial_region_bytes: SupportsIndex | str | None = None,
-    growth_policy: str | None = None,
+    growth_policy: GrowthPolicy | str | None = None,
     retry_timeout_ms: int | None = None,
     name: str | None = None,
     plan: str | os.PathLike[str] | None = None,
@@ -133,17 +166,17 @@ def create(
 
     :param device: 0 to 255 are devices, as CUDA counts them; :data:`HOST` is the host.
     :param backend: Where regions come from: a :class:`Backend`, or its value.
-    :param memory_limit: The most bytes to hold, as a number or as text like ``"20GiB"``. Else what there is.
+    :param memory_limit: The most bytes to hold, as a number or as text such as ``"20GiB"``. Else what there is.
     :param memory_fraction: The same as a share of the device's memory, from 0 to 1.
     :param allow_growth: Take regions on demand, else one of the whole limit at the first allocation.
     :param garbage_collection: Give wholly free regions back before failing.
     :param split_always: Split off any remainder of 256 bytes or more, unless there is a ``fragmentation_fraction``.
-    :param two_ends: Take sizes that are usually freed soon from the upper end of free memory.
     :param timestamps: Stamp frees; excludes streams.
     :param quarantine: With timestamps, hand nothing out whose stamp is not safe.
+    :param two_ends: Learn which sizes are freed soon, and take them from the upper end of free chunks: docs/algorithm.md.
     :param fragmentation_fraction: Split off a remainder of this share of the limit.
-    :param initial_region_bytes: The first region with growth, and with growth by need the least region; else 2 MiB.
-    :param growth_policy: The size of regions with growth: ``"need"``, what is needed and at most a sixteenth of the memory held beyond it, or ``"tensorflow"``, twice the last one. Else ``BFC_GROWTH`` counts, and after that need.
+    :param initial_region_bytes: The first region with growth, and with growth by need the least region; a number or text. Else 2 MiB.
+    :param growth_policy: The size of regions with growth, a :class:`GrowthPolicy` or its value: ``"need"``, what is needed and at most a sixteenth of the memory held beyond it, or ``"tensorflow"``, twice the last one. Else ``BFC_GROWTH`` counts, and after that need.
     :param retry_timeout_ms: Wait so long for another thread's free before failing.
     :param name: For reports.
     :param plan: The file of a plan that ``bfc plan`` has computed for the program. Else ``BFC_PLAN`` counts; ``""`` is no plan.
@@ -163,9 +196,9 @@ def create(
         allow_growth=allow_growth,
         garbage_collection=garbage_collection,
         split_always=split_always,
-        two_ends=two_ends,
         timestamps=timestamps,
         quarantine=quarantine,
+        two_ends=two_ends,
         fragmentation_fraction=fragmentation_fraction,
         initial_region_bytes=initial_region_bytes,
         growth_policy=growth_policy,
@@ -180,9 +213,13 @@ def destroy(device: SupportsIndex, force: bool = False) -> None:
     """Ends the allocator of a device and gives all its memory back.
 
     :param force: Also while allocations live, whose addresses are then nobody's.
-    :raises Error: BUSY while allocations live, NO_ALLOCATOR and others: see ``bfc_destroy``.
+    :raises Error: BUSY while allocations live, and for the device of a :class:`Pool`, which is closed instead; NO_ALLOCATOR and others: see ``bfc_destroy``.
     """
-    _library.call("bfc_destroy_forced" if force else "bfc_destroy", _numbers.device(device))
+    from . import _allocator
+
+    ordinal = _numbers.device(device)
+    _allocator.refuse_if_managed(ordinal)
+    _library.call("bfc_destroy_forced" if force else "bfc_destroy", ordinal)
 
 
 def trim(device: SupportsIndex, keep_bytes: SupportsIndex | str = 0) -> int:
@@ -209,4 +246,8 @@ def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex | str) ->
 
 def lost(device: SupportsIndex) -> None:
     """Says that the program has reset the context that the device's memory belongs to: ``bfc_device_lost``."""
-    _library.call("bfc_device_lost", _numbers.device(device))
+    from . import _allocator
+
+    ordinal = _numbers.device(device)
+    _library.call("bfc_device_lost", ordinal)
+    _allocator.lost(ordinal)

@@ -28,7 +28,7 @@ class Status(enum.IntEnum):
 
 
 class Error(Exception):
-    """A call into libbfc that failed. Its text is ``bfc_last_error``'s.
+    """A call into libbfc that failed. Its text is ``bfc_last_error``'s, with Python's names.
 
     >>> import bfc
     >>> bfc.stats(300)
@@ -38,11 +38,15 @@ class Error(Exception):
     """
 
     status: int
-    """The number of the failure, one of :class:`Status`."""
+    """Why the call failed: a member of :class:`Status`, which equals its number in ``bfc.h``."""
 
     def __init__(self, words: str, status: int) -> None:
         super().__init__(words, status)
-        self.status = status
+        try:
+            self.status = Status(status)
+        except ValueError:
+            # A newer library has more of them.
+            self.status = status
 
     def __str__(self) -> str:
         return str(self.args[0])

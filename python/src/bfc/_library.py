@@ -20,6 +20,7 @@ if getattr(sys.modules[__package__], "_DISTRIBUTION", None) != "libbfc":
 
 from . import _abi, _find
 from ._errors import Error, OutOfMemoryError, Status
+from ._messages import in_python
 
 NAMES = frozenset(_abi.FUNCTIONS)
 """All functions; a test compares with what the library exports."""
@@ -69,7 +70,7 @@ def last_error() -> str:
 
 def failure(status: int) -> Error:
     """The exception for a call of this thread that has just failed."""
-    words = last_error() or lib.bfc_status_string(status).decode()
+    words = in_python(last_error() or lib.bfc_status_string(status).decode())
     return OutOfMemoryError(words, status) if status == Status.OUT_OF_MEMORY else Error(words, status)
 
 

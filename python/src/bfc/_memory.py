@@ -18,22 +18,40 @@ def _stream(value: _Stream) -> int:
     return _numbers.unsigned(value, "stream")
 
 
+def request(
+    nbytes: SupportsIndex | str,
+    alignment: SupportsIndex | str | None,
+    stream: _Stream | None,
+    short_lived: bool,
+) -> _abi.bfc_request_t:
+    """``bfc_request_t`` of the arguments of :func:`alloc`."""
+    made = _abi.bfc_request_t(struct_size=ctypes.sizeof(_abi.bfc_request_t))
+    made.bytes = _numbers.size(nbytes, "nbytes")
+    made.alignment = _numbers.optional_size(alignment, "alignment")
+    if stream is not None:
+        made.stream = _stream(stream)
+        made.flags = _abi.BFC_REQUEST_ON_STREAM
+    if short_lived:
+        made.flags |= _abi.BFC_REQUEST_SHORT_LIVED
+    return made
+
+
 def alloc(
     device: SupportsIndex,
     nbytes: SupportsIndex | str,
     *,
-    alignment: SupportsIndex | None = None,
+    alignment: SupportsIndex | str | None = None,
     stream: _Stream | None = None,
     short_lived: bool = False,
 ) -> int:
     """Allocates memory; its address, or 0 for 0 bytes.
 
-    :param nbytes: A number, or text like ``"1 MiB"``. Rounded up to a multiple of 256.
-    :param alignment: A power of two; else 256.
+    :param nbytes: A number of bytes, or text such as ``"64MiB"``. Rounded up to a multiple of 256.
+    :param alignment: A power of two in bytes; else 256.
     :param stream: Allocate in the order of a stream (``CUstream`` as a number; 0 and 1 are the legacy default
         stream, 2 is that of the calling thread): see
         ``bfc_alloc_async``. Without one, what was freed is reusable at once.
-    :param short_lived: The memory will be freed soon, so it may come from the upper end of free memory.
+    :param short_lived: The memory will be freed soon: a hint, for which it comes from the upper end of a free chunk.
     :raises OutOfMemoryError: with the reason in words.
     :raises Error: NO_ALLOCATOR and others: see ``bfc_alloc``.
 
@@ -49,16 +67,9 @@ def alloc(
     >>> bfc.free(bfc.HOST, address)
     >>> bfc.destroy(bfc.HOST)
     """
-    request = _abi.bfc_request_t(struct_size=ctypes.sizeof(_abi.bfc_request_t))
-    request.bytes = _numbers.size(nbytes, "nbytes")
-    request.alignment = _numbers.optional(alignment, "alignment")
-    if stream is not None:
-        request.stream = _stream(stream)
-        request.flags = _abi.BFC_REQUEST_ON_STREAM
-    if short_lived:
-        request.flags |= _abi.BFC_REQUEST_SHORT_LIVED
+    made = request(nbytes, alignment, stream, short_lived)
     address = ctypes.c_void_p()
-    _library.call("bfc_alloc_ex", _numbers.device(device), ctypes.byref(request), ctypes.byref(address))
+    _library.call("bfc_alloc_ex", _numbers.device(device), ctypes.byref(made), ctypes.byref(address))
     return address.value or 0
 
 

@@ -11,8 +11,10 @@ from typing import SupportsFloat, SupportsIndex
 
 _MOST_DEVICES = 1 << 31
 _MOST = 1 << 64
-# As the library reads BFC_MEMORY_LIMIT.
-_SIZE = re.compile(r"(\d+|\d*\.\d+|\d+\.)\s*([kmgt]?)i?b?\s*", re.ASCII | re.IGNORECASE)
+
+# The syntax of BFC_LIMIT and its like, src/options/values.rs.
+_SIZE = re.compile(r"([0-9.]+)\s*([kmgt]?)i?b?\s*", re.ASCII | re.IGNORECASE)
+_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def device(value: SupportsIndex) -> int:
@@ -37,38 +39,30 @@ def unsigned(value: SupportsIndex, what: str) -> int:
     return number
 
 
-def size(value: SupportsIndex | str, what: str) -> int:
-    """Bytes as a number, or as text in binary units.
+def optional(value: SupportsIndex | None, what: str) -> int:
+    """The same; 0 for None, which C takes for not given."""
+    return 0 if value is None else unsigned(value, what)
 
-    >>> size("1.5 GiB", "limit"), size("64k", "limit"), size(100, "limit")
-    (1610612736, 65536, 100)
-    >>> size("a lot", "limit")
+
+def size(value: SupportsIndex | str, what: str) -> int:
+    """A number of bytes, or text such as ``"20GiB"``, ``"512 MB"`` or ``"1.5g"``. Units are binary, with or without the i,
+    as in the environment's variables.
+
+    >>> size("1.5 GiB", "limit")
+    1610612736
+    >>> size("8XiB", "limit")
     Traceback (most recent call last):
         ...
-    ValueError: limit must be a number of bytes or a size such as '20GiB', not 'a lot'
+    ValueError: limit must be a number of bytes or a size such as '8GiB', not '8XiB'
     """
-    if not isinstance(value, str):
-        return unsigned(value, what)
-    found = _SIZE.fullmatch(value)
-    if found is None:
-        raise ValueError(f"{what} must be a number of bytes or a size such as '20GiB', not {value!r}")
-    unit = 1 << 10 * " kmgt".index(found[2].lower() or " ")
-    number = int(found[1]) * unit if found[1].isdigit() else int(float(found[1]) * unit)
-    return unsigned(number, what)
-
-
-def human(nbytes: int) -> str:
-    """Bytes in the largest unit of which there is one.
-
-    >>> human(0), human(1536), human(20 << 30)
-    ('0 B', '1.50 KiB', '20.00 GiB')
-    """
-    value, unit = float(nbytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"
+    if isinstance(value, str):
+        parsed = _parsed_size(value)
+        if parsed is None:
+            raise ValueError(f"{what} must be a number of bytes or a size such as '8GiB', not {value!r}")
+        return parsed
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{what} must be a number of bytes or a size such as '8GiB', not {type(value).__name__}")
+    return unsigned(value, what)
 
 
 def optional_size(value: SupportsIndex | str | None, what: str) -> int:
@@ -76,9 +70,19 @@ def optional_size(value: SupportsIndex | str | None, what: str) -> int:
     return 0 if value is None else size(value, what)
 
 
-def optional(value: SupportsIndex | None, what: str) -> int:
-    """A number; 0 for None, which C takes for not given."""
-    return 0 if value is None else unsigned(value, what)
+def _parsed_size(text: str) -> int | None:
+    found = _SIZE.fullmatch(text)
+    if not found:
+        return None
+    number, unit = found[1], 1 << _SHIFTS[found[2].lower()]
+    if "." not in number:
+        parsed = int(number) * unit
+    else:
+        try:
+            parsed = int(float(number) * unit)
+        except (ValueError, OverflowError):
+            return None
+    return parsed if parsed < _MOST else None
 
 
 def fraction(value: SupportsFloat | None, what: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import html
 import json
 from collections.abc import Iterator
 from typing import Any, SupportsIndex
@@ -14,8 +15,8 @@ from . import _abi, _library, _numbers
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Stats:
-    """The statistics of an allocator at one moment: bytes and counts, the fields of ``bfc_stats_t``. As text, and in notebooks, they
-    are a table."""
+    """The statistics of an allocator at one moment: bytes and counts, the fields of ``bfc_stats_t``. Its ``repr`` is a table,
+    in Jupyter too."""
 
     num_allocs: int
     """Successful allocations since creation or :func:`reset_stats`; 0 bytes do not count."""
@@ -52,25 +53,29 @@ class Stats:
     num_planned_allocs: int
     """Allocations that lie where a plan has them."""
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        for name, value in dataclasses.asdict(self).items():
-            is_count = name.startswith("num_")
-            yield name, f"{value:,}" if is_count else _numbers.human(value)
-
     def __repr__(self) -> str:
-        """
-        >>> import bfc
-        >>> with bfc.Pool("host", limit="1GiB") as pool:
-        ...     print(*str(pool.stats()).splitlines()[:3], sep="\\n")
-        bfc.Stats
-          num_allocs                          0
-          num_frees                           0
-        """
-        return "\n".join(["bfc.Stats", *(f"  {name:<26}{value:>11}" for name, value in self._rows())])
+        rows = self._rows()
+        name, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+        return "\n".join(["bfc.Stats", *(f"  {row[0]:<{name}}  {row[1]:>{value}}  {row[2]}".rstrip() for row in rows)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{name}</td><td style='text-align: right'>{value}</td></tr>" for name, value in self._rows())
-        return f"<table>{rows}</table>"
+        rows = [[html.escape(cell) for cell in row] for row in self._rows()]
+        lines = [f"<tr><th>{name}</th><td>{value}</td><td>{bytes}</td></tr>" for name, value, bytes in rows]
+        return "\n".join(["<table>", "<caption>bfc.Stats</caption>", *lines, "</table>"])
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Each field: its name; its value, of bytes in a unit; and the exact number of bytes."""
+        values = [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        in_bytes = [(name, value, "bytes" in name or name.endswith("_size")) for name, value in values]
+        return [(name, _human(value), f"{value} bytes") if is_bytes else (name, f"{value:,}", "") for name, value, is_bytes in in_bytes]
+
+
+def _human(value: int) -> str:
+    """Bytes in the largest unit of which there is one: the reports' format."""
+    for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value >> shift:
+            return f"{value / (1 << shift):.2f} {unit}"
+    return f"{value} B"
 
 
 def stats(device: SupportsIndex) -> Stats:

@@ -1,0 +1,51 @@
+"""The library's messages in Python's words.
+
+Messages name C functions and constants. Those that Python has under another name are replaced here; a test goes through the
+messages in the library's source and finds names that are in neither of these tables.
+"""
+
+from __future__ import annotations
+
+import re
+
+PYTHON = {
+    "BFC_ALLOW_GROWTH": "allow_growth=True",
+    "BFC_BACKEND_AUTO": "backend='auto'",
+    "BFC_BACKEND_CUDA": "backend='cuda'",
+    "BFC_BACKEND_CUDA_VMM": "backend='cuda_vmm'",
+    "BFC_BACKEND_HOST": "backend='host'",
+    "BFC_BACKEND_HOST_VMM": "backend='host_vmm'",
+    "BFC_QUARANTINE": "quarantine=True",
+    "BFC_TIMESTAMPS": "timestamps=True",
+    "bfc_device_lost": "bfc.lost",
+    "bfc_options_t": "the options",
+    "bfc_request_t": "the request",
+    "bfc_scope_begin": "bfc.scope",
+    "bfc_scope_end": "the end of bfc.scope",
+    "bfc_trim": "bfc.trim",
+}
+
+C_ONLY = frozenset(
+    {
+        "BFC_BACKEND_CUSTOM",
+        "BFC_BACKEND_PREFER_CUDA_VMM",
+        "BFC_GROWTH_",
+        "bfc_adapter_options",
+        "bfc_capture_begin",
+        "bfc_pool_begin",
+        "bfc_pool_end",
+        "bfc_suballocator_t",
+    }
+)
+"""What Python has no function for."""
+
+_NAME = re.compile(r"\b(?:bfc|BFC)_\w+")
+
+
+def in_python(message: str) -> str:
+    """The message with Python's names.
+
+    >>> in_python("BFC_QUARANTINE needs BFC_TIMESTAMPS")
+    'quarantine=True needs timestamps=True'
+    """
+    return _NAME.sub(lambda found: PYTHON.get(found[0], found[0]), message)
