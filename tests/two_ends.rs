@@ -71,7 +71,7 @@ fn a_size_that_is_freed_soon_is_learnt() {
     }
     let brief = pool.get(4000);
     assert_eq!(brief, end - 4096);
-    // Sizes that were not seen yet get the lower end, and so does the request that was wrong about itself for long.
+    // Sizes that were not seen yet get the lower end, and so does a size once an allocation of it lived longer.
     let stay: Vec<u64> = (0..40).map(|_| pool.get(UNIT)).collect();
     assert_eq!(stay[0], first);
     pool.put(brief);

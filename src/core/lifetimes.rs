@@ -2,8 +2,8 @@
 //!
 //! Programs repeat their requests, so an allocation lives about as long as earlier ones of its size. A size counts as
 //! short-lived once several allocations of it in a row were freed early, and no longer counts as such after one that
-//! was not. The table has one place for all sizes with the same hash, and the last one freed has it: what is lost by
-//! that is a hint.
+//! was not. The table has one place for all sizes with the same hash, which belongs to the last one freed. A collision only
+//! loses a hint.
 
 use crate::core::units::UNIT;
 

@@ -48,7 +48,7 @@ impl Options<'_> {
                 .unwrap_or_else(|| self.default_growth_policy());
         }
         if options.flags == 0 {
-            // Who gives a fraction wants that rule.
+            // A fraction selects another split rule.
             let has_fraction = options.fragmentation_fraction != 0.0;
             let default_flags = if has_fraction { default_flags & !SPLIT_ALWAYS } else { default_flags };
             options.flags = environment_flags(default_flags, warnings);

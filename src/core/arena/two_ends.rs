@@ -1,5 +1,5 @@
 //! Short-lived allocations at the upper end of free chunks, and others at the lower end, so that memory that is freed
-//! soon does not lie between memory that stays.
+//! soon does not lie between memory that stays. Newest XLA partitions its pool like this.
 
 use super::arena::Arena;
 use crate::core::ids::ChunkId;
