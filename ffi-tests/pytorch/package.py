@@ -103,7 +103,8 @@ def page():
     scope = pluggable.PAGE.run("python-1", {})
     torch.cuda.set_per_process_memory_fraction(0.25)
     assert bfc.stats(0).bytes_limit == torch.cuda.mem_get_info()[1] // 4
-    for block in ["python-3", "python-4"]:
+    assert "libbfc memory summary, device 0" in pluggable.said_by_the_page("python-2", scope)
+    for block in ["python-4", "python-5"]:
         said = pluggable.said_by_the_page(block, scope)
         assert "memory of allocator" in said, said
     assert bfc.torch.memory_stats()["num_ooms"] == 1
@@ -112,15 +113,20 @@ def page():
 
 
 def page_with_arguments():
-    pluggable.PAGE.run("python-2", {"torch": torch, "bfc": bfc})
-    tensor(1)
+    pluggable.PAGE.run("python-3", {"torch": torch, "bfc": bfc})
+    kept = tensor(1)
     assert bfc.stats(0).bytes_limit == 20 << 30
-    assert 'memory of allocator "trainer" on device 0' in bfc.torch.report()
+    # The message on the page is that of this program.
+    shown = re.sub(r"\s+", " ", pluggable.PAGE.text("text-2"))
+    said = re.sub(r"\s+", " ", str(failure(1 << 40)))
+    for part in shown.split("..."):
+        assert part.strip() in said, (part, said)
+    del kept
 
 
 def page_mem_pool():
     """Segments are ours, and failures PyTorch's own."""
-    scope = pluggable.PAGE.run("python-5", {"torch": torch, "bfc": bfc})
+    scope = pluggable.PAGE.run("python-6", {"torch": torch, "bfc": bfc})
     assert bfc.owner(scope["weights"].data_ptr()) == 0
     assert bfc.stats(0).num_allocs > 0
     other = tensor(5 * MiB)
@@ -132,6 +138,28 @@ def page_mem_pool():
     expect_error(RuntimeError, "is not libbfc", bfc.torch.memory_allocated)
     torch.cuda.synchronize()
     # The pool is left to the end of the interpreter.
+
+
+def refused_by_pytorch():
+    """What PyTorch does for its own allocator only, and what works with any."""
+    bfc.torch.use()
+    kept, cuda = tensor(1), torch.cuda
+    for work in [
+        cuda.memory_stats,
+        cuda.memory_allocated,
+        cuda.memory_reserved,
+        cuda.memory_summary,
+        cuda.reset_peak_memory_stats,
+        cuda.memory_snapshot,
+        lambda: cuda.memory._record_memory_history(stacks="python"),
+        cuda.MemPool,
+        cuda.get_per_process_memory_fraction,
+        kept.untyped_storage()._share_cuda_,
+    ]:
+        expect_error(RuntimeError, "", work)
+    cuda.set_per_process_memory_fraction(0.5)
+    cuda.empty_cache()
+    assert cuda.mem_get_info()[1] == 2 * bfc.stats(0).bytes_limit
 
 
 def refusals():

@@ -23,7 +23,7 @@ ABI = runpy.run_path(str(HERE.parents[2] / "python/src/bfc/_abi.py"))
 MiB = 1 << 20
 PAGE = Page("pytorch")
 # The blocks of code on the page that do without the package.
-USE, MEM_POOL, REPORT = "python-6", "python-7", "python-8"
+USE, MEM_POOL, REPORT = "python-7", "python-8", "python-9"
 
 
 def use(library, without=None):

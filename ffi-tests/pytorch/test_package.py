@@ -8,8 +8,8 @@ from running import environment, python
 
 # Where there is no compiler, so that the shim that came with the package is taken.
 WITHOUT = "without_a_compiler"
-CASES = """page; page_with_arguments; page_mem_pool; refusals late; refusals other; refusals twice; limit; one_of_two_devices;
-    other_failures; without_a_compiler; in_a_thread_of_pytorchs; in_a_thread_of_pytorchs without_a_compiler; profiler; statistics;
+CASES = """page; page_with_arguments; page_mem_pool; refused_by_pytorch; refusals late; refusals other; refusals twice; limit;
+    one_of_two_devices; other_failures; without_a_compiler; in_a_thread_of_pytorchs; in_a_thread_of_pytorchs without_a_compiler; profiler; statistics;
     random_sizes; mem_pool_random_sizes"""
 
 
