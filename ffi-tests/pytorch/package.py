@@ -240,6 +240,41 @@ def one_of_two_devices():
     assert bfc.torch.memory_stats(1)["num_ooms"] == 1 and bfc.torch.memory_stats(0)["num_ooms"] == 0
 
 
+def between_devices():
+    """Devices that cannot access each other's memory: copies work by default, and with mapped memory through the CPU."""
+    is_mapped = sys.argv[2:] == ["mapped"]
+    bfc.torch.use(backend="cuda_vmm" if is_mapped else None)
+    assert not torch.cuda.can_device_access_peer(0, 1)
+    data = torch.arange(1000)
+    there = data.to("cuda:0")
+    if is_mapped:
+        expect_error(RuntimeError, "INVALID_VALUE", lambda: there.to("cuda:1"))
+    else:
+        assert torch.equal(there.to("cuda:1").cpu(), data)
+    assert torch.equal(there.cpu().to("cuda:1").cpu(), data)
+
+
+def of_another_device():
+    """A stream of another device that uses memory: empty_cache() does not look at its work, and a request does."""
+    bfc.torch.use(memory_limit=2 * MiB)
+    other = torch.cuda.Stream(device=1)
+    used = tensor(MiB)
+    used.record_stream(other)
+    del used
+    torch.cuda.synchronize(1)
+    bfc.torch.empty_cache()
+    assert bfc.stats(0).pool_bytes == 2 * MiB
+    assert tensor(2 * MiB).data_ptr()
+    bfc.torch.empty_cache()
+    assert bfc.stats(0).pool_bytes == 0
+
+
+def configured():
+    """Options of PyTorch's own allocator are in the environment, and nothing is different."""
+    assert "expandable_segments" in os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+    statistics()
+
+
 def other_failures():
     """What is no lack of memory is none in PyTorch either."""
     bfc.torch.use(name="broken")

@@ -9,13 +9,21 @@ from running import environment, python
 # Where there is no compiler, so that the shim that came with the package is taken.
 WITHOUT = "without_a_compiler"
 CASES = """page; page_with_arguments; page_mem_pool; refused_by_pytorch; refusals late; refusals other; refusals twice; limit;
-    one_of_two_devices; other_failures; without_a_compiler; in_a_thread_of_pytorchs; in_a_thread_of_pytorchs without_a_compiler; profiler; statistics;
+    one_of_two_devices; between_devices; between_devices mapped; of_another_device; configured; other_failures;
+    without_a_compiler; in_a_thread_of_pytorchs; in_a_thread_of_pytorchs without_a_compiler; profiler; statistics;
     random_sizes; mem_pool_random_sizes"""
+# What a case needs besides.
+VARIABLES = {
+    "one_of_two_devices": {"SIMCUDA_DEVICES": "2"},
+    "of_another_device": {"SIMCUDA_DEVICES": "2"},
+    "between_devices": {"SIMCUDA_DEVICES": "2", "SIMCUDA_PEERS": "0"},
+    "configured": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:32"},
+}
 
 
 @pytest.mark.parametrize("case", [case.strip() for case in CASES.split(";")])
 def test_package(case, package_environment):
     # A device so large that the page's limit fits.
-    variables = {"SIMCUDA_MEMORY": str(64 << 30), "SIMCUDA_DEVICES": "2" if case == "one_of_two_devices" else "1"}
+    variables = {"SIMCUDA_MEMORY": str(64 << 30), "SIMCUDA_DEVICES": "1"} | VARIABLES.get(case.split()[0], {})
     variables |= {"CXX": "/nonexistent/c++"} if WITHOUT in case else {}
     programs.run(*python("package.py", *case.split()), env=environment(**package_environment, **variables))
