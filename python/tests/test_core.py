@@ -281,6 +281,22 @@ class Life(unittest.TestCase):
         bfc.destroy(DEVICE)
         self.assertRaises(ValueError, bfc.create, DEVICE, backend="gpu")
 
+    def test_switches_are_on_whatever_the_environment_says(self) -> None:
+        off = {"BFC_ALLOW_GROWTH": "0", "BFC_GARBAGE_COLLECTION": "0", "BFC_SPLIT_ALWAYS": "0"}
+        with mock.patch.dict(os.environ, off):
+            bfc.create(DEVICE, backend="host", memory_limit=8 * MiB)
+        self.addCleanup(bfc.destroy, DEVICE, force=True)
+        first, kept = bfc.alloc(DEVICE, 3072), bfc.alloc(DEVICE, 256)
+        self.assertEqual(bfc.stats(DEVICE).pool_bytes, 2 * MiB, "it grows")
+        bfc.free(DEVICE, first)
+        self.assertEqual(bfc.allocated_size(DEVICE, bfc.alloc(DEVICE, 2048)), 2048, "the remainder is split off")
+        # In two regions, so that a third has room only if the first two go back.
+        large = [bfc.alloc(DEVICE, 2 * MiB) for _ in range(2)]
+        for address in large:
+            bfc.free(DEVICE, address)
+        self.assertTrue(bfc.alloc(DEVICE, 5 * MiB), "empty regions go back")
+        self.assertEqual(bfc.owner(kept), DEVICE)
+
     def test_growth_is_by_need_unless_tensorflows_is_asked_for(self) -> None:
         for policy, held in [(None, 42), ("need", 42), ("tensorflow", 66)]:
             with self.subTest(policy=policy):
