@@ -238,6 +238,9 @@ def one_of_two_devices():
     with torch.cuda.device(1):
         check_message(error, 16 * MiB, 8 * MiB, "bfc", device=1)
     assert bfc.torch.memory_stats(1)["num_ooms"] == 1 and bfc.torch.memory_stats(0)["num_ooms"] == 0
+    kept.clear()
+    bfc.torch.empty_cache()
+    assert (bfc.stats(0).pool_bytes, bfc.stats(1).pool_bytes) == (0, 0)
 
 
 def between_devices():
