@@ -3,6 +3,8 @@
 import gc
 import os
 import random
+import signal
+import subprocess
 import sys
 import threading
 import traceback
@@ -261,6 +263,32 @@ def test_before_and_after():
     copy = torch.ones(1000).clone().numpy()
     gc.collect()
     assert copy.sum() == 1000
+
+
+AFTER_FORCE = """import torch, bfc, bfc.torch_cpu
+bfc.torch_cpu.use()
+kept = torch.ones(1000)
+bfc.destroy(bfc.HOST, force=True)
+torch.ones(1000)
+del kept
+"""
+
+
+def test_destroying():
+    """It is refused while tensors live. After a forced one their addresses are unknown to the next allocator."""
+    bfc.torch_cpu.use()
+    kept = torch.ones(1000)
+    try:
+        bfc.destroy(bfc.HOST)
+        raise AssertionError("a tensor lives")
+    except bfc.Error as error:
+        assert error.status == bfc.Status.BUSY
+    del kept
+    gc.collect()
+    bfc.destroy(bfc.HOST)
+    assert owner(torch.ones(1000)) == bfc.HOST, "the next one is created"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", AFTER_FORCE], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGABRT and "libbfc: a tensor's memory at" in done.stderr, done
 
 
 def test_the_page():
