@@ -149,3 +149,11 @@ def test_a_fragmented_pool_names_the_backend_that_helps(tmp_path):
     run(program("trace"), "fragmented", env=variables)
     assert ": fragmentation. " in reported(report)
     assert "; --backend cuda-vmm does not fragment (BFC_BACKEND=cuda_vmm)\n" in reported(report)
+
+
+def test_a_pool_that_regions_split_names_the_growth_that_helps(tmp_path):
+    report = tmp_path / "report"
+    variables = preloaded(SIMCUDA_MEMORY=MEMORY, BFC_PRELOAD_REPORT=report)
+    variables |= settings("BFC_MEMORY_LIMIT=112M BFC_GROWTH=tensorflow")
+    run(program("trace"), "fragmented", env=variables)
+    assert "; regions double in size: BFC_GROWTH=need makes them as large as needed; --limit or " in reported(report)

@@ -121,9 +121,10 @@ fn an_interposer_that_cannot_be_loaded_is_nothing_in_the_file() {
 
 #[test]
 fn signals_come_to_the_program() {
-    let script =
-        "trap 'exit 40' TERM; trap 'exit 41' USR1; echo ready; for i in $(seq 600); do sleep 0.05; done";
-    for (signal, code) in [("TERM", 40), ("USR1", 41), ("HUP", 129), ("INT", 130)] {
+    let script = "trap 'exit 40' TERM; trap 'exit 41' USR1; trap 'exit 42' USR2; trap 'exit 43' QUIT; echo ready; \
+                  for i in $(seq 600); do sleep 0.05; done";
+    let signals = [("TERM", 40), ("USR1", 41), ("USR2", 42), ("QUIT", 43), ("HUP", 129), ("INT", 130)];
+    for (signal, code) in signals {
         let Some(mut command) = run(&["--check", "--", "sh", "-c", script]) else { return };
         heeding_signals(&mut command);
         command.env("FAKE_SEES", SERVED).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -140,7 +141,9 @@ fn signals_come_to_the_program() {
 /// A program that nohup or a script's `&` has started, as these tests may be, ignores some, and its children do.
 fn heeding_signals(command: &mut Command) {
     let heed = || {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1] {
+        let signals =
+            [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+        for signal in signals {
             // SAFETY: a signal that may be set, and no function of ours.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
@@ -162,6 +165,21 @@ fn soon(child: &mut Child) -> Option<ExitStatus> {
     let _ = child.kill();
     let _ = child.wait();
     None
+}
+
+#[test]
+fn children_that_outlive_the_program_are_not_waited_for() {
+    // The child keeps none of the pipes, so that only a wait for the child itself could delay the end.
+    let script = "sleep 60 </dev/null >/dev/null 2>&1 & echo $!";
+    let Some(mut command) = run(&["--check", "--", "sh", "-c", script]) else { return };
+    command.env("FAKE_SEES", SERVED).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the command starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says so");
+    let ended = soon(&mut child);
+    let killed = Command::new("kill").arg(line.trim()).status().expect("kill is there");
+    assert_eq!(ended.and_then(|status| status.code()), Some(0));
+    assert!(killed.success(), "the child had ended before the program");
 }
 
 /// What is typed goes to all processes of the terminal: passed on it would come twice.
