@@ -170,6 +170,33 @@ static void again_and_again(void) {
   OK(cudaMalloc(&memory, 4096 * MIB));
 }
 
+/* A large request begins at a multiple of 64 KiB, but for one that finds no room in a full pool then. */
+static void odd_place(void) {
+  char *small = pooled(512), *large = pooled(8 * MIB);
+  CHECK(large != small + 512);
+  IS((uintptr_t)large % (64 * KIB), 0);
+  OK(cudaFree(large));
+  CHECK(pooled(16 * MIB - 512) == small + 512);
+}
+
+/* A request of 32 MiB after some frees, with room to grow: whether it waits for the device. */
+static void after_frees(int count, size_t bytes, int waits) {
+  char *memory[128];
+  use(held_stream(), pooled(1), 1, 1);
+  for (int each = 0; each < count; each++) memory[each] = pooled(bytes);
+  for (int each = 0; each < count; each++) OK(cudaFree(memory[each]));
+  simcuda_clear_log();
+  pooled(32 * MIB);
+  IS(simcuda_calls("cuCtxSynchronize") > 0, waits);
+  simcuda_release_all();
+}
+
+static void few_frees_of_little(void) { after_frees(127, 512 * KIB, 0); }
+static void frees_of_little(void) { after_frees(128, 512 * KIB, 1); }
+static void frees_of_next_to_nothing(void) { after_frees(128, 128 * KIB, 0); }
+static void few_frees_of_less_than_256_mib(void) { after_frees(14, 16 * MIB, 0); }
+static void few_frees_of_256_mib(void) { after_frees(16, 16 * MIB, 1); }
+
 static const Case CASES[] = {
     {"sizes", sizes, "BFC_PRELOAD_MIN=1000 BFC_PRELOAD_MAX=1M"},
     {"all_sizes", all_sizes, NULL},
@@ -185,7 +212,15 @@ static const Case CASES[] = {
     {"granules", granules, "BFC_BACKEND=cuda_vmm"},
     {"granules_in_other_words", granules, "BFC_BACKEND=Cuda-VMM"},
     {"regions", regions, "BFC_BACKEND=cuda_vmn"},
+    {"regions_of_the_host", regions, "BFC_BACKEND=host"},
+    {"regions_of_the_host_vmm", regions, "BFC_BACKEND=host_vmm"},
     {"limit_of_each", limit_of_each, "BFC_MEMORY_LIMIT=100M"},
+    {"odd_place", odd_place, "BFC_MEMORY_LIMIT=16M BFC_FORCE_ALLOW_GROWTH=0"},
+    {"few_frees_of_little", few_frees_of_little, NULL},
+    {"frees_of_little", frees_of_little, NULL},
+    {"frees_of_next_to_nothing", frees_of_next_to_nothing, NULL},
+    {"few_frees_of_less_than_256_mib", few_frees_of_less_than_256_mib, NULL},
+    {"few_frees_of_256_mib", few_frees_of_256_mib, NULL},
     {"others", others, NULL},
     {"in_vain", in_vain, NULL},
     {"taken_by_others", taken_by_others, NULL},
