@@ -215,7 +215,11 @@ fn requests_that_failed_are_told_of() {
     held.flags = BFC_REQUEST_NO_GROWTH;
     assert_eq!(pool.alloc_ex(&held), Err(BFC_ERROR_OUT_OF_MEMORY));
     failed(u64::MAX, u64::MAX, "other");
+    let counters =
+        || serde_json::from_str::<serde_json::Value>(&pool.memory_map()).expect("JSON")["counters"].clone();
+    let before = counters();
     assert_eq!((pool.stats().num_failures, bfc_reset_stats(pool.device())), (4, BFC_OK));
-    assert_eq!(map(), none);
+    assert_eq!((map(), counters()), (none, before));
+    assert_ne!(counters()["regions_added"], 0);
     pool.put(chunks[1]);
 }
