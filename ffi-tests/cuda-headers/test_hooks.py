@@ -17,11 +17,12 @@ def section(heading):
 
 
 def rows(text):
-    return re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    """The functions in the first column of a table."""
+    return [name for names in re.findall(r"^\| (`.+?`) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", names)]
 
 
-HOOKS = rows(section("## What the driver is asked for"))
-RELATING, REST = section("## Functions that relate all contexts").split("\nThese have names like them and no hook:\n")
+HOOKS = rows(section("## Driver functions"))
+RELATING, REST = section("## Functions that relate all contexts").split("\n### Similar functions without a hook\n")
 UNANALYZED = re.findall(r'^ +(\w+) as "(\w+)" since (\d+), "', LIST, re.MULTILINE)
 HARMLESS = re.findall(r"`([\w*]+)`", REST)
 TOUCHING = re.findall(r'"([\w*]+)"', LIST.split("const TOUCHING")[1].split(";\n")[0].partition("=")[2])

@@ -10,35 +10,35 @@ macro_rules! hooks {
     ($callback:ident) => {
         $callback! {
         // Lookups of functions return the hooks.
-        cuGetProcAddress: cuGetProcAddress, Watched, "gives these hooks to programs that look functions up by it, the runtime above all";
+        cuGetProcAddress: cuGetProcAddress, Watched, "returns the hooks to programs that look functions up by it, above all to the runtime";
         cuGetProcAddress_v2: cuGetProcAddress_v2, Watched, "the same, since CUDA 12";
         // Device memory.
-        cuMemAlloc_v2: cuMemAlloc_v2, Pooled, "the pool's main job";
-        cuMemFree_v2: cuMemFree_v2, Pooled, "a chunk waits until the contexts that may use it were synchronized after its free; other pointers go to the driver";
-        cuMemGetInfo_v2: cuMemGetInfo_v2, Corrected, "what the pool holds and is not in use counts as free, and no more than a limit leaves";
-        cuMemGetAddressRange_v2: cuMemGetAddressRange_v2, Corrected, "a pooled allocation is the range, not the region that it is cut from; with BFC_PRELOAD_IPC=1 the region is";
-        cuPointerGetAttribute: cuPointerGetAttribute, Corrected, "range, mapping, identity and IPC of a pooled allocation are its own; with BFC_PRELOAD_IPC=1 its region's";
+        cuMemAlloc_v2: cuMemAlloc_v2, Pooled, "served from the pool";
+        cuMemFree_v2: cuMemFree_v2, Pooled, "the chunk waits until the contexts that may use it have been synchronized; other pointers go to the driver";
+        cuMemGetInfo_v2: cuMemGetInfo_v2, Corrected, "memory that the pool holds and does not use counts as free, up to what the limit leaves";
+        cuMemGetAddressRange_v2: cuMemGetAddressRange_v2, Corrected, "the range of the pooled allocation, not of its region; with BFC_PRELOAD_IPC=1 that of the region";
+        cuPointerGetAttribute: cuPointerGetAttribute, Corrected, "range, mapping, identity and IPC of the pooled allocation; with BFC_PRELOAD_IPC=1 those of its region";
         cuPointerGetAttributes: cuPointerGetAttributes, Corrected, "the same";
-        cuIpcGetMemHandle: cuIpcGetMemHandle, Refused, "of a pooled pointer that is not its region's base: the driver's handle would name the region and lose the offset";
+        cuIpcGetMemHandle: cuIpcGetMemHandle, Refused, "for a pooled pointer that does not begin its region: the driver's handle would name the region and lose the offset";
         // Memory that the pool may leave no room for.
-        cuMemAllocPitch_v2: cuMemAllocPitch_v2, Passed, "the driver chooses the pitch; where it has no memory the pool is trimmed, and it is asked again";
-        cuMemAllocManaged: cuMemAllocManaged, Passed, "managed memory has rules of its own; trimmed and asked again, as above";
+        cuMemAllocPitch_v2: cuMemAllocPitch_v2, Passed, "the driver chooses the pitch; if it has no memory, the pool is trimmed and the driver asked again";
+        cuMemAllocManaged: cuMemAllocManaged, Passed, "managed memory; trimmed and asked again, as above";
         cuMemCreate: cuMemCreate, Passed, "physical memory; trimmed and asked again, as above";
         cuMemAllocFromPoolAsync: cuMemAllocFromPoolAsync, Passed, "from a memory pool that the program names; trimmed and asked again, as above";
         cuMemAllocFromPoolAsync_ptsz: cuMemAllocFromPoolAsync, Passed, "the same";
         // Stream-ordered memory.
-        cuMemAllocAsync: cuMemAllocAsync, Optional, "passed to the driver; with BFC_PRELOAD_ASYNC=1 served by libbfc in the order of the stream, but while a graph is captured";
-        cuMemAllocAsync_ptsz: cuMemAllocAsync, Optional, "the same, for the per-thread default stream";
-        cuMemFreeAsync: cuMemFreeAsync, Pooled, "a pooled pointer goes back to the pool; others go to the driver";
-        cuMemFreeAsync_ptsz: cuMemFreeAsync, Pooled, "the same, for the per-thread default stream";
+        cuMemAllocAsync: cuMemAllocAsync, Optional, "passed to the driver; with BFC_PRELOAD_ASYNC=1 served in the order of the stream, except during a capture";
+        cuMemAllocAsync_ptsz: cuMemAllocAsync, Optional, "the same";
+        cuMemFreeAsync: cuMemFreeAsync, Pooled, "a pooled pointer is freed in the pool; others go to the driver";
+        cuMemFreeAsync_ptsz: cuMemFreeAsync, Pooled, "the same";
         // Pinned host memory.
-        cuMemHostAlloc: cuMemHostAlloc, Optional, "passed to the driver; with BFC_PRELOAD_PINNED=1 pooled, unless it has flags; where the driver has none the pool is trimmed, and it is asked again";
+        cuMemHostAlloc: cuMemHostAlloc, Optional, "passed to the driver; with BFC_PRELOAD_PINNED=1 pooled, unless it has flags; trimmed and asked again, as above";
         cuMemAllocHost_v2: cuMemAllocHost_v2, Optional, "the same";
-        cuMemFreeHost: cuMemFreeHost, Optional, "as cuMemFree_v2 for pinned memory that is pooled; other pointers go to the driver";
+        cuMemFreeHost: cuMemFreeHost, Optional, "like cuMemFree_v2 for pooled pinned memory; other pointers go to the driver";
         // Synchronization, and captures, which forbid it.
-        cuCtxSynchronize: cuCtxSynchronize, Watched, "what was freed before it may be handed out again";
+        cuCtxSynchronize: cuCtxSynchronize, Watched, "makes waiting chunks reusable";
         cuCtxSynchronize_v2: cuCtxSynchronize_v2, Watched, "the same, since CUDA 13";
-        cuStreamBeginCapture: cuStreamBeginCapture, Watched, "while a graph is captured nothing is synchronised";
+        cuStreamBeginCapture: cuStreamBeginCapture, Watched, "nothing is synchronized during a capture";
         cuStreamBeginCapture_ptsz: cuStreamBeginCapture, Watched, "the same";
         cuStreamBeginCapture_v2: cuStreamBeginCapture_v2, Watched, "the same";
         cuStreamBeginCapture_v2_ptsz: cuStreamBeginCapture_v2, Watched, "the same";
@@ -46,17 +46,17 @@ macro_rules! hooks {
         cuStreamBeginCaptureToGraph_ptsz: cuStreamBeginCaptureToGraph, Watched, "the same";
         cuStreamBeginRecaptureToGraph: cuStreamBeginRecaptureToGraph, Watched, "the same, since CUDA 13.3";
         cuStreamBeginRecaptureToGraph_ptsz: cuStreamBeginRecaptureToGraph, Watched, "the same";
-        cuStreamBeginCaptureToCig: cuStreamBeginCaptureToCig, Watched, "the same, into a command list of a graphics API; since CUDA 13.1";
+        cuStreamBeginCaptureToCig: cuStreamBeginCaptureToCig, Watched, "the same, into a command list of a graphics API, since CUDA 13.1";
         cuStreamBeginCaptureToCig_ptsz: cuStreamBeginCaptureToCig, Watched, "the same";
-        cuStreamEndCapture: cuStreamEndCapture, Watched, "the capture's end, if its beginning was seen";
+        cuStreamEndCapture: cuStreamEndCapture, Watched, "ends the capture, if its beginning was seen";
         cuStreamEndCapture_ptsz: cuStreamEndCapture, Watched, "the same";
         cuStreamEndCaptureToCig: cuStreamEndCaptureToCig, Watched, "the same";
         cuStreamEndCaptureToCig_ptsz: cuStreamEndCaptureToCig, Watched, "the same";
-        cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too, and with BFC_PRELOAD_ASYNC=1 what the pool knows of the stream";
+        cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too; with BFC_PRELOAD_ASYNC=1 the pool forgets the stream";
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
         // Work that may use other devices' memory.
-        cuCtxEnablePeerAccess: cuCtxEnablePeerAccess, Watched, "from then on the pool of the peer waits for this context too";
-        cuMemcpy: cuMemcpy, Watched, "a copy may touch memory of another device, whose pool then waits for this context too";
+        cuCtxEnablePeerAccess: cuCtxEnablePeerAccess, Watched, "from then on the peer's pool waits for this context too";
+        cuMemcpy: cuMemcpy, Watched, "may use memory of another device, whose pool then waits for this context too";
         cuMemcpy_ptds: cuMemcpy, Watched, "the same";
         cuMemcpyAsync: cuMemcpyAsync, Watched, "the same";
         cuMemcpyAsync_ptsz: cuMemcpyAsync, Watched, "the same";
@@ -102,20 +102,20 @@ macro_rules! hooks {
         cuMemcpy3DPeer_ptds: cuMemcpy3DPeer, Watched, "the same";
         cuMemcpy3DPeerAsync: cuMemcpy3DPeerAsync, Watched, "the same";
         cuMemcpy3DPeerAsync_ptsz: cuMemcpy3DPeerAsync, Watched, "the same";
-        cuGraphAddMemcpyNode: cuGraphAddMemcpyNode, Watched, "a graph may run anywhere: with several contexts every pool waits for all of them from then on";
+        cuGraphAddMemcpyNode: cuGraphAddMemcpyNode, Watched, "with pooled memory: the graph may run in any context, so from then on every pool waits for every context";
         cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams, Watched, "the same";
-        cuMemSetAccess: cuMemSetAccess, Watched, "of pooled memory: with several contexts every pool waits for all of them from then on";
+        cuMemSetAccess: cuMemSetAccess, Watched, "for pooled memory: other devices may use it, so from then on every pool waits for every context";
         cuMemRetainAllocationHandle: cuMemRetainAllocationHandle, Watched, "the same";
         // The beginning and end of contexts.
-        cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "how often the program holds the context";
-        cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the pool goes with the program's last hold on the context, and captures end with it";
+        cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain, Watched, "counts the program's references to the context";
+        cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease, Watched, "the last release ends the pool and the context's captures";
         cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease_v2, Watched, "the same";
-        cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "the memory is gone: so is the pool's record of it, and captures have ended";
+        cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "ends the pool's memory and the context's captures";
         cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset_v2, Watched, "the same";
-        cuCtxCreate_v2: cuCtxCreate_v2, Watched, "its work may touch pooled memory, as a peer's or by copies: it is waited for too";
+        cuCtxCreate_v2: cuCtxCreate_v2, Watched, "pools wait for this context too if its work may use their memory";
         cuCtxCreate_v3: cuCtxCreate_v3, Watched, "the same";
         cuCtxCreate_v4: cuCtxCreate_v4, Watched, "the same";
-        cuCtxDestroy: cuCtxDestroy, Watched, "what was known of that context is forgotten, captures too; nothing of it was pooled";
+        cuCtxDestroy: cuCtxDestroy, Watched, "the context and its captures are forgotten; none of its memory was pooled";
         cuCtxDestroy_v2: cuCtxDestroy_v2, Watched, "the same";
         }
     };
@@ -151,7 +151,7 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
     ("cuMemHostRegister_v2 cuMemHostUnregister", "the program's own memory"),
     (
         "cuMemHostGetFlags cuMemHostGetDevicePointer_v2",
-        "of pooled pinned memory the driver's answer is right: its regions have the flags of what is pooled",
+        "the driver's answer is right for pooled memory too: its region has the same flags",
     ),
     (
         "cuArrayCreate cuArrayCreate_v2 cuArray3DCreate cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate \
@@ -164,7 +164,7 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
     ),
     (
         "cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastUnbind cuLogicalEndpointBindMem cuLogicalEndpointUnbind",
-        "they bind virtual memory that the program manages itself",
+        "bind virtual memory that the program manages itself",
     ),
     (
         "cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute cuMemPoolImportFromShareableHandle \
@@ -182,14 +182,14 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
     ),
     (
         "cuMemGetHandleForAddressRange",
-        "the driver's handle is of the range that is named, also inside of a region; the range must be whole pages of the \
-         host, and pooled allocations of 1 MiB and more begin at one",
+        "the driver's handle names the given range, also inside of a region; the range must consist of whole pages of \
+         the host, and pooled allocations of 1 MiB and more begin at one",
     ),
     ("cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle", "memory of another process"),
     ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuDeviceGraphMemTrim", "memory that a graph owns"),
     (
         "cuPointerSetAttribute",
-        "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of a pooled pointer is set for the whole region that it lies in",
+        "sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS for the whole region of a pooled pointer",
     ),
 ];
 

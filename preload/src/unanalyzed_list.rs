@@ -63,7 +63,7 @@ macro_rules! unanalyzed {
         cuStreamBatchMemOp_v2 as "cuStreamBatchMemOp" since 11070, "the same";
         cuStreamBatchMemOp_v2_ptsz as "cuStreamBatchMemOp" since 11070, "the same";
         // Graphs.
-        cuGraphAddNode as "cuGraphAddNode" since 12020, "a node of any kind, that runs wherever the graph is launched";
+        cuGraphAddNode as "cuGraphAddNode" since 12020, "a node of any kind, which runs wherever the graph is launched";
         cuGraphAddNode_v2 as "cuGraphAddNode" since 12030, "the same";
         cuGraphAddNode_v3 as "cuGraphAddNode" since 13040, "the same";
         cuGraphNodeSetParams as "cuGraphNodeSetParams" since 12020, "the same";
@@ -76,13 +76,13 @@ macro_rules! unanalyzed {
         cuGraphAddBatchMemOpNode as "cuGraphAddBatchMemOpNode" since 11070, "the same";
         cuGraphBatchMemOpNodeSetParams as "cuGraphBatchMemOpNodeSetParams" since 11070, "the same";
         cuGraphExecBatchMemOpNodeSetParams as "cuGraphExecBatchMemOpNodeSetParams" since 11070, "the same";
-        cuGraphLaunch as "cuGraphLaunch" since 10000, "work of one context may be in the order of another's stream";
+        cuGraphLaunch as "cuGraphLaunch" since 10000, "the stream of one context may order work of another";
         cuGraphLaunch_ptsz as "cuGraphLaunch" since 10000, "the same";
         // Mappings.
-        cuMulticastBindAddr as "cuMulticastBindAddr" since 12010, "work of all devices of the multicast object may touch what is bound";
+        cuMulticastBindAddr as "cuMulticastBindAddr" since 12010, "all devices of the multicast object may use the bound memory";
         cuMulticastBindAddr_v2 as "cuMulticastBindAddr" since 13010, "the same";
-        cuLogicalEndpointBindAddr as "cuLogicalEndpointBindAddr" since 13030, "work elsewhere may touch what is bound";
-        cuImportExternalMemory as "cuImportExternalMemory" since 10000, "may be of what was pooled and exported";
+        cuLogicalEndpointBindAddr as "cuLogicalEndpointBindAddr" since 13030, "other devices may use the bound memory";
+        cuImportExternalMemory as "cuImportExternalMemory" since 10000, "may be pooled memory that was exported";
         }
     };
 }
@@ -108,21 +108,21 @@ pub(crate) const HARMLESS: &[(&str, &str)] = &[
     ),
     (
         "cuGraphAddHostNode cuGraphHostNodeSetParams cuGraphExecHostNodeSetParams",
-        "functions of the host, which call nothing of CUDA",
+        "host functions, which must not call CUDA",
     ),
     (
         "cuGraphAddEmptyNode cuGraphAddEvent* cuGraphAddExternalSemaphores* cuGraphExternalSemaphores* \
          cuGraphExecExternalSemaphores*",
-        "order, and no memory",
+        "ordering only",
     ),
     (
         "cuGraphAddChildGraphNode cuGraphExecChildGraphNodeSetParams",
-        "the nodes of the graph within were seen when they were added",
+        "the nodes of the child graph were seen when they were added",
     ),
     ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode", "memory that a graph owns"),
     (
         "cuMulticastBindMem* cuLogicalEndpointBindMem",
-        "memory by its handle, and of pooled memory cuMemRetainAllocationHandle gives it, which is seen",
+        "take a memory handle; for pooled memory only cuMemRetainAllocationHandle returns one, which is hooked",
     ),
 ];
 

@@ -36,25 +36,44 @@ unanalyzed_list::unanalyzed!(unanalyzed_rows);
 /// The page as it has to be.
 pub fn generate() -> Generated {
     let mut page = String::from(INTRODUCTION);
-    page += "\n## What the driver is asked for\n\n| function | | why |\n|---|---|---|\n";
-    for hook in HOOKS {
-        let _ = writeln!(page, "| `{}` | {} | {} |", hook.symbol, in_words(hook.kind), hook.why);
-    }
+    page += "\n## Driver functions\n\n| functions | handling | details |\n|---|---|---|\n";
+    rows_of_the_same(&mut page, HOOKS.iter().map(|hook| (hook.symbol, Some(hook.kind), hook.why)));
     page += UNANALYZED_FUNCTIONS;
-    rows_of_functions(&mut page, UNANALYZED);
+    rows_of_the_same(&mut page, UNANALYZED.iter().map(|(symbol, why)| (*symbol, None, *why)));
     page += HARMLESS_FUNCTIONS;
     rows_of_functions(&mut page, unanalyzed_list::HARMLESS);
     page +=
-        "\n## What has no hook\n\nThese give, take or map memory too, and go to the driver as they are.\n\n";
-    page += "| functions | why |\n|---|---|\n";
+        "\n## Functions without a hook\n\nThese allocate, free or map memory too, and go to the driver.\n\n";
+    page += "| functions | reason |\n|---|---|\n";
     rows_of_functions(&mut page, NOT_HOOKED);
-    page += "\n## What the runtime is asked for\n\nIts functions are not hooked: what counts is where they end.\n\n";
-    page += "| function | ends in | |\n|---|---|---|\n";
+    page +=
+        "\n## Runtime functions\n\nThe runtime is not hooked. The driver function that it calls decides.\n\n";
+    page += "| function | calls | handling |\n|---|---|---|\n";
     for (name, driver) in RUNTIME {
         let kind = HOOKS.iter().find(|hook| hook.symbol == *driver).map(|hook| in_words(hook.kind));
         let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", kind.unwrap_or("passed through, no hook"));
     }
     Generated { path: "docs/hooks.md".to_owned(), text: page }
+}
+
+/// Rows in which a function stands beside those before it that are handled in the same way.
+fn rows_of_the_same<'a>(
+    page: &mut String,
+    functions: impl Iterator<Item = (&'a str, Option<HookKind>, &'a str)>,
+) {
+    let mut rows: Vec<(String, Option<HookKind>, &str)> = Vec::new();
+    for (symbol, kind, why) in functions {
+        match rows.last_mut() {
+            Some((names, of, _)) if why == "the same" && *of == kind => {
+                let _ = write!(names, ", `{symbol}`");
+            }
+            _ => rows.push((format!("`{symbol}`"), kind, why)),
+        }
+    }
+    for (names, kind, why) in rows {
+        let kind = kind.map(|kind| format!(" {} |", in_words(kind))).unwrap_or_default();
+        let _ = writeln!(page, "| {names} |{kind} {why} |");
+    }
 }
 
 /// Rows with the names of functions, which spaces separate.
@@ -65,33 +84,38 @@ fn rows_of_functions(page: &mut String, rows: &[(&str, &str)]) {
 }
 
 const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/hook_list.rs -->
-# The hooks of the interposer
+# Hooks of the interposer
 
-What `libbfc_preload.so` does with every function of the driver and of the runtime that has to do with memory.
-[interposition.md](interposition.md) tells what that means for a program.
+These tables show how `libbfc_preload.so` handles every function of the CUDA driver and runtime that concerns memory.
+[interposition.md](interposition.md) explains what this means for a program.
 
-- **pooled**: libbfc serves it.
-- **pooled on request**: libbfc serves it if a variable says so; else it is passed through.
-- **corrected**: the driver is asked, and what it says of pooled memory is put right.
-- **refused**: an error for pooled memory.
-- **passed through**, **watched**: the driver does it; what is watched, the interposer has to know of.
+| handling | meaning |
+|---|---|
+| pooled | served by libbfc |
+| pooled on request | served by libbfc if a variable says so, else passed through |
+| corrected | passed to the driver, and its answer about pooled memory is corrected |
+| refused | an error for pooled memory, else passed through |
+| passed through | served by the driver |
+| watched | served by the driver, and recorded by the interposer |
+
+Names that end in `_ptsz` and `_ptds` are the variants for the per-thread default stream.
 ";
 
 const UNANALYZED_FUNCTIONS: &str = "
 ## Functions that relate all contexts
 
-Work of one context may touch another device's memory through these, and the interposer does not look at their arguments.
-Each is passed through; from the first call on in a process with several contexts, every pool waits for every context. A
-function whose name begins like these and that is newer than the headers checked here has that effect when it is looked up.
+Through these functions work of one context may use another device's memory, and the interposer does not analyze their
+arguments. Each is passed through. From the first call in a process with several contexts, every pool waits for every context. A
+function that is newer than the headers checked here, and whose name begins like these, has the same effect when it is looked up.
 
-| function | why |
+| functions | reason |
 |---|---|
 ";
 
 const HARMLESS_FUNCTIONS: &str = "
-These have names like them and no hook:
+### Similar functions without a hook
 
-| functions | why |
+| functions | reason |
 |---|---|
 ";
 
