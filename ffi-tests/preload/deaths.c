@@ -143,6 +143,13 @@ static void is_refused(void) {
   }
 }
 
+/* The device has room, the host has not. */
+static void is_refused_pinned_memory(void) {
+  void *memory = NULL;
+  work();
+  SAME(cudaMallocHost(&memory, (size_t)1 << 50), cudaErrorMemoryAllocation);
+}
+
 /* More lines than the file has room for. */
 static void fills(void) {
   for (int round = 0; round < 100000; round++) SAME(cudaFree(allocated(1000)), cudaSuccess);
@@ -211,6 +218,7 @@ static const struct {
              {"executes_again", executes_again},
              {"executes_other", executes_other},
              {"is_refused", is_refused},
+             {"is_refused_pinned_memory", is_refused_pinned_memory},
              {"fills", fills},
              {"fills_to_a_limit", fills_to_a_limit},
              {"exits_in_a_handler", exits_in_a_handler},

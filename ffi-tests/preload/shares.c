@@ -41,5 +41,7 @@ int main(void) {
   SAME(bfc_stats(0, &stats), BFC_OK);
   SAME(stats.num_frees, 2);
   SAME(driver_calls("cuMemAlloc"), 1);
+  /* It has timestamps. */
+  SAME(bfc_alloc_async(0, 100, NULL, &own), BFC_ERROR_UNSUPPORTED);
   return 0;
 }

@@ -139,6 +139,22 @@ def test_every_request_is_refused(more, deaths, files):
     assert not [line for line in written(files.trace).splitlines() if line.rstrip().endswith("#")]
 
 
+@pytest.mark.parametrize("pinned", ["0", "1"])
+def test_a_refused_request_for_pinned_memory(pinned, deaths, files):
+    run(*files.command(deaths, "is_refused_pinned_memory"), env=environment(BFC_PRELOAD_PINNED=pinned))
+    refused = "pinned host memory\n  refused      1 request for want of memory, the largest of 1.0 PiB\n"
+    assert (refused in files.reported()) == (pinned == "1")
+
+
+def test_records_of_earlier_runs_stay_and_so_do_traces_of_other_processes(deaths, files):
+    other = files.folder / "trace.1"
+    other.write_text("+ 0 5 0\n")
+    for _ in range(2):
+        run(*files.command(deaths, "ends"), env=environment())
+    assert files.reported().count("\nprocess ") == 1 and files.reported().startswith("process ")
+    assert files.traces() == [files.trace, other] and events(files.trace) == TRACE
+
+
 def test_a_trace_that_is_removed_meanwhile_is_told(deaths, files):
     said = run(*files.command(deaths, "removes_its_trace"), env=environment())
     has(said, f"{files.trace.parent.name}/trace was removed or replaced while the program ran")
@@ -216,6 +232,12 @@ def test_a_summary_is_written_at_once(case, deaths):
     assert message.startswith("libbfc: process ")
     has(message, "\n  served       ")
     assert ("\n  refused      6 requests" in message) == (case == "is_refused")
+
+
+def test_a_process_that_is_killed_writes_no_summary(deaths):
+    said = run(BFC, "run", "--preload", INTERPOSER, "--report", "--", deaths, "kills_itself", env=environment(), status=None)
+    assert "libbfc: process " not in said
+    assert "libbfc: process " in run(BFC, "run", "--preload", INTERPOSER, "--report", "--", deaths, "ends", env=environment())
 
 
 def test_a_report_that_cannot_be_written_is_told_once(deaths):

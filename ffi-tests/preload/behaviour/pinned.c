@@ -192,6 +192,13 @@ static void second_device(void) {
   OK(cudaFreeHost(pooled_pinned(1000)));
 }
 
+/* A limit is for devices. */
+static void no_limit(void) {
+  void *memory = NULL;
+  pooled_pinned(10 * MIB);
+  IS(cudaMalloc(&memory, 10 * MIB), OUT_OF_MEMORY);
+}
+
 static void sizes_between(void) {
   CHECK(!is_pooled(pinned(100)));
   CHECK(is_pooled(pinned(1000)));
@@ -250,6 +257,7 @@ static const Case CASES[] = {
     {"reset_and_held", reset_and_held, PINNED},
     {"second_device", second_device, PINNED},
     {"sizes_between", sizes_between, PINNED " BFC_PRELOAD_MIN=512 BFC_PRELOAD_MAX=1M"},
+    {"no_limit", no_limit, PINNED " BFC_MEMORY_LIMIT=4M"},
     {"trimmed", trimmed, PINNED " BFC_PRELOAD_MAX=8M"},
     {"the_other_name", the_other_name, PINNED},
 };
