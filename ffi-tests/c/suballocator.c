@@ -339,6 +339,13 @@ static void every_call_is_busy(void) {
   BUSY(bfc_occupancy(DEVICE, text, sizeof(text), &bytes));
   BUSY(bfc_memory_map(DEVICE, text, sizeof(text), &bytes));
   BUSY(bfc_report(DEVICE, text, sizeof(text), &bytes));
+  BUSY(bfc_set_memory_limit(DEVICE, 0));
+  BUSY(bfc_set_region_callback(DEVICE, NULL, NULL));
+  BUSY(bfc_device_lost(DEVICE));
+  BUSY(bfc_pool_begin(DEVICE, 1, NULL));
+  BUSY(bfc_pool_end(DEVICE, 1, NULL));
+  BUSY(bfc_pool_release(DEVICE, 1));
+  CHECK_OK(bfc_free(DEVICE, NULL));
   /* Of another device nothing is busy. */
   CHECK_OK(bfc_free(OTHER, allocate(OTHER, 100)));
   CHECK_OK(bfc_check(OTHER));

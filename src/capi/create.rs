@@ -13,11 +13,12 @@ use std::path::Path;
 /// Creates the allocator of a device. No device memory is allocated before the first allocation.
 ///
 /// @param device   An ordinal, 0 to 1023.
-/// @param options  Copied. NULL: backend AUTO, growth by need, garbage collection on, any remainder split off, and
-///                 everything else from the environment and the defaults. The environment comes before all of these.
-/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_ALREADY_EXISTS, BFC_ERROR_BACKEND_UNAVAILABLE,
-///         BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory; on CUDA also a device without
-///         free memory), BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL. After a failure nothing was created.
+/// @param options  Copied. NULL: backend AUTO, growth by need, garbage collection, and any remainder split off.
+///                 Environment variables override these defaults.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT (also for a plan that cannot be read), BFC_ERROR_ALREADY_EXISTS,
+///         BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_BACKEND_FAILED (the driver), BFC_ERROR_OUT_OF_MEMORY (host memory;
+///         on CUDA also a device without free memory), BFC_ERROR_BUSY (from a callback), BFC_ERROR_SHUTTING_DOWN,
+///         BFC_ERROR_INTERNAL. After a failure nothing was created.
 ///
 /// # Safety
 /// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid.
@@ -114,11 +115,11 @@ unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, E
     Ok(unsafe { SubAllocator::new(raw.user_data, alloc, free, raw.supports_coalescing != 0) })
 }
 
-/// Destroys the allocator of a device and releases all regions. Waits for calls in progress in other threads, and wakes
-/// threads that wait for memory, which then return BFC_ERROR_SHUTTING_DOWN.
+/// Destroys the allocator of a device and releases all regions. Wakes threads that wait for memory, whose calls then
+/// return BFC_ERROR_SHUTTING_DOWN.
 ///
-/// Waits for the work of streams of other contexts that used its memory. Fails while a capture is announced or visible
-/// to the library (see bfc_alloc_async), so call it after the end of the capture.
+/// Waits for calls in progress in other threads, and for the work of streams of other contexts that used its memory.
+/// Fails while a capture is announced or visible to the library (see bfc_alloc_async).
 ///
 /// @return BFC_OK; BFC_ERROR_BUSY while there are live allocations, and from a callback; BFC_ERROR_BACKEND_FAILED while
 ///         a stream is captured; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN,
@@ -128,18 +129,20 @@ pub extern "C" fn bfc_destroy(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.destroy())
 }
 
-/// Destroys the allocator like bfc_destroy, but also with live allocations. Their pointers are
-/// BFC_ERROR_INVALID_POINTER afterwards.
+/// Destroys the allocator like bfc_destroy, even with live allocations. Their pointers are BFC_ERROR_INVALID_POINTER
+/// afterwards.
+///
+/// @return As for bfc_destroy, but live allocations are no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_destroy_forced(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.destroy_forced())
 }
 
-/// Sets a function that is called after memory was obtained from the backend and before it is released, for example for
-/// registration with NCCL or RDMA. NULL removes it: it is not called after this call has returned.
+/// Sets a function that is called after memory was obtained from the backend and before it is released, for example to
+/// register the memory with NCCL or RDMA. NULL removes it: it is not called after this call has returned.
 ///
-/// @param user_data  Passed to the function. It must stay valid until the allocator has ended, or until another call of
-///                   this function has returned.
+/// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
+///                   call of this function has returned.
 /// @return BFC_OK; BFC_ERROR_BUSY if the allocator already holds memory (set the function right after bfc_create); and
 ///         the errors of every call.
 ///
@@ -158,18 +161,19 @@ pub unsafe extern "C" fn bfc_set_region_callback(
     })
 }
 
-/// Notifies the allocator that the context of the device's memory was reset or destroyed (by cudaDeviceReset, by
-/// cuDevicePrimaryCtxReset, or by more calls of cuDevicePrimaryCtxRelease than the program had retained). Call it right
-/// afterwards. All memory and all events are lost with the context. The allocator forgets its regions, its streams and
-/// its private pools without another driver call. Live allocations count as freed. Every earlier pointer is
-/// BFC_ERROR_INVALID_POINTER, until the driver returns the same addresses again. The region callback is called for the
-/// lost memory (BFC_REGION_RETURNING). The allocator itself stays, and its next allocation retains the context again.
-/// BFC_BACKEND_CUDA_VMM then reserves another range of addresses. NVIDIA's manual does not say whether a reset frees
-/// physical memory that is mapped in a range. What the driver still has of it is released first.
+/// Notifies the allocator that the device context was reset or destroyed: by cudaDeviceReset, by
+/// cuDevicePrimaryCtxReset, or by more calls of cuDevicePrimaryCtxRelease than the program had retained. Call it right
+/// afterwards. Without this call the allocator may return stale addresses until a driver call fails. The library then
+/// notices the loss itself.
 ///
-/// The library first checks for itself. If the memory still exists nothing happens. Without this call the allocator may
-/// return addresses of lost memory until a driver call fails because of it. The library then notices the loss by
-/// itself.
+/// The library first checks whether the memory still exists. If it does, nothing happens. Otherwise:
+///
+/// - Live allocations count as freed. Every earlier pointer is BFC_ERROR_INVALID_POINTER, until the driver returns the
+///   same addresses again.
+/// - The allocator forgets its regions, streams and private pools without another driver call. The region callback is
+///   called for the lost memory (BFC_REGION_RETURNING).
+/// - The allocator itself stays. Its next allocation retains the context again. With BFC_BACKEND_CUDA_VMM another range
+///   of addresses is reserved, and physical memory that the driver still has is released first.
 ///
 /// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
 ///         every call.

@@ -15,16 +15,17 @@ fn pointer(addr: u64) -> *mut c_void {
     addr as *mut c_void
 }
 
-/// Allocates memory: the smallest free chunk that is large enough, and among equals the one at the lowest address.
+/// Allocates memory from the smallest free chunk that is large enough, and among equals from the one at the lowest
+/// address.
 ///
 /// Requests without a stream may reuse a freed chunk at once. The caller orders the device's work.
 ///
-/// @param bytes    Rounded up to a multiple of 256. 0: BFC_OK and NULL.
+/// @param bytes    The number of bytes, rounded up to a multiple of 256. 0: BFC_OK and NULL.
 /// @param out_ptr  Receives the address, a multiple of 256, or NULL on failure. The memory belongs to the caller until
 ///                 bfc_free. Its contents are undefined.
-/// @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY (from a
-///         callback of this device's allocator, or if waiting would deadlock with an allocator that takes its regions
-///         from this one), BFC_ERROR_BACKEND_FAILED, BFC_ERROR_SHUTTING_DOWN, BFC_ERROR_INTERNAL.
+/// @return BFC_OK; BFC_ERROR_OUT_OF_MEMORY; BFC_ERROR_BACKEND_FAILED; BFC_ERROR_BUSY from a callback of this device's
+///         allocator, or if waiting would deadlock with an allocator that takes its regions from this one; and the
+///         errors of every call.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -34,9 +35,11 @@ pub unsafe extern "C" fn bfc_alloc(device: i32, bytes: usize, out_ptr: *mut *mut
     unsafe { status_and(out_ptr, null_mut(), || Ok(pointer(Device::new(device)?.alloc(bytes as u64)?))) }
 }
 
-/// Allocates memory like bfc_alloc, at a multiple of `alignment`. `alignment` must be a power of two. One above the
-/// limit is BFC_ERROR_OUT_OF_MEMORY. Memory before the aligned address stays free. The size is rounded up to a multiple
-/// of 256, as in bfc_alloc.
+/// Allocates memory like bfc_alloc, at a multiple of `alignment`. The size is rounded up to a multiple of 256, as in
+/// bfc_alloc. Memory before the aligned address stays free.
+///
+/// @param alignment  A power of two. One above the limit is BFC_ERROR_OUT_OF_MEMORY.
+/// @return As for bfc_alloc; BFC_ERROR_INVALID_ARGUMENT if `alignment` is 0 or no power of two.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -104,7 +107,9 @@ fn allocate(device: i32, request: &Request) -> Result<*mut c_void, Error> {
 }
 
 /// Allocates memory like bfc_alloc, but only from chunks whose free was stamped at most `freed_before`. 0 accepts any
-/// chunk. Without BFC_TIMESTAMPS this is BFC_ERROR_UNSUPPORTED.
+/// chunk.
+///
+/// @return As for bfc_alloc; BFC_ERROR_UNSUPPORTED without BFC_TIMESTAMPS.
 ///
 /// # Safety
 /// `out_ptr` is NULL or valid for writing.
@@ -123,9 +128,8 @@ pub unsafe extern "C" fn bfc_alloc_freed_before(
 /// Frees an allocation of this device. The chunk is merged with its free neighbours.
 ///
 /// @param ptr  NULL: BFC_OK, even if there is no allocator.
-/// @return BFC_OK; BFC_ERROR_INVALID_POINTER (foreign, interior or stale), BFC_ERROR_DOUBLE_FREE,
-///         BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_BUSY, BFC_ERROR_SHUTTING_DOWN,
-///         BFC_ERROR_INTERNAL. A failing free changes nothing.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER (foreign, interior or stale); BFC_ERROR_DOUBLE_FREE; and the errors of
+///         every call. A failing free changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_free(device: i32, ptr: *mut c_void) -> bfc_status_t {
     status(|| Device::new(device)?.free(ptr as u64))

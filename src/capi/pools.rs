@@ -6,19 +6,20 @@ use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::pool::captures;
 
-/// Routes subsequent allocations on a stream to a private pool, for memory that a captured graph uses at each launch.
-/// Call it before the capture begins. Memory freed in a private pool is reusable at once by requests for the same pool
-/// on the same stream. Other requests cannot reuse it until bfc_pool_release, even when its work is done, because the
-/// graph keeps using its addresses. Several streams may use one pool.
+/// Routes subsequent allocations on `stream` to private pool `pool`, for memory that a captured graph uses at each
+/// launch. Call it before the capture begins.
 ///
-/// The call queries the events of other streams, so that memory whose work is done can be used in the capture, during
-/// which nothing can be queried. It does not wait for device work.
+/// Memory freed in a private pool is reusable at once by requests for the same pool on the same stream. Other requests
+/// cannot reuse it until bfc_pool_release, even when its work has completed, because the graph keeps using its
+/// addresses. Several streams may use one pool.
 ///
-/// The call also announces the capture. From its return until bfc_pool_end, which must come after the end of the
-/// capture, the library queues nothing on the stream or on the legacy default stream, which waits for others. It
-/// neither synchronizes the context nor releases memory, except for requests of that stream itself. A capture that is
-/// not announced may be invalidated by a call of another thread that is in progress when the capture begins. See also
-/// bfc_alloc_async and bfc_capture_begin.
+/// The call queries the events of other streams, so that memory whose work has completed can be used in the capture,
+/// during which nothing can be queried. It never waits for device work.
+///
+/// The call also announces the capture. From its return until bfc_pool_end, the library queues nothing on the stream or
+/// on the legacy default stream. It neither synchronizes the context nor releases memory, except for requests of that
+/// stream itself. A capture that is not announced may be invalidated by a call of another thread that is in progress
+/// when the capture begins. See also bfc_alloc_async and bfc_capture_begin.
 ///
 /// @param pool  The caller's name for the pool, which is created by the first call.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if the stream's requests are already routed to a private pool;
@@ -29,7 +30,7 @@ pub extern "C" fn bfc_pool_begin(device: i32, pool: u64, stream: bfc_stream_t) -
     status(|| Device::new(device)?.pool_begin(pool, stream as u64))
 }
 
-/// Routes subsequent allocations on a stream to common memory again. Call it after the end of the capture. The private
+/// Routes subsequent allocations on `stream` to common memory again. Call it after the end of the capture. The private
 /// pool keeps its memory.
 ///
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if they were not routed to that pool; and the errors of every call.

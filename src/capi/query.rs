@@ -11,8 +11,8 @@ use std::ptr::null_mut;
 
 /// Gets the requested size of an allocation in bytes.
 ///
-/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation, and the
-///         errors of every call.
+/// @return BFC_OK; BFC_ERROR_INVALID_POINTER if `ptr` is not the start of a live allocation; and the errors of every
+///         call.
 ///
 /// # Safety
 /// `out` is NULL or valid for writing.
@@ -26,8 +26,10 @@ pub unsafe extern "C" fn bfc_requested_size(
     unsafe { status_and(out, 0, || Ok(Device::new(device)?.requested_size(ptr as u64)? as usize)) }
 }
 
-/// Gets the usable size of an allocation: the bytes of its chunk, a multiple of 256. With BFC_DEBUG=guard in the
-/// environment at creation it is the requested size, because the rest of the chunk is guard.
+/// Gets the usable size of an allocation in bytes: the size of its chunk, a multiple of 256. With BFC_DEBUG=guard in
+/// the environment at creation it is the requested size, because the rest of the chunk holds guard bytes.
+///
+/// @return As for bfc_requested_size.
 ///
 /// # Safety
 /// `out` is NULL or valid for writing.
@@ -43,6 +45,8 @@ pub unsafe extern "C" fn bfc_allocated_size(
 
 /// Gets the number of an allocation, which is unique in its allocator. Numbers rise from 1.
 ///
+/// @return As for bfc_requested_size.
+///
 /// # Safety
 /// `out` is NULL or valid for writing.
 #[unsafe(no_mangle)]
@@ -53,9 +57,9 @@ pub unsafe extern "C" fn bfc_allocation_id(device: i32, ptr: *const c_void, out:
 
 /// Gets the live chunk and the region that contain a pointer, which may be an interior one.
 ///
-/// @param out_chunk, out_chunk_bytes    The chunk's start and size.
-/// @param out_region, out_region_bytes  Its region's start and size. An IPC handle names the region. The difference of
-///                                      the starts is the offset in it.
+/// @param out_chunk, out_chunk_bytes    Receive the chunk's start and its size in bytes.
+/// @param out_region, out_region_bytes  Receive the start of its region and the region's size in bytes. An IPC handle
+///                                      names the region, and the difference of the starts is the chunk's offset in it.
 /// @return BFC_OK; BFC_ERROR_INVALID_POINTER if the pointer is in no live allocation; and the errors of every call.
 ///
 /// # Safety
@@ -93,9 +97,9 @@ pub unsafe extern "C" fn bfc_address_range(
     })
 }
 
-/// Gets the device whose allocator holds the memory that contains a pointer, in use or free. Takes no lock, with one
-/// exception: for an address in the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator it waits
-/// for calls on that device.
+/// Gets the device whose allocator holds the memory that contains a pointer, in use or free. Takes no lock, except for
+/// an address in the reserved range of a BFC_BACKEND_HOST_VMM or BFC_BACKEND_CUDA_VMM allocator: then it waits for
+/// calls on that device.
 ///
 /// @param out_device  Receives the ordinal, or 0 on failure.
 /// @return BFC_OK; BFC_ERROR_INVALID_POINTER if no allocator holds it; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_BUSY in a
@@ -109,16 +113,16 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
     unsafe { status_and(out_device, 0, || Ok(Device::owner(ptr as u64)?.ordinal())) }
 }
 
-/// Releases wholly free regions to the backend, the largest first, as long as `keep_bytes` stay held. Also frees the
-/// host memory of pointer tables that no chunk needs. Afterwards growth begins again with small regions.
+/// Releases wholly free regions to the backend, the largest first, as long as at least `keep_bytes` bytes stay held.
+/// Also frees the host memory of pointer tables that no chunk needs. Afterwards growth begins again with small regions.
 ///
-/// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator that
-/// has been idle for so long.
+/// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator
+/// that was idle for that time.
 ///
 /// @param out_released  Receives the number of bytes released.
 /// @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
 ///         that was to be released, or if a stream is captured or about to be (bfc_pool_begin), which a release would
-///         invalidate: the rest is free memory as before; and the errors of every call.
+///         invalidate: the rest stays free memory; and the errors of every call.
 ///
 /// # Safety
 /// `out_released` is NULL or valid for writing.
@@ -133,11 +137,10 @@ pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *m
 /// If the allocator holds more than the new limit, it obtains no more memory. Wholly free memory is released as by
 /// bfc_trim, until at most `bytes` are held or nothing more is free. Memory that cannot be released now, because it is
 /// in use or a stream is captured, stays held. A later bfc_trim releases it once it is free. A region that another
-/// thread is obtaining at this moment is still added to the pool. If the limit rises, waiting requests
-/// (retry_timeout_ms) try again.
+/// thread is obtaining at this moment is still added to the pool.
 ///
-/// Without BFC_ALLOW_GROWTH the next region is all that the limit leaves. A fragmentation_fraction applies to the new
-/// limit.
+/// If the limit rises, waiting requests (retry_timeout_ms) try again. Without BFC_ALLOW_GROWTH the next region is all
+/// that the limit leaves. A fragmentation_fraction applies to the new limit.
 ///
 /// @param bytes  The limit in bytes. Unlike in bfc_options_t, 0 is a limit of 0: nothing more is obtained, and free
 ///               memory is released. A limit above what the backend has is valid, and the backend then refuses. With
@@ -153,8 +156,9 @@ pub extern "C" fn bfc_set_memory_limit(device: i32, bytes: u64) -> bfc_status_t 
 
 /// Gets the current statistics.
 ///
-/// @param out_stats  Its struct_size tells which version of the struct the caller has. Initialize it with
-///                   BFC_STATS_INIT.
+/// @param out_stats  Initialize it with BFC_STATS_INIT. Its struct_size tells the library the version of the struct. On
+///                   failure all other fields are 0.
+/// @return BFC_OK, and the errors of every call.
 ///
 /// # Safety
 /// `out_stats` is NULL or points to a writable struct of `struct_size` bytes.
@@ -175,19 +179,21 @@ pub unsafe extern "C" fn bfc_stats(device: i32, out_stats: *mut bfc_stats_t) -> 
 }
 
 /// Resets the counts and largest_alloc_size to 0 and the peaks to the current values, like TensorFlow's ClearStats.
+///
+/// @return BFC_OK, and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_reset_stats(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.reset_stats())
 }
 
-/// Checks every invariant of an allocator's metadata, for tests and bug reports. The time is proportional to the number
+/// Checks every invariant of the allocator metadata, for tests and bug reports. The time is proportional to the number
 /// of chunks, with the allocator locked. Threads that already wait for the lock go first.
 ///
-/// With BFC_DEBUG=guard this also checks the guards of all live allocations. Damaged guards are reported in the log and
-/// counted in the memory map. They are not an error, because the metadata is intact.
+/// With BFC_DEBUG=guard this also checks the guard bytes of all live allocations. Damaged guard bytes are reported in
+/// the log and counted in the memory map. They are not an error, because the metadata is intact.
 ///
-/// @return BFC_OK; BFC_ERROR_INTERNAL if an invariant is broken, which poisons the allocator. With guards also
-///         BFC_ERROR_OUT_OF_MEMORY (host memory for the list of allocations to check).
+/// @return BFC_OK; BFC_ERROR_INTERNAL if an invariant is broken, which poisons the allocator; with guard bytes also
+///         BFC_ERROR_OUT_OF_MEMORY (host memory for the list of allocations to check); and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_check(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.check())

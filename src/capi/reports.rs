@@ -75,7 +75,8 @@ unsafe fn text(
 /// written. Without host memory for the copy, the text is written with the allocator locked.
 ///
 /// @param buf         Receives at most `capacity` bytes including a terminating NUL. NULL if `capacity` is 0.
-/// @param out_length  Receives the full length without the NUL, or 0 on failure.
+/// @param out_length  Receives the full length in bytes without the NUL, or 0 on failure.
+/// @return BFC_OK, also if the text was cut; and the errors of every call.
 ///
 /// # Safety
 /// `buf` is valid for writing `capacity` bytes. `out_length` is NULL or valid for writing.
@@ -90,9 +91,9 @@ pub unsafe extern "C" fn bfc_occupancy(
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_occupancy(out)) }
 }
 
-/// Writes the memory map as JSON: regions, chunks, bins, statistics. The schema is in docs/memory-map.md. Parameters
-/// and consistency are those of bfc_occupancy. The pool may change between a call for the length and a call for the
-/// text, so compare the lengths.
+/// Writes the memory map as JSON: regions, chunks, bins, statistics. The schema is in docs/memory-map.md. Parameters,
+/// errors and consistency are those of bfc_occupancy. The pool may change between a call for the length and a call for
+/// the text, so compare the lengths.
 ///
 /// # Safety
 /// As bfc_occupancy.
@@ -107,9 +108,11 @@ pub unsafe extern "C" fn bfc_memory_map(
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_memory_map(out)) }
 }
 
-/// Writes the out-of-memory report: memory held, used and free, and fragmentation, by bin and by operation. Parameters
-/// and consistency are those of bfc_occupancy. With BFC_REPORT_ON_FAILURE=1 in the environment at creation, a failing
-/// request writes this report and its cause to the log, at most once in ten seconds.
+/// Writes the out-of-memory report: memory held, used and free, and fragmentation, by bin and by operation. Parameters,
+/// errors and consistency are those of bfc_occupancy.
+///
+/// With BFC_REPORT_ON_FAILURE=1 in the environment at creation, a failing request writes this report and its cause to
+/// the log, at most once in ten seconds.
 ///
 /// # Safety
 /// As bfc_occupancy.
@@ -124,15 +127,15 @@ pub unsafe extern "C" fn bfc_report(
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_report(out)) }
 }
 
-/// Writes the settings that bfc_create would use, as JSON, and what becomes of each BFC_ variable of the environment.
-/// docs/environment.md has the schema. Nothing is created, no driver is called, and it makes no difference whether the
-/// device has an allocator.
+/// Writes the settings that bfc_create would use, as JSON, and the effect of each BFC_ variable of the environment. The
+/// schema is in docs/environment.md. Nothing is created and no driver is called. The result does not depend on whether
+/// the device has an allocator.
 ///
 /// @param device      An ordinal, 0 to 1023. It determines the backend if the options and the environment name none.
 /// @param options     As for bfc_create; NULL is allowed.
-/// @param buf         Receives at most `capacity` bytes with a terminating NUL. May be NULL if `capacity` is 0.
-/// @param out_length  Receives the full length without the NUL. 0 on failure.
-/// @return BFC_OK, BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_BACKEND_UNAVAILABLE (ordinal 257 without a backend),
+/// @param buf         Receives at most `capacity` bytes including a terminating NUL. NULL if `capacity` is 0.
+/// @param out_length  Receives the full length in bytes without the NUL, or 0 on failure.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_BACKEND_UNAVAILABLE (ordinal 257 without a backend),
 ///         BFC_ERROR_OUT_OF_MEMORY (host memory), BFC_ERROR_INTERNAL.
 ///
 /// # Safety
@@ -156,13 +159,15 @@ pub unsafe extern "C" fn bfc_resolve_options(
 }
 
 /// Sets the operation that this thread allocates for, until the matching bfc_scope_end. Reports then show the memory of
-/// each operation. TensorFlow does this in its debug build. Scopes nest at most 8 deep. Reports show the names of all
-/// open scopes, the outermost first, separated by slashes ("outer/inner"), and the step of the innermost.
+/// each operation, as TensorFlow's debug build does.
+///
+/// Scopes nest at most 8 deep. Reports show the names of all open scopes, the outermost first, separated by slashes
+/// ("outer/inner"), and the step of the innermost.
 ///
 /// @param operation  UTF-8, copied. Names are cut to 119 bytes. Must not be NULL.
 /// @param step       The caller's own count, for example of training steps.
-/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_OUT_OF_MEMORY (host memory); BFC_ERROR_BUSY in a signal
-///         handler that interrupted bfc_scope_begin or bfc_scope_end of its thread.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT (NULL, not UTF-8, or nested too deep); BFC_ERROR_OUT_OF_MEMORY (host
+///         memory); BFC_ERROR_BUSY in a signal handler that interrupted bfc_scope_begin or bfc_scope_end of its thread.
 ///
 /// # Safety
 /// `operation` is NULL or a NUL-terminated string.
@@ -182,18 +187,19 @@ pub unsafe extern "C" fn bfc_scope_begin(operation: *const c_char, step: u64) ->
 
 /// Ends the innermost scope of this thread.
 ///
-/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is none.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is none; BFC_ERROR_BUSY as for bfc_scope_begin.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_scope_end() -> bfc_status_t {
     status(scope::end)
 }
 
-/// Sends the library's messages to a function instead of the standard error stream. NULL undoes this. The function
-/// receives warnings and errors, unless BFC_LOG=error|warn|info|debug sets another level. Without a callback nothing is
+/// Sends the library's messages to a function instead of the standard error stream. The function receives warnings and
+/// errors, unless BFC_LOG=error|warn|info|debug sets another level. NULL removes it. Without a callback nothing is
 /// printed unless BFC_LOG is set.
 ///
 /// @param user_data  Passed to the function. It must stay valid until another callback is set and other threads have
 ///                   returned from calls of the library that were in progress then.
+/// @return BFC_OK; BFC_ERROR_BUSY in a signal handler that interrupted a call of its thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_set_log_callback(callback: bfc_log_callback_t, user_data: *mut c_void) -> bfc_status_t {
     status(|| log::set_callback(callback, user_data))
@@ -205,10 +211,10 @@ pub extern "C" fn bfc_status_string(status: bfc_status_t) -> *const c_char {
     status_text(status).as_ptr()
 }
 
-/// Writes the message of this thread's last failure. A success does not change it.
+/// Writes the error message of this thread's last failure. A success does not change it.
 ///
-/// @param buf  Receives at most `capacity` bytes including a terminating NUL. May be NULL if `capacity` is 0.
-/// @return The full length without the NUL, or 0 if nothing has failed in this thread yet.
+/// @param buf  Receives at most `capacity` bytes including a terminating NUL. May be NULL, and then nothing is written.
+/// @return The full length in bytes without the NUL, or 0 if nothing has failed in this thread yet.
 ///
 /// # Safety
 /// `buf` is NULL or valid for writing `capacity` bytes.

@@ -13,7 +13,7 @@ pub const BFC_OK: bfc_status_t = 0;
 pub const BFC_ERROR_INVALID_ARGUMENT: bfc_status_t = 1;
 /// There is no allocator for that device.
 pub const BFC_ERROR_NO_ALLOCATOR: bfc_status_t = 2;
-/// There already is an allocator for that device, which can be shared.
+/// The device already has an allocator, which can be shared.
 pub const BFC_ERROR_ALREADY_EXISTS: bfc_status_t = 3;
 /// Device or host memory ran out, or a size overflows when rounded.
 pub const BFC_ERROR_OUT_OF_MEMORY: bfc_status_t = 4;
@@ -48,31 +48,32 @@ pub const BFC_BACKEND_HOST: u32 = 1;
 pub const BFC_BACKEND_CUSTOM: u32 = 2;
 /// Device memory from cuMemAlloc, in the primary context of the CUDA device with that ordinal, 0 to 255.
 pub const BFC_BACKEND_CUDA: u32 = 3;
-/// Device memory in one growing virtual range, like BFC_BACKEND_HOST_VMM, in granules of the device (cuMemMap; 2 MiB on
-/// all current devices). The device is synchronized before granules move, and before bfc_trim unmaps some.
+/// Device memory in one growing virtual range (cuMemMap), in granules of the device: 2 MiB on all current devices.
+/// Otherwise like BFC_BACKEND_HOST_VMM. The device is synchronized before granules move and before bfc_trim unmaps
+/// some.
 ///
-/// Every device that can access this one (cuDeviceCanAccessPeer) has read and write access. cuCtxEnablePeerAccess has
+/// Every device that can access this one (cuDeviceCanAccessPeer) gets read and write access. cuCtxEnablePeerAccess has
 /// no effect on such memory. A peer that the driver refuses is left out, with a warning in the log. Memory has the flag
 /// gpuDirectRDMACapable where the device supports it (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED).
 ///
 /// Limitations: cuIpcGetMemHandle and cuMemExportToShareableHandle return CUDA_ERROR_INVALID_VALUE. Copies between
 /// devices that cannot access each other require cuMemcpyPeer or cuMemcpyPeerAsync, which name both contexts.
 pub const BFC_BACKEND_CUDA_VMM: u32 = 4;
-/// Host memory in one growing virtual range, in granules of 2 MiB of a memory file. The pool is one region, and whole
-/// free granules are moved to where a larger piece is needed, so that free memory does not stay fragmented. Allocations
-/// never move. The limit is rounded down to whole granules. Not available in a forked child (BFC_ERROR_SHUTTING_DOWN).
-/// Any remainder is split off, as with BFC_SPLIT_ALWAYS, unless fragmentation_fraction is given.
+/// Host memory in one growing virtual range, in granules of 2 MiB of a memory file. The pool is one region. Whole free
+/// granules move to where a larger request needs them, so free memory does not stay fragmented. Allocations never move.
+/// The limit is rounded down to whole granules. Any remainder is split off, as with BFC_SPLIT_ALWAYS, unless
+/// fragmentation_fraction is given. Not available in a forked child (BFC_ERROR_SHUTTING_DOWN).
 pub const BFC_BACKEND_HOST_VMM: u32 = 5;
-/// What the environment variable BFC_BACKEND says. Without it BFC_BACKEND_CUDA_VMM, or BFC_BACKEND_CUDA if the device has
-/// no virtual memory management, or if not all devices of the process can access its memory, because cudaMemcpy would
-/// refuse such copies. BFC_LOG=info logs which and why. On ordinal 256 the same as BFC_BACKEND_AUTO. This is the backend of
-/// bfc_torch_alloc and bfc_ort_alloc unless options say otherwise.
+/// The backend that the environment variable BFC_BACKEND names. Without the variable: BFC_BACKEND_CUDA_VMM, or
+/// BFC_BACKEND_CUDA if the device has no virtual memory management or if not all devices of the process can access its
+/// memory (cudaMemcpy would refuse copies between them). BFC_LOG=info logs the choice and its reason. On ordinal 256:
+/// BFC_BACKEND_AUTO. The default of bfc_torch_alloc and bfc_ort_alloc.
 pub const BFC_BACKEND_PREFER_CUDA_VMM: u32 = 6;
 
-/// Obtain regions (granules in a virtual range) on demand. Without this flag, one region of memory_limit is obtained at
-/// the first allocation.
+/// Obtain regions (in a virtual range: granules) on demand. Without this flag, one region of memory_limit bytes is
+/// obtained at the first allocation.
 pub const BFC_ALLOW_GROWTH: u32 = 1u32 << 0;
-/// Release wholly free regions before a request fails. No effect in a virtual range, where granules are moved anyway.
+/// Release wholly free regions before a request fails. No effect in a virtual range, where granules move instead.
 pub const BFC_GARBAGE_COLLECTION: u32 = 1u32 << 1;
 /// Stamp frees. See bfc_set_safe_frontier. Excludes the _async functions.
 pub const BFC_TIMESTAMPS: u32 = 1u32 << 2;
@@ -81,40 +82,40 @@ pub const BFC_TIMESTAMPS: u32 = 1u32 << 2;
 pub const BFC_SPLIT_ALWAYS: u32 = 1u32 << 3;
 /// With BFC_TIMESTAMPS, no call hands out a chunk whose stamp is not safe.
 pub const BFC_QUARANTINE: u32 = 1u32 << 4;
-/// Learn which sizes are usually freed soon, and take these from the upper end of a free chunk, so that they do not lie
-/// between memory that stays. Any remainder is split off, as with BFC_SPLIT_ALWAYS. For pools with a limit that hardly
-/// suffices: recorded programs need up to 4% less, and an allocation with its free takes 1.7 times as long. No effect with
-/// BFC_TIMESTAMPS, on a virtual range, with a plan, and from the second stream on.
+/// Learn which sizes are usually freed soon, and place them at the upper end of a free chunk, apart from memory that
+/// stays. Any remainder is split off, as with BFC_SPLIT_ALWAYS. Useful if the limit is barely sufficient: recorded
+/// programs need up to 4% less memory, and an allocation with its free takes 1.7 times as long. No effect with
+/// BFC_TIMESTAMPS, on a virtual range, with a plan, and once a second stream is used.
 pub const BFC_TWO_ENDS: u32 = 1u32 << 5;
 
-/// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_TENSORFLOW if the options have BFC_ALLOW_GROWTH, and
-/// BFC_GROWTH_NEED if growth comes from NULL options or from the environment.
+/// The policy that the environment variable BFC_GROWTH names. Without the variable: BFC_GROWTH_TENSORFLOW if the
+/// options have BFC_ALLOW_GROWTH, and BFC_GROWTH_NEED if growth comes from NULL options or from the environment.
 pub const BFC_GROWTH_DEFAULT: u32 = 0;
-/// Each region has twice the size of the one before, as in TensorFlow: few calls of the backend, but the allocator may
-/// hold twice the memory in use, or more.
+/// Each region has twice the size of the one before, as in TensorFlow. The backend is called rarely, but the allocator
+/// may hold twice the memory in use, or more.
 pub const BFC_GROWTH_TENSORFLOW: u32 = 1;
-/// A region has what the request needs, in multiples of initial_region_bytes (2 MiB), as often as a sixteenth of the memory
-/// held has room for it, and at least once. So it is never larger than initial_region_bytes, or than the request and that
-/// sixteenth. A virtual range grows by need with every policy, and by a 64th of the memory held beyond it.
+/// A region has room for the request, and for more requests of that size if they fit in a sixteenth of the memory held.
+/// It is never larger than initial_region_bytes (2 MiB) or the request plus that sixteenth, whichever is larger. A
+/// virtual range grows by need with every policy, and by a 64th of the memory held beyond it.
 pub const BFC_GROWTH_NEED: u32 = 2;
-/// What BFC_GROWTH in the environment says. Without it BFC_GROWTH_NEED. For clients that create allocators for others.
+/// The policy that the environment variable BFC_GROWTH names. Without the variable: BFC_GROWTH_NEED. For clients that
+/// create allocators on behalf of others.
 pub const BFC_GROWTH_PREFER_NEED: u32 = 3;
 
-/// For bfc_request_t: allocate in the order of the request's stream.
+/// For bfc_request_t: allocate in stream order, on the stream of the request.
 pub const BFC_REQUEST_ON_STREAM: u32 = 1u32 << 0;
 /// For bfc_request_t: use only memory that the allocator already holds. Nothing is obtained from the backend or
-/// released to it, and no work is waited for. The call may query whether other streams' work is done.
-/// BFC_ERROR_OUT_OF_MEMORY then does not count as a failure, and no report is written.
+/// released to it, and the call never waits for device work. It may query whether the work of other streams has
+/// completed. BFC_ERROR_OUT_OF_MEMORY then does not count as a failure, and no report is written.
 pub const BFC_REQUEST_NO_GROWTH: u32 = 1u32 << 1;
-/// For bfc_request_t: round the size up to a multiple of 512 instead of 256. For clients that allocate everything with
-/// an alignment of 512: there are no unusable gaps of 256 bytes between their chunks. bfc_requested_size still returns
-/// the requested size.
+/// For bfc_request_t: round the size up to a multiple of 512 instead of 256. For clients that align every allocation to
+/// 512: no unusable gaps of 256 bytes remain between chunks. bfc_requested_size still returns the requested size.
 pub const BFC_REQUEST_SIZE_512: u32 = 1u32 << 3;
-/// For bfc_request_t: the memory will be freed soon, for instance a workspace. It is taken from the upper end of a free
-/// chunk, as BFC_TWO_ENDS does with sizes that it learnt. A hint, with the same exceptions.
+/// For bfc_request_t: a hint that the memory will be freed soon, for example a workspace. It is placed at the upper end
+/// of a free chunk, like the sizes that BFC_TWO_ENDS learns, with the same exceptions.
 pub const BFC_REQUEST_SHORT_LIVED: u32 = 1u32 << 4;
 
-/// Levels of messages, for BFC_LOG and bfc_log_callback_t. This one: a failure that the caller may not have noticed.
+/// Level of a message, for BFC_LOG and bfc_log_callback_t: a failure that the caller may not have noticed.
 pub const BFC_LOG_ERROR: i32 = 1;
 /// Something was ignored, or failed without failing the call.
 pub const BFC_LOG_WARN: i32 = 2;
@@ -129,28 +130,33 @@ pub const BFC_REGION_OBTAINED: i32 = 1;
 /// follows.
 pub const BFC_REGION_RETURNING: i32 = 2;
 
-/// Called for memory that is obtained from the backend or released to it, with the pointer given to
-/// bfc_set_region_callback, the device, the memory's start and bytes, and BFC_REGION_.... Called from any thread that
-/// allocates, frees, trims or destroys, without a lock held. A call on the same device is BFC_ERROR_BUSY. The function
-/// must not throw, and must not wait for another thread that uses the same allocator. With backends that map granules,
-/// memory obtained at once may be released in parts, and the reverse. The same holds for BFC_BACKEND_CUSTOM with
-/// supports_coalescing.
+/// Called after memory was obtained from the backend (BFC_REGION_OBTAINED) and before it is released
+/// (BFC_REGION_RETURNING). Arguments: the pointer given to bfc_set_region_callback, the device, the start and size in
+/// bytes of the memory, and the event.
+///
+/// Called from any thread that allocates, frees, trims or destroys, without a lock held. A call on the same device is
+/// BFC_ERROR_BUSY. The function must not throw, and must not wait for another thread that uses the same allocator. With
+/// backends that map granules, and with BFC_BACKEND_CUSTOM and supports_coalescing, memory obtained at once may be
+/// released in parts, and the reverse.
 pub type bfc_region_callback_t = Option<
     unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32),
 >;
 
-/// Receives a message of the library: the pointer given to bfc_set_log_callback, a level, and a NUL-terminated text
-/// that is valid during the call. Called from any thread, never with an allocator locked. It may call any function of
-/// this library. But if the message is about a region of some device, a call on that device is BFC_ERROR_BUSY, and
-/// another thread's bfc_destroy of it waits for the callback. So two callbacks must not destroy each other's devices.
+/// Receives a message of the library. Arguments: the pointer given to bfc_set_log_callback, a level, and a
+/// NUL-terminated text that is valid during the call.
+///
+/// Called from any thread, never with an allocator locked. The function may call any function of this library. If the
+/// message is about a region of a device, a call on that device is BFC_ERROR_BUSY, and bfc_destroy of that device in
+/// another thread waits for the callback. Two callbacks must therefore not destroy each other's devices.
 pub type bfc_log_callback_t =
     Option<extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char)>;
 
 /// Allocates a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256), and
-/// stores its size in `*bytes_received`, which is initialized to `bytes`. NULL means that there is no memory. The
-/// library then requests less, or fails with BFC_ERROR_OUT_OF_MEMORY. A smaller region is accepted if it is large
-/// enough for the request. A region that is too small, an address that is not a multiple of 256, and memory that
-/// overlaps another region are BFC_ERROR_BACKEND_FAILED.
+/// stores its size in `*bytes_received`, which is initialized to `bytes`.
+///
+/// NULL means that there is no memory. The library then requests less, or fails with BFC_ERROR_OUT_OF_MEMORY. A smaller
+/// region is accepted if it is large enough for the request. A region that is too small, an address that is not a
+/// multiple of 256, and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
 pub type bfc_region_alloc_t = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -160,18 +166,20 @@ pub type bfc_region_alloc_t = Option<
     ) -> *mut c_void,
 >;
 
-/// Frees a region, with the bytes that were received for it. With supports_coalescing this may be several regions
+/// Frees a region. `bytes` is the size that was received for it. With supports_coalescing this may be several regions
 /// merged into one.
 pub type bfc_region_free_t =
     Option<unsafe extern "C" fn(user_data: *mut c_void, ptr: *mut c_void, bytes: usize)>;
 
-/// The source of regions for BFC_BACKEND_CUSTOM. Both functions are called without a lock held, from any thread that
-/// allocates, frees, trims or destroys. They must not throw, and must not wait for another thread that uses the same
-/// allocator. A call back into the same device is BFC_ERROR_BUSY. The library never reads or writes the memory.
+/// The source of regions for BFC_BACKEND_CUSTOM. The library never reads or writes the memory.
 ///
-/// The functions may take regions from an allocator on another device, but allocators must not take regions from each
-/// other in a circle: a call that would wait for a thread which waits for it returns BFC_ERROR_BUSY. A request does not
-/// ask again for a size that alloc refused before the allocator has called free.
+/// Both functions are called without a lock held, from any thread that allocates, frees, trims or destroys. They must
+/// not throw, and must not wait for another thread that uses the same allocator. A call back into the same device is
+/// BFC_ERROR_BUSY.
+///
+/// The functions may take regions from an allocator on another device. Allocators must not take regions from each other
+/// in a circle: a call that would wait for a thread which waits for it returns BFC_ERROR_BUSY. After alloc refused a
+/// size, a request does not ask for that size again until the allocator has called free.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct bfc_suballocator_t {
@@ -189,8 +197,8 @@ pub struct bfc_suballocator_t {
     pub reserved: u32,
 }
 
-/// The options of bfc_create. A field left 0 is taken from the environment (BFC_..., see docs/environment.md), or else
-/// from the default.
+/// The options of bfc_create. A field left 0 is taken from the environment (BFC_..., see docs/environment.md), and
+/// without a variable from the default.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct bfc_options_t {
@@ -201,17 +209,18 @@ pub struct bfc_options_t {
     /// BFC_ALLOW_GROWTH and the other flags, combined by |.
     pub flags: u32,
     /// The most bytes held from the backend. 0: the available memory. On the host that is the smaller of physical
-    /// memory and the control group's limit. With callbacks and growth it is no limit.
+    /// memory and the control group's limit. On CUDA it is the memory free at creation less the larger of 300 MiB and
+    /// 5%. With BFC_BACKEND_CUSTOM, 0 is no limit with growth, and BFC_ERROR_INVALID_ARGUMENT without.
     pub memory_limit: u64,
-    /// The limit as a fraction of the device's total memory, from 0 to 1, if memory_limit is 0. 0: not given.
+    /// The limit as a fraction of the device's total memory, from 0 to 1. Used if memory_limit is 0. 0: not given.
     pub memory_fraction: f64,
-    /// Split off a remainder of this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
+    /// Split off a remainder of at least this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
     pub fragmentation_fraction: f64,
-    /// The size of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED every region has at
-    /// least that size, if the limit allows it.
+    /// The size in bytes of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED every region has at least that
+    /// size, if the limit allows it.
     pub initial_region_bytes: u64,
-    /// Milliseconds to wait for another thread's free, or for a higher limit, before failing. 0: fail at once. When the
-    /// time is up, a backend that refused is not asked again.
+    /// Milliseconds that a request waits for another thread's free, or for a higher limit, before it fails. 0: fail at
+    /// once. At the end of the wait, a backend that refused is not asked again.
     pub retry_timeout_ms: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -219,13 +228,13 @@ pub struct bfc_options_t {
     pub name: *const c_char,
     /// Copied. Only for BFC_BACKEND_CUSTOM, otherwise NULL.
     pub suballocator: *const bfc_suballocator_t,
-    /// BFC_GROWTH_...: how the sizes of regions are chosen with BFC_ALLOW_GROWTH. Without growth it has no effect.
+    /// BFC_GROWTH_...: the sizes of regions with BFC_ALLOW_GROWTH. No effect without growth.
     pub growth_policy: u32,
     /// Must be 0.
     pub reserved2: u32,
-    /// The path of a plan that bfc plan has computed for the program, or NULL. Allocations get the places that it has for
-    /// them while the program does what was recorded. All others get free memory that fits, as without a plan. Read and
-    /// copied. An empty string: no plan, also if BFC_PLAN names one. Not with BFC_TIMESTAMPS.
+    /// The path of a plan computed by `bfc plan`, or NULL. The file is read during bfc_create. Allocations get the
+    /// planned places as long as the program does what was recorded. All other requests get free memory that fits, as
+    /// without a plan. An empty string: no plan, even if BFC_PLAN names one. Not with BFC_TIMESTAMPS.
     pub plan: *const c_char,
 }
 
@@ -241,7 +250,7 @@ pub struct bfc_request_t {
     pub alignment: usize,
     /// Used only with BFC_REQUEST_ON_STREAM.
     pub stream: bfc_stream_t,
-    /// Accept only chunks stamped at most this. 0: any. Requires BFC_TIMESTAMPS.
+    /// Use only chunks whose free was stamped at most this. 0: any. Requires BFC_TIMESTAMPS.
     pub freed_before: u64,
     /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_SIZE_512 and BFC_REQUEST_SHORT_LIVED, combined by |.
     pub flags: u32,
@@ -261,15 +270,15 @@ pub struct bfc_stats_t {
     pub num_frees: u64,
     /// Requests that could not be served.
     pub num_failures: u64,
-    /// The bytes of the chunks in use, slack included, as TensorFlow counts.
+    /// Bytes of the chunks in use, including slack, as TensorFlow counts.
     pub bytes_in_use: u64,
     /// The highest bytes_in_use.
     pub peak_bytes_in_use: u64,
-    /// The requested bytes of the chunks in use.
+    /// Requested bytes of the chunks in use.
     pub bytes_requested: u64,
     /// The highest bytes_requested.
     pub peak_bytes_requested: u64,
-    /// The size of the largest chunk handed out.
+    /// Size in bytes of the largest chunk handed out.
     pub largest_alloc_size: u64,
     /// The most bytes that may be held from the backend.
     pub bytes_limit: u64,
@@ -277,8 +286,8 @@ pub struct bfc_stats_t {
     pub pool_bytes: u64,
     /// The highest pool_bytes.
     pub peak_pool_bytes: u64,
-    /// The size of the largest free chunk available to a request. With timestamps this is as of the last request or
-    /// trim. Chunks that have become safe since then are merged at the next one.
+    /// Size in bytes of the largest free chunk available to a request. With timestamps: as of the last request or trim.
+    /// Chunks that have become safe since then are merged at the next one.
     pub largest_free_block_bytes: u64,
     /// Regions held from the backend.
     pub num_regions: u64,
@@ -286,9 +295,9 @@ pub struct bfc_stats_t {
     pub num_chunks: u64,
     /// Free chunks.
     pub num_free_chunks: u64,
-    /// Host memory of the allocator metadata. Of pointer tables only the resident part counts.
+    /// Bytes of host memory of the allocator metadata. Only the resident part of pointer tables counts.
     pub metadata_bytes: u64,
-    /// Allocations that lie where a plan has them (see bfc_options_t). 0 without a plan.
+    /// Allocations that were placed where the plan has them (see bfc_options_t). 0 without a plan.
     pub num_planned_allocs: u64,
 }
 
