@@ -28,16 +28,15 @@ pub(super) fn options_for(device: Device) -> Option<&'static Options<'static>> {
     of(device.ordinal() as usize).or_else(|| of(OF_ALL))
 }
 
-/// Sets the options that the first request of a framework creates a device's allocator with, instead of the environment
-/// alone. They also apply to the first request after a bfc_destroy. Nothing is created now, and an existing allocator
-/// does not change.
+/// Sets the options with which the first request of a framework creates a device's allocator, instead of the
+/// environment alone. They also apply to the first request after a bfc_destroy. Nothing is created now, and an existing
+/// allocator does not change. Call this at the start of the program: each call keeps a copy of the options until the
+/// end of the process.
 ///
-/// Without options the flags are BFC_ALLOW_GROWTH, BFC_GARBAGE_COLLECTION and BFC_SPLIT_ALWAYS, unless the environment
-/// says otherwise, and growth is by need. The backend is BFC_BACKEND_PREFER_CUDA_VMM for bfc_torch_* and bfc_ort_*, and
-/// BFC_BACKEND_AUTO for the other functions: their frameworks' memory is often passed to MPI and UCX, which share and
-/// register it.
-///
-/// Each call keeps a copy of the options until the end of the process. Call this at the start of the program.
+/// Without options the flags are BFC_ALLOW_GROWTH, BFC_GARBAGE_COLLECTION and BFC_SPLIT_ALWAYS, unless environment
+/// variables override them, and growth is by need. The backend is BFC_BACKEND_PREFER_CUDA_VMM for bfc_torch_* and
+/// bfc_ort_*, and BFC_BACKEND_AUTO for the other functions, because their frameworks' memory is often passed to MPI and
+/// UCX, which share and register it.
 ///
 /// @param device   0 to 255. -1: default for devices without options of their own.
 /// @param options  As for bfc_create, copied with the name and the path of the plan. NULL removes the options.

@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 
 /// The private pool of requests that name no stream (bfc_ort_alloc, bfc_cupy_malloc) while a capture is visible to the
 /// library. Memory freed in it is not reused, because the graph may be launched again, until bfc_pool_release with this
-/// name declares that no such graph will be. Programs must not begin a pool of this name.
+/// name declares that no such graph will be launched. Programs must not begin a pool of this name.
 pub const BFC_POOL_OF_CAPTURES: u64 = 0xffff_ffff_ffff_ffff;
 
 /// For ONNX Runtime's gpu_external_alloc. Allocates memory of the calling thread's current device that may be used on

@@ -17,14 +17,14 @@ use crate::error::{Error, fail, unsaid};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// For CUDAPluggableAllocator's alloc_fn. Allocates memory in the order of a stream, like bfc_alloc_async, or from a
-/// private pool while the request is routed to one (bfc_torch_begin_allocate_to_pool).
+/// For CUDAPluggableAllocator's alloc_fn. Allocates memory in stream order, like bfc_alloc_async, or from a private
+/// pool while the request is routed to one (bfc_torch_begin_allocate_to_pool).
 ///
 /// @param size    The number of bytes. 0 returns NULL, and no free follows.
 /// @param device  The CUDA ordinal of the device.
-/// @return The address, a multiple of 512, or NULL on failure. As the allocator of all memory, PyTorch does not check
-///         it, and the tensor gets address 0. As the source of a torch.cuda.MemPool, PyTorch raises its
-///         OutOfMemoryError.
+/// @return The address, a multiple of 512, or NULL on failure. If this is the allocator of all memory, PyTorch does not
+///         check for NULL, and the tensor gets address 0. If it is the source of a torch.cuda.MemPool, PyTorch raises
+///         its OutOfMemoryError.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn bfc_torch_alloc(size: usize, device: c_int, stream: bfc_stream_t) -> *mut c_void {
     if size == 0 {

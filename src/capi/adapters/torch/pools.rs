@@ -9,18 +9,18 @@ use crate::device::Device;
 use crate::error::Error;
 use std::ffi::{c_int, c_void};
 
-/// For set_begin_allocate_to_pool. Routes requests that a filter accepts to a private pool from now on, like
-/// bfc_pool_begin, until bfc_torch_end_allocate_to_pool. If several pools accept a request, it is served from the one
-/// begun last. The pool keeps its memory until bfc_torch_release_pool was called as often as this function.
+/// For set_begin_allocate_to_pool. Routes subsequent requests that a filter accepts to a private pool, like
+/// bfc_pool_begin, until bfc_torch_end_allocate_to_pool. If several pools accept a request, the one begun last serves
+/// it. The pool keeps its memory until bfc_torch_release_pool was called as often as this function.
 ///
-/// PyTorch calls this before a capture begins and names no stream. So from here to the first request that the filter
-/// accepts, which reveals the stream, no call of any thread waits for the device or releases memory. This call itself
-/// waits for the device first.
+/// PyTorch calls this before a capture begins and names no stream. The first request that the filter accepts reveals
+/// the stream. Until then, no call of any thread waits for the device or releases memory. This call itself waits for
+/// the device first.
 ///
 /// @param id_first, id_second  PyTorch's MempoolId_t, a pair of numbers, which C++ passes as two arguments.
-/// @param filter  Points to a std::function<bool(cudaStream_t)> of libstdc++, which is copied. This is how C++ passes
-///                one by value. The filter is called by bfc_torch_alloc, without a lock held, and its exceptions
-///                propagate to that function's caller. NULL accepts every request.
+/// @param filter               Points to a std::function<bool(cudaStream_t)> of libstdc++, which is copied. C++ passes
+///                             one by value in this way. bfc_torch_alloc calls the filter without a lock held. Its
+///                             exceptions propagate to the caller of bfc_torch_alloc. NULL accepts every request.
 ///
 /// # Safety
 /// `filter` is NULL or points to such a function.
@@ -59,8 +59,8 @@ pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, i
     });
 }
 
-/// For set_release_pool. One graph, or one block of use_mem_pool, no longer uses the pool. With the last of them the
-/// pool's memory becomes common memory, like with bfc_pool_release.
+/// For set_release_pool. Declares that one graph, or one block of use_mem_pool, no longer uses the pool. The last such
+/// call makes the pool's memory common memory, like bfc_pool_release.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_torch_release_pool(device: c_int, id_first: u64, id_second: u64) {
     or_log("bfc_torch_release_pool", (), || {
