@@ -2,8 +2,8 @@
 //!
 //! Addresses are numbers that are never dereferenced. They also break ties. There is no clock, environment, log,
 //! callback or unsafe code here: [`arena::Arena`] decides, and the pool above it calls the backend. The algorithm is
-//! `tsl::BFCAllocator` of TensorFlow (xla/tsl/framework/bfc_allocator.cc). ARCHITECTURE.md lists the intended
-//! deviations.
+//! `tsl::BFCAllocator` of TensorFlow (xla/tsl/framework/bfc_allocator.cc). docs/algorithm.md lists the
+//! intended deviations.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
