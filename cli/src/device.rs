@@ -27,7 +27,7 @@ pub enum Backend {
     HostVmm,
     /// CUDA device 0.
     Cuda,
-    /// CUDA device 0, in one range of addresses: granules are mapped on demand and moved.
+    /// CUDA device 0, in one range of addresses. Granules are mapped on demand and moved.
     #[value(alias = "cuda_vmm")]
     CudaVmm,
     /// Addresses without memory; chosen by --device-capacity.
@@ -72,7 +72,7 @@ pub enum GrowthPolicy {
     /// Each region has twice the size of the one before.
     #[value(name = "tensorflow")]
     TensorFlow,
-    /// A region is as large as needed, with at most a sixteenth of the pool beyond it.
+    /// A region is as large as needed, plus at most a sixteenth of the pool.
     Need,
 }
 

@@ -12,7 +12,7 @@ use crate::output::{Output, progress, table};
 /// What `bfc info` is asked for.
 #[derive(Args)]
 pub struct Info {
-    /// Print one JSON document instead of tables (its fields: bfc info --help)
+    /// Print one JSON document instead of tables (fields: bfc info --help)
     #[arg(long)]
     json: bool,
 }
@@ -21,8 +21,8 @@ pub struct Info {
 pub const EXAMPLES: &str = "\
 Examples:
   bfc info                            can libbfc use this machine's GPU?
-  bfc info --json                     the same for a program
-  BFC_MEMORY_LIMIT=8GB bfc info       what becomes of a variable";
+  bfc info --json                     machine-readable output
+  BFC_MEMORY_LIMIT=8GB bfc info       the effect of a variable";
 
 /// Shown after them by `bfc info --help`.
 pub const SCHEMA: &str = "\
@@ -33,8 +33,8 @@ The JSON document of --json (fields may be added):
                  it was tried on), available (whether an allocation succeeded), reason (why
                  not, or null)
   environment[]  the BFC_ variables that are set: name, value, used (whether it determines a
-                 setting of an allocator without options), remark (what becomes of a value
-                 that is not simply used, or null)";
+                 setting of an allocator without options), remark (the effect of a value that
+                 is not simply used, or null)";
 
 /// Ordinals as the contract lays them out: 0 is a device, 256 the host, 258 the caller's own.
 const BACKENDS: [(&str, &str, u32, i32); 7] = [

@@ -48,30 +48,30 @@ const EXAMPLES: &str = "\
 Examples:
   bfc info                                          which backends work here
   bfc run --check -- ./train                        run a program with libbfc's cudaMalloc
-  bfc run --trace train.trace -- ./train            record what it allocates
-  bfc replay train.trace                            how an allocator would do on it
-  bfc replay --find-limit train.trace               the least limit in which it runs
+  bfc run --trace train.trace -- ./train            record its allocations
+  bfc replay train.trace                            replay it: time, failures, overhead
+  bfc replay --find-limit train.trace               the lowest limit in which it runs
   bfc plan train.trace -o train.plan                places that need less memory
 
-Each command has examples of its own: bfc run --help";
+The help of each command has examples: bfc run --help";
 
 /// Shown after the options of `bfc replay`.
 const REPLAY_EXAMPLES: &str = "\
 Examples:
   bfc replay train.trace                            time and memory, on host memory
-  bfc replay --find-limit train.trace               the least limit in which it runs
+  bfc replay --find-limit train.trace               the lowest limit in which it runs
   bfc replay --growth --growth-policy need --gc --split-always train.trace
-                                                    the pool that bfc run has
+                                                    with the defaults of bfc run
   bfc replay --report --limit 3MB train.trace       why a request fails with that limit
-  bfc replay --device-capacity 1GB train.trace      addresses that are always the same
-  bfc replay --json train.trace                     for a program";
+  bfc replay --device-capacity 1GB train.trace      the same addresses in every run
+  bfc replay --json train.trace                     machine-readable output";
 
-/// Runs programs with libbfc behind their cudaMalloc, and replays recorded allocation traces through libbfc.so.
+/// Runs programs with libbfc behind cudaMalloc, and replays recorded allocation traces through libbfc.so.
 #[derive(Parser)]
 #[command(name = "bfc", version, max_term_width = 110, after_help = EXAMPLES)]
 struct Cli {
-    /// The library, or the folder it lies in [default: $BFC_LIBRARY, else beside this command, in
-    /// ../lib, ../lib64 or ../lib/x86_64-linux-gnu, in Python's package bfc, else where the loader looks]
+    /// The library, or its folder [default: $BFC_LIBRARY, else beside this command, in ../lib, ../lib64 or
+    /// ../lib/x86_64-linux-gnu, in Python's package bfc, else from the loader's search path]
     #[arg(long, global = true, value_name = "PATH")]
     library: Option<PathBuf>,
     #[command(subcommand)]
@@ -80,32 +80,32 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run traces through the library: time, failures, waste; or find the least limit they run in
+    /// Replay traces through the library: time, failures, overhead; or find the lowest limit in which they run
     ///
-    /// Every play of a trace has a pool of its own, one after another on ordinal 258 (0 for CUDA), named after the
-    /// trace: one for each run of --repeat, and two more, not measured, that find the moment of peak use and look at
-    /// it; with --find-limit one for each limit that is tried.
+    /// Every replay of a trace has a pool of its own, one after another on ordinal 258 (0 for CUDA), named after the
+    /// trace: one for each run of --repeat, and two more, not measured, that find and inspect the moment of peak use.
+    /// With --find-limit there is one for each limit that is tried.
     #[command(after_help = REPLAY_EXAMPLES, after_long_help = format!("{REPLAY_EXAMPLES}\n\n{}", output::SCHEMA))]
     Replay(Box<Replay>),
-    /// Compute places for the requests of a trace, for an allocator to follow
+    /// Compute a plan: places for the requests of a trace
     ///
-    /// Training repeats the same requests in every step. The plan has a place for each, so that the pool is hardly
-    /// larger than what lives at once. An allocator follows it (BFC_PLAN, bfc replay --plan) while the program does what
-    /// was recorded, and serves every other request by best fit.
+    /// Training repeats the same requests in every step. With a place for each, the pool is hardly larger than the peak
+    /// of live bytes. An allocator follows the plan (BFC_PLAN, bfc replay --plan) while the program does what was
+    /// recorded, and serves every other request by best fit.
     #[command(after_help = plan::EXAMPLES, after_long_help = format!("{}\n\n{}", plan::EXAMPLES, plan::SCHEMA))]
     Plan(Plan),
-    /// Run a program whose cudaMalloc is served by libbfc, without a change to it
+    /// Run an unmodified program with libbfc behind cudaMalloc
     ///
-    /// The command puts libbfc_preload.so in front of the driver (LD_PRELOAD), sets the environment from its options,
-    /// and becomes the program. What no option says stays as the environment has it.
+    /// The command puts libbfc_preload.so in front of the driver (LD_PRELOAD), sets BFC_ variables from its options,
+    /// and becomes the program. Variables without an option keep their values.
     #[command(override_usage = run::USAGE, after_help = run::EXAMPLES, after_long_help = format!("{}\n\n{}", run::EXAMPLES, run::EXIT_CODES))]
     Run(Box<Run>),
-    /// Show what the pool did for each process of bfc run --report=FILE, also of those that were killed
+    /// Show the counters of each process of bfc run --report=FILE, including killed processes
     ///
-    /// The processes may still run: their counters are those of this moment.
+    /// Processes may still be running. Their counters are those of this moment.
     #[command(after_help = report::EXAMPLES, after_long_help = format!("{}\n\n{}", report::EXAMPLES, report::STATES))]
     Report(Report),
-    /// Tell which library is used, which backends work here, and which BFC_ variables are set
+    /// Show the library in use, the backends that work here, and the BFC_ variables that are set
     #[command(after_help = info::EXAMPLES, after_long_help = format!("{}\n\n{}", info::EXAMPLES, info::SCHEMA))]
     Info(Info),
     /// Write man pages and shell completions below a share/ folder, as an installation does
@@ -122,35 +122,35 @@ struct Replay {
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// The pool's limit: bytes, or a number with KiB, MiB, GiB, TiB [default: 1.2 times the trace's peak of
-    /// live bytes, each request rounded up to 256, times the threads; whole granules with host-vmm]
+    /// The pool's limit: bytes, or a number with KiB, MiB, GiB, TiB [default: 1.2 times the trace's peak of live bytes,
+    /// with each request rounded up to 256, times the threads; whole granules with host-vmm]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,
-    /// Take regions on demand instead of one of the whole limit
+    /// Obtain regions on demand instead of one region of the whole limit
     #[arg(long)]
     growth: bool,
-    /// How large regions are with --growth [default: BFC_GROWTH, else tensorflow]
+    /// The sizes of regions with --growth [default: $BFC_GROWTH, else tensorflow]
     #[arg(long, value_enum, ignore_case = true, requires = "growth", value_name = "POLICY")]
     growth_policy: Option<GrowthPolicy>,
-    /// Give wholly free regions back before failing
+    /// Release wholly free regions before a request fails
     #[arg(long)]
     gc: bool,
     /// Split off any remainder of 256 bytes or more
     #[arg(long)]
     split_always: bool,
-    /// Take sizes that are usually freed soon from the upper end of free memory
+    /// Place sizes that are usually freed soon at the upper end of free memory
     #[arg(long)]
     two_ends: bool,
-    /// Split off remainders from this share of the limit on, instead of from 128 MiB
+    /// Split off remainders of at least this fraction of the limit, instead of 128 MiB
     #[arg(long, value_name = "F", allow_hyphen_values = true, value_parser = size::parse_fraction)]
     fragmentation_fraction: Option<f64>,
-    /// The first region's size with --growth
+    /// The size of the first region with --growth
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     initial_region: Option<u64>,
-    /// Where the memory comes from
+    /// The source of memory
     #[arg(long, value_enum, ignore_case = true, default_value_t = Backend::Host)]
     backend: Backend,
-    /// Replay on a simulated device of this capacity: addresses without memory, always the same ones
+    /// Replay on a simulated device of this capacity: addresses without memory, the same in every run
     #[arg(
         long,
         value_name = "SIZE",
@@ -159,18 +159,18 @@ struct Replay {
         conflicts_with = "backend"
     )]
     device_capacity: Option<u64>,
-    /// Replay through bfc_alloc_async and bfc_free_async on the trace's streams, which
-    /// are never synchronised. Without it by bfc_alloc and bfc_free, and streams do not matter
+    /// Replay through bfc_alloc_async and bfc_free_async on the trace's streams, which are never synchronized. Without
+    /// it: bfc_alloc and bfc_free, streams ignored
     #[arg(long = "async")]
     stream_ordered: bool,
 
-    /// Follow a plan that bfc plan has computed for the trace; one trace only
+    /// Follow a plan that bfc plan computed for the trace; one trace only
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 
-    /// Play the trace in this many threads at once on one pool, each with allocations of its own. Such a run
-    /// cannot be repeated exactly, so the occupancy, --map and --report are of another: the same copies played
-    /// in turns by one thread, an event each
+    /// Replay the trace in this many threads at once on one pool, each with its own allocations. Such a run is not
+    /// repeatable, so the occupancy, --map and --report are of another run: one thread that alternates between the
+    /// copies after each event
     #[arg(
         long,
         value_name = "N",
@@ -179,8 +179,8 @@ struct Replay {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     threads: u16,
-    /// Run every trace this often, each time on a new pool. The time is the best run's; it is the sum of
-    /// the chunks between which the clock is stopped and the progress bar moves
+    /// Replay every trace this often, each time on a new pool. The reported time is that of the best run, without the
+    /// pauses in which the progress bar moves
     #[arg(
         long,
         value_name = "N",
@@ -189,26 +189,26 @@ struct Replay {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     repeat: u16,
-    /// Play the trace once on each pool before measuring. A fresh pool pays for the first touch of its
-    /// regions and tables; this one shows what a program's later steps pay. Addresses may differ, as the
-    /// regions of a pool with --growth are there already
+    /// Replay the trace once on each pool before measuring. This shows the cost of a program's later steps: a fresh
+    /// pool pays for the first touch of its regions and tables. Addresses may differ, because the regions of a pool
+    /// with --growth already exist
     #[arg(long)]
     warm: bool,
     /// Exit with 1 if a request failed
     #[arg(long)]
     fail_on_oom: bool,
 
-    /// Find the least limit in which the trace runs without a failed request
+    /// Find the lowest limit in which the trace runs without a failed request
     #[arg(
         long,
         conflicts_with_all = ["limit", "threads", "repeat", "warm", "map", "report", "fail_on_oom"],
-        long_help = "Find the least limit in which the trace runs without a failed request. Running is not strictly \
-            monotone in the limit, so the search goes upward from the trace's peak of live bytes, in steps that \
-            double, until a limit runs, and bisects between that and the last that failed. What it prints has run \
-            twice, and a limit just below it has failed; a smaller one that happens to run is possible"
+        long_help = "Find the lowest limit in which the trace runs without a failed request. The search raises the limit from \
+            the trace's peak of live bytes in doubling steps until the trace runs, and bisects between that limit and \
+            the last that failed. The trace ran twice with the printed limit, and failed with a limit just below it. \
+            A lower limit may work by chance, because success is not strictly monotone in the limit"
     )]
     find_limit: bool,
-    /// Where --find-limit stops, in percent of the peak of live bytes; 0 goes down to 256 bytes
+    /// The precision of --find-limit, in percent of the peak of live bytes; 0: to 256 bytes
     #[arg(
         long,
         value_name = "PERCENT",
@@ -219,14 +219,14 @@ struct Replay {
     )]
     precision: f64,
 
-    /// Print one JSON document instead of tables (its fields: bfc replay --help)
+    /// Print one JSON document instead of tables (fields: bfc replay --help)
     #[arg(long)]
     json: bool,
-    /// Write the pool's memory map (JSON) to FILE: at the first failed request, or at peak use if none
-    /// failed; one trace only
+    /// Write the pool's memory map (JSON) to FILE: at the first failed request, or at peak use if none failed; one
+    /// trace only
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Print the library's human report of the same moment, and why the request failed
+    /// Print the library's report of the same moment, and why the request failed
     #[arg(long)]
     report: bool,
     /// No progress bar, and no remarks on standard error

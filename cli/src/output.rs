@@ -12,20 +12,20 @@ use crate::library::Library;
 
 /// The JSON document, as `bfc replay --help` explains it.
 pub const SCHEMA: &str = "\
-The JSON document of --json (sizes in bytes, absent things null; fields may be added):
+The JSON document of --json (sizes in bytes, absent values null; fields may be added):
   schema         \"bfc-replay/1\", or \"bfc-find-limit/1\" with --find-limit
   library        path, version
-  environment    the BFC_ variables that steer the replay
+  environment    the BFC_ variables that affect the replay
   traces[]       in the order given; each has
     trace          name, events, requests, refused (of the requests, those that the recorded
-                   program was refused), marks, streams, slots (live at once, at most),
+                   program was refused), marks, streams, slots (most live at once),
                    peak_live_bytes (each request rounded up to 256), peak_requested_bytes
     pool           backend, growth, growth_policy, gc, split_always, two_ends,
                    fragmentation_fraction, initial_region, device_capacity, stream_ordered,
-                   plan; as in force, with what the environment adds
-  and in a replay, where what depends on the run is the first run's
+                   plan: the settings in effect, including the environment
+  and in a replay, where values that depend on the run are those of the first run
     limit, threads, warm
-    ops            calls: requests, and frees of what was granted
+    ops            calls: requests, and frees of successful requests
     failed         requests that failed
     fnv1a64        of the addresses in request order, 16 hex digits; FNV-1a over 8
                    little-endian bytes each, basis 1469598103934665603, 0 for a failed
@@ -33,27 +33,27 @@ The JSON document of --json (sizes in bytes, absent things null; fields may be a
                    --device-capacity
     stats          bfc_stats after the last event, under the names of the C fields
     ns_per_op      best, median and runs[] of all runs
-    ops_per_second of all threads together, in the best run
-    repeats_agree  whether every run gave the same addresses; null with one run, or threads
+    ops_per_second of all threads in total, in the best run
+    repeats_agree  whether every run had the same addresses; null with one run, or threads
     waste          peak pool bytes / peak live bytes of the trace; with several threads,
                    whose peaks need not coincide, / peak_bytes_requested. null without
-                   growth, where the pool is all of the limit, and if a request failed
-    overhead       peak_bytes_in_use / the same; null if a request failed
+                   growth (the pool is the whole limit), and if a request failed
+    overhead       peak_bytes_in_use / the same divisor; null if a request failed
     fragmentation  after the last event: 1 - largest free block / free bytes
     peak           the moment of peak use: event, mark, bytes_in_use, pool_bytes,
                    largest_free_block_bytes, fragmentation, occupancy
     peak_in_turns  whether peak, failure and shown are of another run than stats: with
-                   several threads, of the copies played in turns by one thread
+                   several threads, of one thread that alternates between the copies
     failure        the first request that failed: event, mark, bytes, words (of
                    bfc_last_error); null if none did
-    shown          the moment of report and of --map's file, in words
-    report         with --report, the human report
+    shown          the moment of report and of --map's file, as text
+    report         with --report, the library's report
   and with --find-limit
-    limit          the least that ran
+    limit          the lowest that ran
     ratio          limit / peak_live_bytes
-    fails_at       the nearest below that failed; null if limit is peak_live_bytes
-    probes         how often the trace was played
-    num_planned_allocs  allocations at the places of the plan, in the last play";
+    fails_at       the nearest lower limit that failed; null if limit is peak_live_bytes
+    probes         number of replays
+    num_planned_allocs  allocations at planned places, in the last replay";
 
 #[derive(Serialize)]
 struct Document<'a, T> {

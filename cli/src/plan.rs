@@ -37,9 +37,9 @@ const CANDIDATES: usize = 3;
 pub const EXAMPLES: &str = "\
 Examples:
   bfc plan train.trace -o train.plan                        plan a recorded program
-  bfc replay train.trace --find-limit                       what it needs without the plan,
+  bfc replay train.trace --find-limit                       the limit it needs without the plan,
   bfc replay train.trace --find-limit --plan train.plan     and with it
-  BFC_PLAN=train.plan ./train                               run a program that uses libbfc with it";
+  BFC_PLAN=train.plan ./train                               follow it in a program that uses libbfc";
 
 /// Shown after them by `bfc plan --help`.
 pub const SCHEMA: &str = "\
@@ -49,7 +49,7 @@ The JSON document of --json (sizes in bytes; fields may be added):
   plan         path, alignment, bytes, requests, prologue, repeated (requests of the part that
                is followed again and again; 0 if the trace does not end with a repetition),
                unplaced (requests without a place, because they live too long)
-  peak_bytes   the most that lives at once, rounded to the alignment: no plan takes less
+  peak_bytes   peak of live bytes, rounded to the alignment: no plan takes less
   ratio        plan.bytes / peak_bytes
   heuristics   the bytes that each takes: size, area, duration, start, contention (the best of
                its variants; absent if another one reached the peak)
@@ -59,17 +59,17 @@ The JSON document of --json (sizes in bytes; fields may be added):
 pub struct Plan {
     /// The trace, gzipped or not; `-` is standard input
     trace: PathBuf,
-    /// Where the plan is written
+    /// The file to write the plan to
     #[arg(long, short, value_name = "PLAN")]
     output: PathBuf,
-    /// What requests are rounded up to, and a multiple of what each place begins at. 512 is for programs whose requests
-    /// come through the adapter of a framework, 256 for bfc_alloc and bfc_alloc_async
+    /// Alignment of places and sizes in bytes. 512 for programs that allocate through a framework's adapter, 256 for
+    /// bfc_alloc and bfc_alloc_async
     #[arg(long, default_value = "256", value_parser = ["256", "512"])]
     alignment: String,
-    /// How many placements the search for a better one tries; 0 takes the best heuristic's
+    /// Number of placements that the search tries; 0 uses the best heuristic's
     #[arg(long, value_name = "N", default_value_t = 50)]
     search: u32,
-    /// Print one JSON document instead of a table (its fields: bfc plan --help)
+    /// Print one JSON document instead of a table (fields: bfc plan --help)
     #[arg(long)]
     json: bool,
     /// No progress bar, and no remarks on standard error

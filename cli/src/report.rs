@@ -36,16 +36,16 @@ pub struct Report {
 pub const EXAMPLES: &str = "\
 Examples:
   bfc run --report=train.counters -- ./train    keep counters
-  bfc report train.counters                     at any time, also while it runs";
+  bfc report train.counters                     show them, also while it runs";
 
 /// What `bfc report --help` ends with.
 pub const STATES: &str = "\
-The state of a process is one of
-  running    it is alive: the counters are those of this moment
+States of a process:
+  running    alive: the counters are those of this moment
   ended      by exit, or by returning from main
-  replaced   it executed another program (exec), which has a record of its own if it allocates
-  killed     ended by a signal (kill, abort, a crash) or _exit, without its exit handlers
-  unknown    it ran on another machine, before the last restart, or in another container, or /proc hides it";
+  replaced   by another program (exec), which has a record of its own if it allocates
+  killed     by a signal (kill, abort, a crash) or _exit, without its exit handlers
+  unknown    ran on another machine, before the last restart, in another container, or hidden in /proc";
 
 /// Prints the summary of each process in the file.
 pub fn report(args: &Report, output: &mut Output) -> Result<()> {

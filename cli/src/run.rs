@@ -35,19 +35,19 @@ const FAILED: u8 = 125;
 /// What the interposer was asked to, in the words of the command line.
 #[derive(Args)]
 pub struct Run {
-    /// The program, found in PATH as a shell does, and its arguments
+    /// The program, looked up in PATH like a shell does, and its arguments
     #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 
-    /// When the program has ended, say on standard error whether its allocations came from the pool, and if none did,
-    /// why; then the exit code is 3, whatever the program's was
+    /// Verify interposition: when the program has ended, print to standard error whether its allocations came from the
+    /// pool, and if none did, why. The exit code is then 3, whatever the program's was
     #[arg(long)]
     check: bool,
     /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: all of the device's
     /// memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,
-    /// The pool's limit as a share of the device's memory. A BFC_MEMORY_LIMIT of the environment does not count then
+    /// The pool's limit as a fraction of the device's memory. Overrides BFC_MEMORY_LIMIT
     #[arg(
         long,
         value_name = "F",
@@ -56,45 +56,45 @@ pub struct Run {
         conflicts_with = "limit"
     )]
     fraction: Option<f64>,
-    /// Where the device's memory comes from [default: $BFC_BACKEND, else cuda]
+    /// The source of device memory [default: $BFC_BACKEND, else cuda]
     #[arg(long, value_enum, ignore_case = true)]
     backend: Option<Backend>,
     /// How the pool grows [default: $BFC_GROWTH, else need]
     #[arg(long, value_enum, ignore_case = true)]
     growth: Option<Growth>,
-    /// Give free memory back to the device once the program has neither allocated nor freed for so many seconds: 30, 0.5
+    /// Release free memory to the device after this many seconds without an allocation or a free: 30, 0.5
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = size::parse_seconds)]
     trim_after: Option<f64>,
-    /// What cudaFree does [default: wait]
+    /// The behavior of cudaFree [default: wait]
     #[arg(long, value_enum, ignore_case = true)]
     free: Option<Free>,
-    /// Serve cudaMallocAsync too
+    /// Also serve cudaMallocAsync
     #[arg(long = "async")]
     stream_ordered: bool,
-    /// Serve pinned host memory too: cudaMallocHost, cudaHostAlloc
+    /// Also serve pinned host memory (cudaMallocHost, cudaHostAlloc)
     #[arg(long)]
     pinned: bool,
-    /// Share memory with other processes by cudaIpcGetMemHandle: leave requests of 1 MiB and more to the driver, and show
-    /// regions as they are
+    /// For programs that share memory by cudaIpcGetMemHandle: pass requests of 1 MiB and more to the driver, and report
+    /// whole regions as address ranges
     #[arg(long)]
     ipc: bool,
-    /// Leave allocations below this size to the driver
+    /// Pass allocations below this size to the driver
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     min: Option<u64>,
-    /// Leave allocations above this size to the driver
+    /// Pass allocations above this size to the driver
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     max: Option<u64>,
-    /// Sum up what the pool did: at the end of each process that allocated, on standard error; with FILE as counters
-    /// that each process keeps there, also if it is killed, and that bfc report FILE shows at any time. %p in FILE is the
-    /// number of the process
+    /// Summarize the pool's use on standard error, at the end of each process that allocated. With FILE: counters that
+    /// each process keeps there, even if it is killed; bfc report FILE shows them at any time. %p in FILE is the
+    /// process id
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     report: Option<PathBuf>,
-    /// Record what the program allocates, for bfc replay: as plain text, each line at once, so that it is whole also if the
-    /// program is killed. A FILE that is there is removed. Where several processes allocate, the first has FILE and each of
-    /// the others FILE.PID; %p in FILE is the number of the process
+    /// Record allocations for bfc replay: plain text, each line written at once, so the trace is complete even if the
+    /// program is killed. An existing FILE is removed. If several processes allocate, the first writes FILE and the
+    /// others FILE.PID; %p in FILE is the process id
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The interposer, or the folder it lies in; libbfc.so.N must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
+    /// The interposer, or its folder; libbfc.so.N must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
     /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu, or in Python's package
     /// bfc]
     #[arg(long, value_name = "PATH")]
@@ -107,25 +107,31 @@ pub const USAGE: &str = "bfc run [OPTIONS] [--] <PROGRAM> [ARGS]...";
 /// Shown after the options of `bfc run`.
 pub const EXAMPLES: &str = "\
 Examples:
-  bfc run -- ./train --epochs 3                         all of the device's memory, as without bfc
+  bfc run -- ./train --epochs 3                         no limit, like without bfc
   bfc run --limit 8GiB --report -- ./train              a limit, and a summary at the end
   bfc run --backend cuda-vmm --fraction 0.5 -- ./train  half of it, without fragmentation
   bfc run --check -- ./train                            did its allocations come from the pool?
-  bfc run --trace train.trace -- ./train                record them for bfc replay
+  bfc run --trace train.trace -- ./train                record allocations for bfc replay
   bfc run --report=train.counters -- ./train            counters for bfc report";
 
 /// What `bfc run --help` ends with.
 pub const EXIT_CODES: &str = "\
-Exit code: the program's own. If it never ran: 127 where it was not found, 126 where it cannot
-be executed, 125 where bfc itself failed, 2 for wrong usage. With --check also: 3 where nothing
-came from the pool, 128 + N where signal N ended the program.";
+Exit codes:
+  the program's own   if it ran
+  2                   wrong usage
+  125                 bfc itself failed
+  126                 the program cannot be executed
+  127                 the program was not found
+With --check also:
+  3                   no allocation came from the pool
+  128 + N             signal N ended the program";
 
 /// Values of `--free`.
 #[derive(Clone, Copy, ValueEnum)]
 enum Free {
-    /// It returns at once; the memory is used again after a synchronisation that comes later
+    /// Returns at once; the memory is reused after a later synchronization
     Wait,
-    /// It synchronises, for programs that use cudaFree as a barrier
+    /// Synchronizes, for programs that use cudaFree as a barrier
     Sync,
 }
 
@@ -134,7 +140,7 @@ enum Free {
 enum Backend {
     /// Regions from cuMemAlloc
     Cuda,
-    /// Granules that are mapped on demand and moved, so that memory does not fragment; without legacy IPC
+    /// Granules that are mapped on demand and moved, so memory does not fragment; no legacy IPC
     #[value(alias = "cuda_vmm")]
     CudaVmm,
 }
@@ -142,12 +148,12 @@ enum Backend {
 /// Values of `--growth`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Growth {
-    /// A region is as large as needed, with at most a sixteenth of the pool beyond it
+    /// A region is as large as needed, plus at most a sixteenth of the pool
     Need,
     /// Each region has twice the size of the one before
     #[value(name = "tensorflow")]
     TensorFlow,
-    /// The first request takes all of the limit in one region
+    /// The first request obtains the whole limit in one region
     Off,
 }
 
