@@ -32,7 +32,7 @@ const LOCKS: &str = "locks";
 #[derive(Args)]
 pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
-    /// same_size, threads (both allocators: throughput and latencies), streams (against the plain calls), waste (the least limits of the
+    /// same_size, threads (both allocators: throughput and latencies), streams (against the plain calls), waste (the lowest limits of the
     /// traces on HOST_VMM), preload (the interposer, on the simulated driver), driver_calls (of frees and requests on
     /// streams, on the simulated driver), instructions (of a pair, by callgrind), cliffs (the worst call of each kind), peers
     /// (other allocators: table and charts in target/bench/peers), locks (kinds of locks)
@@ -41,12 +41,11 @@ pub struct Bench {
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// End with an error if one of the targets in the closing table is missed. Times are noisy: on a
-    /// machine that does other things meanwhile a target may be missed by chance. What cannot be measured,
-    /// such as a ratio without TensorFlow, is not missed
+    /// Fail if a target in the closing table is missed. Times are noisy: on a busy machine a target may be
+    /// missed by chance. A target that cannot be measured, such as a ratio without TensorFlow, does not count
     #[arg(long)]
     check: bool,
-    /// Fewer sizes and rounds: to see that it runs, not to compare
+    /// Fewer sizes and rounds: a check that it runs, not for comparisons
     #[arg(long)]
     quick: bool,
 }

@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// What `cargo xtask clean` takes.
 #[derive(Args)]
 pub struct Clean {
-    /// Remove as well what all checkouts share: ~/.cache/libbfc, with the packages that tests have fetched
+    /// Also remove ~/.cache/libbfc, which all checkouts share: the packages that tests have fetched
     #[arg(long)]
     cache: bool,
 }

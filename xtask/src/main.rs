@@ -34,7 +34,7 @@ use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
 
-/// The chores of libbfc.
+/// The commands of the libbfc project.
 #[derive(Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Cli {
@@ -44,33 +44,33 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Build the library and show it at work: a recorded training run replayed on host memory, and its
-    /// addresses held against TensorFlow's
+    /// Build the library, replay a recorded training run on host memory, and compare its addresses with
+    /// TensorFlow's
     Demo(demo::Demo),
     /// Run the tests
     Test(suites::Test),
-    /// Measure speed and host memory, beside TensorFlow's own allocator where that can be had
+    /// Measure speed and host memory, next to TensorFlow's allocator where it is available
     Bench(bench::Bench),
-    /// Count the instructions of an allocation and a free on recorded programs, and hold them against
+    /// Count the instructions of an allocation and a free on recorded programs, and compare them with
     /// benches/instructions.tsv
     Budget(scripts::Script),
     /// Search for allocator calls that take far more instructions than others of their kind
     Cliffs(scripts::Script),
     /// Generate the headers in include/, and from them bfc-sys and Python's prototypes
     Header,
-    /// Make docs/hooks.md from the interposer's list of hooks
+    /// Generate docs/hooks.md from the interposer's list of hooks
     Hooks,
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
-    /// Remove what was built here, and with --cache what tests have fetched into the user's cache
+    /// Remove target/, and with --cache also ~/.cache/libbfc
     Clean(clean::Clean),
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
     Install(install::Install),
-    /// Remove what `cargo xtask install` has put below a prefix
+    /// Remove the files that `cargo xtask install` wrote below a prefix
     Uninstall(install::Uninstall),
     /// Build a tarball, Debian packages and RPM packages, in target/packages
     Package(package::Package),
-    /// Build Python's package as a wheel, in target/wheels
+    /// Build the Python package as a wheel, in target/wheels
     Wheel(wheel::Wheel),
 }
 

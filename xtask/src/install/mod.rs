@@ -33,7 +33,7 @@ pub struct Install {
     /// The folder for libraries, below the prefix: lib64, or Debian's lib/x86_64-linux-gnu
     #[arg(long, value_name = "DIR", default_value = LIB)]
     libdir: PathBuf,
-    /// Install the debug build: slow, with internal checks, and with its debug information
+    /// Install the debug build: slow, with internal checks and debug information
     #[arg(long)]
     debug: bool,
 }
@@ -47,7 +47,7 @@ pub struct Uninstall {
 
 #[derive(Args)]
 struct Place {
-    /// The folder with bin/, include/, lib/ and share/; below $DESTDIR if that is set
+    /// The folder for bin/, include/, lib/ and share/; below $DESTDIR if that is set
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }

@@ -125,19 +125,19 @@ fn names() -> PossibleValuesParser {
 /// What `cargo xtask test` takes.
 #[derive(Args)]
 pub struct Test {
-    /// A suite to run instead of the usual ones, see --list; may be repeated; `all` is every one
+    /// A suite to run instead of the usual ones (see --list); may be repeated; `all`: every suite
     #[arg(long = "suite", value_name = "NAME", value_parser = names())]
     suites: Vec<String>,
-    /// Run the suites that take three minutes and find most mistakes: layers, rust, header, symbols
+    /// Run only the suites that find most mistakes, in three minutes: layers, rust, header, symbols
     #[arg(long, conflicts_with = "suites")]
     quick: bool,
     /// List the suites
     #[arg(long)]
     list: bool,
-    /// Show all that the tests say, as they say it; it is kept in target/xtask/logs anyway
+    /// Show the output of the tests as they run; it is always kept in target/xtask/logs
     #[arg(long, short)]
     verbose: bool,
-    /// Arguments for pytest, behind --: `-k captured`
+    /// Arguments for pytest, after --: `-k captured`
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }

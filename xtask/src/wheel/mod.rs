@@ -19,10 +19,10 @@ use toolchain::Toolchain;
 /// What `cargo xtask wheel` takes.
 #[derive(Args)]
 pub struct Wheel {
-    /// For all systems with glibc 2.28 and newer (fetches zig, 100 MB, once); else for this one
+    /// Build for glibc 2.28 and newer (fetches zig, 100 MB, once) instead of for this system
     #[arg(long)]
     manylinux: bool,
-    /// Only build the library and put it into python/src/bfc, as `pip install .` does first
+    /// Only build the library and copy it to python/src/bfc, like the first step of `pip install .`
     #[arg(long, conflicts_with = "manylinux")]
     stage: bool,
 }
