@@ -1,6 +1,7 @@
 """libbfc: TensorFlow's best-fit-with-coalescing (BFC) allocator.
 
-An allocator for each device takes regions from it and hands out pieces, by address.
+There is one allocator for each device. It obtains regions from the device and allocates chunks of them, by address.
+:class:`Pool` is an allocator as an object.
 
 >>> import bfc
 >>> bfc.create(bfc.HOST, memory_limit=1 << 30)
@@ -10,8 +11,7 @@ True
 >>> bfc.free(bfc.HOST, address)
 >>> bfc.destroy(bfc.HOST)
 
-Everything may be called from any thread. Frameworks have modules of their own, which are imported by name:
-:mod:`bfc.torch` and its kin.
+All functions may be called from any thread. Modules for frameworks are imported by name, for example :mod:`bfc.torch`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ._pool import Pool
 from ._reports import Stats, check, memory_map, occupancy, report, reset_stats, scope, stats
 
 __version__ = f"{_abi.BFC_VERSION_MAJOR}.{_abi.BFC_VERSION_MINOR}.{_abi.BFC_VERSION_PATCH}"
-"""The version of this package. :func:`version` is that of the library, which ``BFC_LIBRARY`` may replace."""
+"""The version of this package. :func:`version` returns that of the library, which ``BFC_LIBRARY`` may replace."""
 
 __all__ = [
     "HOST",
@@ -85,16 +85,16 @@ __all__ = [
 
 
 def version() -> str:
-    """The library's version, "major.minor.patch"."""
+    """Returns the library's version, "major.minor.patch"."""
     found: bytes = _library.lib.bfc_version()
     return found.decode()
 
 
 def library_path() -> _pathlib.Path:
-    """The file that the library was loaded from: for whoever wants its path, as ``CUDAPluggableAllocator`` does."""
+    """Returns the file that the library was loaded from, for example for ``CUDAPluggableAllocator``."""
     return _find.mapped_file(_library.address("bfc_version"))
 
 
 def include_dir() -> _pathlib.Path:
-    """The folder of ``bfc.h``, for programs that are compiled."""
+    """Returns the folder of ``bfc.h``, for compiling C and C++ programs."""
     return _find.include_folder(library_path())

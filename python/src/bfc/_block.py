@@ -14,12 +14,14 @@ from ._errors import Error
 
 
 class Block:
-    """An allocation of a :class:`Pool`, made by :meth:`Pool.alloc`. Its elements are bytes.
+    """An allocation of a :class:`Pool`, returned by :meth:`Pool.alloc`. Its elements are bytes.
 
     A block frees itself when nothing refers to it any more, at the end of a ``with`` statement, when its pool is closed, or by
-    :meth:`free`. Host memory supports the buffer protocol (``memoryview(block)`` from Python 3.12 on, :meth:`view` in every version),
-    ``__array_interface__`` and DLPack; device memory supports ``__cuda_array_interface__`` and DLPack. Whatever is made of
-    a block by these keeps its memory alive.
+    :meth:`free`. Views, arrays and tensors of a block keep its memory alive:
+
+    - host memory: the buffer protocol (``memoryview(block)`` from Python 3.12 on, :meth:`view` in every version),
+      ``__array_interface__``, DLPack
+    - device memory: ``__cuda_array_interface__``, DLPack
 
     >>> import bfc
     >>> with bfc.Pool("host", limit="1MiB") as pool:
@@ -49,19 +51,25 @@ class Block:
 
     @property
     def address(self) -> int:
-        """The address; 0 for 0 bytes. ValueError if the block was freed."""
+        """The address. 0 for a block of 0 bytes.
+
+        :raises ValueError: The block was freed.
+        """
         if not self._live:
             raise ValueError("the block was freed")
         return self._address
 
     @property
     def size(self) -> int:
-        """The requested bytes."""
+        """The requested size in bytes."""
         return self._size
 
     @property
     def allocated(self) -> int:
-        """The bytes of the chunk, all of which may be used; 0 for 0 bytes. ValueError if the block was freed."""
+        """The usable size in bytes: that of the chunk. 0 for a block of 0 bytes.
+
+        :raises ValueError: The block was freed.
+        """
         if self.address == 0:
             return 0
         size = ctypes.c_size_t()
@@ -75,7 +83,7 @@ class Block:
 
     @property
     def stream(self) -> int | None:
-        """The stream that the block was allocated on, None without one."""
+        """The stream that the block was allocated on, or None."""
         return self._stream
 
     @property
@@ -84,12 +92,12 @@ class Block:
         return not self._live
 
     def free(self, *, stream: SupportsIndex | None = None) -> None:
-        """Frees the block. A block that was freed stays so: a second call does nothing.
+        """Frees the block. A second call does nothing.
 
-        :param stream: The stream whose queued work may still use the memory. Else the block's own stream, if it has one.
-        :raises BufferError: A view, an array or a DLPack tensor of the block is alive. CuPy's and Numba's arrays by
-            ``__cuda_array_interface__`` are not known here: free such a block only when they are gone.
-        :raises Error: see ``bfc_free`` and ``bfc_free_async``; the block is still live then.
+        :param stream: The stream whose queued work may still use the memory. Default: the block's own stream, if it has one.
+        :raises BufferError: A view, an array or a DLPack tensor of the block is alive. Arrays of CuPy and Numba from
+            ``__cuda_array_interface__`` are not tracked: free such a block only when they are gone.
+        :raises Error: See ``bfc_free`` and ``bfc_free_async``. The block is then still live.
         """
         number = None if stream is None else _numbers.unsigned(stream, "stream")
         if self._has_arrays():
@@ -105,7 +113,7 @@ class Block:
             raise
 
     def record_stream(self, stream: SupportsIndex) -> None:
-        """Declares that the block is also used on a stream: once freed it is not reused before the work there is done.
+        """Declares that the block is also used on a stream. After its free it is not reused until the work there has completed.
 
         :raises Error: see ``bfc_record_stream``.
         """
@@ -116,7 +124,7 @@ class Block:
     def view(self) -> memoryview:
         """Returns the memory as a writable :class:`memoryview` of bytes. It keeps the memory alive.
 
-        :raises BufferError: The memory is a device's.
+        :raises BufferError: The block is device memory.
         :raises ValueError: The block was freed.
         """
         return memoryview(self._exporter()).cast("B")
@@ -154,7 +162,7 @@ class Block:
     ) -> object:
         """Exports the memory as a DLPack capsule: https://dmlc.github.io/dlpack/latest/python_spec.html.
 
-        :raises BufferError: What was asked for cannot be had: another device, a copy of a device's memory, a stream for host
+        :raises BufferError: The request cannot be satisfied: another device, a copy of device memory, or a stream for host
             memory.
         """
         device = self.__dlpack_device__()

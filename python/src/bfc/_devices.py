@@ -1,4 +1,4 @@
-"""The allocators of devices: making and ending them."""
+"""The allocators of devices: creation, destruction, limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn, SupportsIndex, TypedDict, TypeVar
 from . import _abi, _library, _numbers
 
 HOST = 256
-"""The host's ordinal. 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are the program's to use."""
+"""The host's ordinal. 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are for the program."""
 
 
 class _Choice(enum.Enum):
@@ -23,18 +23,18 @@ class _Choice(enum.Enum):
 
 
 class Backend(_Choice):
-    """Where regions come from."""
+    """The source of memory."""
 
     AUTO = "auto"
-    """CUDA on the ordinals 0 to 255, host memory on 256; never silently host memory for a device."""
+    """CUDA on ordinals 0 to 255, host memory on 256. A device never silently gets host memory."""
     HOST = "host"
-    """Host memory by mmap, committed when touched."""
+    """Host memory from mmap, resident only where it is touched."""
     CUDA = "cuda"
-    """Device memory by cuMemAlloc."""
+    """Device memory from cuMemAlloc."""
     CUDA_VMM = "cuda_vmm"
-    """Device memory by cuMemMap in one range that grows, so that free memory does not stay in pieces."""
+    """Device memory in one growing virtual range (cuMemMap), which does not fragment."""
     HOST_VMM = "host_vmm"
-    """The same with host memory."""
+    """Host memory in one growing virtual range."""
 
 
 _BACKENDS = {
@@ -47,12 +47,12 @@ _BACKENDS = {
 
 
 class GrowthPolicy(_Choice):
-    """The size of regions with growth."""
+    """The sizes of regions with growth."""
 
     NEED = "need"
-    """What the request needs, and at most a sixteenth of the memory held beyond it."""
+    """As large as the request needs, plus at most a sixteenth of the memory held."""
     TENSORFLOW = "tensorflow"
-    """Twice the last region."""
+    """Twice the size of the region before."""
 
 
 _GROWTH_POLICIES = {
@@ -62,7 +62,7 @@ _GROWTH_POLICIES = {
 
 
 class Options(TypedDict, total=False):
-    """The keywords of :func:`create`, for what passes them on."""
+    """The keywords of :func:`create`, for functions that pass them on."""
 
     backend: Backend | str | None
     memory_limit: SupportsIndex | str | None
@@ -157,31 +157,32 @@ def create(
     name: str | None = None,
     plan: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Creates the allocator of a device, of which there is one for each ordinal in a process. No memory is taken
-    before the first allocation.
+    """Creates the allocator of a device. There is one for each ordinal in a process. No memory is obtained before the first
+    allocation.
 
-    For what is left out, or 0, the environment counts (``BFC_MEMORY_LIMIT`` and so on, docs/environment.md), and after
-    that the default. The six switches are as given here: the environment's count only where all of them are false,
-    and ``BFC_FORCE_ALLOW_GROWTH`` always.
+    An argument that is omitted, or 0, is taken from the environment (``BFC_MEMORY_LIMIT`` and others, docs/environment.md), and
+    without a variable from the default. The six switches (from ``allow_growth`` to ``two_ends``) have the given values: variables
+    apply only if all six are false. ``BFC_FORCE_ALLOW_GROWTH`` always applies.
 
-    :param device: 0 to 255 are devices, as CUDA counts them; :data:`HOST` is the host.
-    :param backend: Where regions come from: a :class:`Backend`, or its value.
-    :param memory_limit: The most bytes to hold, as a number or as text such as ``"20GiB"``. Else what there is.
-    :param memory_fraction: The same as a share of the device's memory, from 0 to 1.
-    :param allow_growth: Take regions on demand, else one of the whole limit at the first allocation.
-    :param garbage_collection: Give wholly free regions back before failing.
-    :param split_always: Split off any remainder of 256 bytes or more, unless there is a ``fragmentation_fraction``.
-    :param timestamps: Stamp frees; excludes streams.
-    :param quarantine: With timestamps, hand nothing out whose stamp is not safe.
-    :param two_ends: Learn which sizes are freed soon, and take them from the upper end of free chunks: docs/algorithm.md.
-    :param fragmentation_fraction: Split off a remainder of this share of the limit.
-    :param initial_region_bytes: The first region with growth, and with growth by need the least region; a number or text. Else 2 MiB.
-    :param growth_policy: The size of regions with growth, a :class:`GrowthPolicy` or its value: ``"need"``, what is needed and at most a sixteenth of the memory held beyond it, or ``"tensorflow"``, twice the last one. Else ``BFC_GROWTH`` counts, and after that need.
-    :param retry_timeout_ms: Wait so long for another thread's free before failing.
-    :param name: For reports.
-    :param plan: The file of a plan that ``bfc plan`` has computed for the program. Else ``BFC_PLAN`` counts; ``""`` is no plan.
+    :param device: An ordinal: 0 to 255 are devices, as CUDA counts them; :data:`HOST` is the host.
+    :param backend: The source of memory: a :class:`Backend`, or its value.
+    :param memory_limit: The most bytes to hold: a number, or text such as ``"20GiB"``. Default: the available memory.
+    :param memory_fraction: The limit as a fraction of the device's memory, from 0 to 1.
+    :param allow_growth: Obtain regions on demand. If false, one region of the whole limit is obtained at the first allocation.
+    :param garbage_collection: Release wholly free regions before a request fails.
+    :param split_always: Split off any remainder of 256 bytes or more. No effect with ``fragmentation_fraction``.
+    :param timestamps: Stamp frees. Excludes streams.
+    :param quarantine: With ``timestamps``, hand out no chunk whose stamp is not safe.
+    :param two_ends: Learn which sizes are freed soon, and place them at the upper end of free chunks (docs/algorithm.md).
+    :param fragmentation_fraction: Split off remainders of at least this fraction of the limit.
+    :param initial_region_bytes: The size of the first region with growth, and the smallest region with growth by need: a number or text. Default: 2 MiB.
+    :param growth_policy: The sizes of regions with growth: a :class:`GrowthPolicy` or its value. Default: ``BFC_GROWTH``, else ``"need"``.
+    :param retry_timeout_ms: Milliseconds to wait for another thread's free before a request fails. Default: 0.
+    :param name: The allocator's name in reports.
+    :param plan: The file of a plan computed by ``bfc plan``. Default: ``BFC_PLAN``. ``""``: no plan.
     :raises Error: ALREADY_EXISTS, BACKEND_UNAVAILABLE and others: see ``bfc_create``.
-    :raises TypeError: An argument of another type, which the message names; ValueError for one that is out of range.
+    :raises TypeError: An argument has the wrong type. The message names it.
+    :raises ValueError: An argument is out of range. The message names it.
 
     >>> import bfc
     >>> bfc.create(bfc.HOST, memory_limit=1 << 20, name="an example")
@@ -210,10 +211,10 @@ def create(
 
 
 def destroy(device: SupportsIndex, force: bool = False) -> None:
-    """Ends the allocator of a device and gives all its memory back.
+    """Destroys the allocator of a device and releases all its memory.
 
-    :param force: Also while allocations live, whose addresses are then nobody's.
-    :raises Error: BUSY while allocations live, and for the device of a :class:`Pool`, which is closed instead; NO_ALLOCATOR and others: see ``bfc_destroy``.
+    :param force: Destroy it even with live allocations, whose addresses are then invalid.
+    :raises Error: BUSY while there are live allocations, and for the device of a :class:`Pool` (close the pool instead); NO_ALLOCATOR and others: see ``bfc_destroy``.
     """
     from . import _allocator
 
@@ -223,7 +224,7 @@ def destroy(device: SupportsIndex, force: bool = False) -> None:
 
 
 def trim(device: SupportsIndex, keep_bytes: SupportsIndex | str = 0) -> int:
-    """Gives wholly free regions back to the backend as long as ``keep_bytes`` stay held; the bytes given back.
+    """Releases wholly free regions to the backend, as long as ``keep_bytes`` stay held. Returns the number of bytes released.
 
     :raises Error: see ``bfc_trim``.
     """
@@ -236,7 +237,8 @@ def trim(device: SupportsIndex, keep_bytes: SupportsIndex | str = 0) -> int:
 def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex | str) -> None:
     """Changes how many bytes the allocator of a device may hold from its backend.
 
-    Allocations stay valid. If the allocator holds more it stops growing, and free memory is given back. 0 is a limit of 0.
+    Allocations stay valid. If the allocator holds more than the limit, it obtains no more memory and releases free memory. 0 is a
+    limit of 0.
 
     :raises Error: see ``bfc_set_memory_limit``.
     """
@@ -245,7 +247,7 @@ def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex | str) ->
 
 
 def lost(device: SupportsIndex) -> None:
-    """Says that the program has reset the context that the device's memory belongs to: ``bfc_device_lost``."""
+    """Notifies the allocator that the device context was reset or destroyed: ``bfc_device_lost``."""
     from . import _allocator
 
     ordinal = _numbers.device(device)

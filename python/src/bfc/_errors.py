@@ -10,7 +10,7 @@ __all__ = ["Error", "OutOfMemoryError", "Status"]
 
 
 class Status(enum.IntEnum):
-    """What a function of ``bfc.h`` returns: ``bfc_status_t``, without the prefix ``BFC_ERROR_``."""
+    """The status that a function of ``bfc.h`` returns: ``bfc_status_t``, without the prefix ``BFC_ERROR_``."""
 
     OK = _abi.BFC_OK
     INVALID_ARGUMENT = _abi.BFC_ERROR_INVALID_ARGUMENT
@@ -28,7 +28,7 @@ class Status(enum.IntEnum):
 
 
 class Error(Exception):
-    """A call into libbfc that failed. Its text is ``bfc_last_error``'s, with Python's names.
+    """A failed call of libbfc. The message is that of ``bfc_last_error``, with Python's names.
 
     >>> import bfc
     >>> bfc.stats(300)
@@ -38,7 +38,7 @@ class Error(Exception):
     """
 
     status: int
-    """Why the call failed: a member of :class:`Status`, which equals its number in ``bfc.h``."""
+    """The reason: a member of :class:`Status`, which equals its number in ``bfc.h``."""
 
     def __init__(self, words: str, status: int) -> None:
         super().__init__(words, status)
@@ -61,7 +61,7 @@ class Error(Exception):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """Memory of the device, or of the host, ran out. The text tells exhaustion from fragmentation."""
+    """Memory of the device or of the host ran out. The message tells exhaustion from fragmentation."""
 
 
 # As users write them.

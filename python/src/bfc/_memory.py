@@ -1,4 +1,4 @@
-"""Allocation. Addresses are numbers; nothing here reads or writes the memory."""
+"""Allocation. Addresses are numbers. Nothing here reads or writes the memory."""
 
 from __future__ import annotations
 
@@ -44,15 +44,14 @@ def alloc(
     stream: _Stream | None = None,
     short_lived: bool = False,
 ) -> int:
-    """Allocates memory; its address, or 0 for 0 bytes.
+    """Allocates memory and returns its address, or 0 for 0 bytes.
 
     :param nbytes: A number of bytes, or text such as ``"64MiB"``. Rounded up to a multiple of 256.
-    :param alignment: A power of two in bytes; else 256.
-    :param stream: Allocate in the order of a stream (``CUstream`` as a number; 0 and 1 are the legacy default
-        stream, 2 is that of the calling thread): see
-        ``bfc_alloc_async``. Without one, what was freed is reusable at once.
-    :param short_lived: The memory will be freed soon: a hint, for which it comes from the upper end of a free chunk.
-    :raises OutOfMemoryError: with the reason in words.
+    :param alignment: A power of two in bytes. Default: 256.
+    :param stream: Allocate in stream order: a ``CUstream`` as a number (0 and 1: the legacy default stream, 2: the calling
+        thread's own default stream). See ``bfc_alloc_async``. Without a stream, freed memory is reusable at once.
+    :param short_lived: A hint that the memory will be freed soon. It is placed at the upper end of a free chunk.
+    :raises OutOfMemoryError: Memory ran out. The message has the reason.
     :raises Error: NO_ALLOCATOR and others: see ``bfc_alloc``.
 
     >>> import bfc
@@ -74,9 +73,9 @@ def alloc(
 
 
 def free(device: SupportsIndex, address: SupportsIndex, *, stream: _Stream | None = None) -> None:
-    """Frees what :func:`alloc` gave; 0 does nothing.
+    """Frees an allocation of :func:`alloc`. Address 0 does nothing.
 
-    :param stream: The stream whose queued work may still touch the memory: see ``bfc_free_async``.
+    :param stream: The stream whose queued work may still use the memory: see ``bfc_free_async``.
     :raises Error: INVALID_POINTER, DOUBLE_FREE and others: see ``bfc_free``.
     """
     ordinal, number = _numbers.device(device), _address(address)
@@ -87,27 +86,33 @@ def free(device: SupportsIndex, address: SupportsIndex, *, stream: _Stream | Non
 
 
 def record_stream(device: SupportsIndex, address: SupportsIndex, stream: _Stream) -> None:
-    """Says that a live allocation is also used on a stream: ``bfc_record_stream``."""
+    """Declares that a live allocation is also used on a stream: ``bfc_record_stream``."""
     _library.call("bfc_record_stream", _numbers.device(device), _address(address), _stream(stream))
 
 
 def forget_stream(device: SupportsIndex, stream: _Stream) -> None:
-    """Says that a stream is about to be destroyed: ``bfc_forget_stream``."""
+    """Declares that a stream is about to be destroyed: ``bfc_forget_stream``."""
     _library.call("bfc_forget_stream", _numbers.device(device), _stream(stream))
 
 
 def synchronized(device: SupportsIndex, stream: _Stream = 0) -> None:
-    """Vouches that all work queued on a stream so far is done: ``bfc_stream_synchronized``. It synchronises nothing."""
+    """Declares that all work queued on a stream so far has completed: ``bfc_stream_synchronized``. It synchronizes nothing."""
     _library.call("bfc_stream_synchronized", _numbers.device(device), _stream(stream))
 
 
 def requested_size(device: SupportsIndex, address: SupportsIndex) -> int:
-    """The bytes that were asked for. INVALID_POINTER if that is not the start of a live allocation."""
+    """Returns the requested size in bytes.
+
+    :raises Error: INVALID_POINTER if the address is not the start of a live allocation.
+    """
     return _size("bfc_requested_size", device, address)
 
 
 def allocated_size(device: SupportsIndex, address: SupportsIndex) -> int:
-    """The bytes of the chunk, all of which may be used. INVALID_POINTER as above."""
+    """Returns the usable size in bytes: that of the chunk.
+
+    :raises Error: INVALID_POINTER if the address is not the start of a live allocation.
+    """
     return _size("bfc_allocated_size", device, address)
 
 
@@ -118,25 +123,31 @@ def _size(name: str, device: SupportsIndex, address: SupportsIndex) -> int:
 
 
 def allocation_id(device: SupportsIndex, address: SupportsIndex) -> int:
-    """The allocation's number: unique in its allocator, rising from 1."""
+    """Returns the number of an allocation, which is unique in its allocator. Numbers rise from 1.
+
+    :raises Error: INVALID_POINTER if the address is not the start of a live allocation.
+    """
     number = ctypes.c_int64()
     _library.call("bfc_allocation_id", _numbers.device(device), _address(address), ctypes.byref(number))
     return number.value
 
 
 class AddressRange(NamedTuple):
-    """The live chunk and the region around an address."""
+    """The live chunk and the region that contain an address."""
 
     chunk: int
-    """Where the chunk begins."""
+    """The start of the chunk."""
     chunk_bytes: int
     region: int
-    """Where the region begins that the backend gave."""
+    """The start of the region, as obtained from the backend."""
     region_bytes: int
 
 
 def address_range(device: SupportsIndex, address: SupportsIndex) -> AddressRange:
-    """The live chunk and the region around an address, which may lie inside. INVALID_POINTER if there is none."""
+    """Returns the live chunk and the region that contain an address, which may be an interior one.
+
+    :raises Error: INVALID_POINTER if the address is in no live allocation.
+    """
     chunk, region = ctypes.c_void_p(), ctypes.c_void_p()
     chunk_bytes, region_bytes = ctypes.c_size_t(), ctypes.c_size_t()
     outs = [ctypes.byref(out) for out in (chunk, chunk_bytes, region, region_bytes)]
@@ -145,9 +156,9 @@ def address_range(device: SupportsIndex, address: SupportsIndex) -> AddressRange
 
 
 def owner(address: SupportsIndex) -> int:
-    """The device whose allocator holds the memory around an address, in use or free.
+    """Returns the device whose allocator holds the memory that contains an address, in use or free.
 
-    :raises Error: INVALID_POINTER if no allocator does.
+    :raises Error: INVALID_POINTER if no allocator holds it.
 
     >>> import bfc
     >>> bfc.owner(0x1234)

@@ -36,18 +36,18 @@ def _ordinal(device: SupportsIndex | str) -> int:
 
 
 class Pool:
-    """Creates the allocator of a device, and ends it when it is closed. Safe to use from any thread.
+    """An allocator of a device, which is created with the pool and destroyed when the pool is closed. Thread-safe.
 
     :param device: ``"cuda"`` (device 0), ``"cuda:1"``, ``"host"`` or ``"cpu"``, or an ordinal.
-    :param limit: The most bytes to hold, as a number or as text such as ``"20GiB"``: another name of ``memory_limit``.
+    :param limit: The most bytes to hold, as a number or as text such as ``"20GiB"``. The same as ``memory_limit``.
     :param options: The other keywords of :func:`bfc.create`, with the same meanings.
-    :raises Error: ALREADY_EXISTS if the device has an allocator; the others of :func:`bfc.create`.
+    :raises Error: ALREADY_EXISTS if the device has an allocator, and the errors of :func:`bfc.create`.
 
-    There is one allocator for each device in a process, so two pools on one device cannot be open at a time.
+    There is one allocator for each device in a process, so only one pool can be open on a device.
 
-    At the end of the ``with`` statement the pool is closed: its blocks are freed, and all memory goes back to the device. Blocks
-    of which there are arrays stay valid, and the allocator with them; until they are gone the device has no room for another
-    pool. A pool that nothing refers to any more frees no block: its allocator ends with the last of them.
+    The end of the ``with`` statement closes the pool: its blocks are freed, and all memory is released to the device. Blocks with
+    live arrays stay valid, and so does the allocator: until they are gone the device cannot have another pool. A pool that is
+    garbage collected frees no block. Its allocator ends with the last of them.
 
     >>> import bfc
     >>> with bfc.Pool("host", limit="1GiB") as pool:
@@ -81,14 +81,14 @@ class Pool:
         stream: SupportsIndex | None = None,
         short_lived: bool = False,
     ) -> Block:
-        """Allocates memory, which frees itself when the block is no longer referred to.
+        """Allocates memory as a block, which frees itself when nothing refers to it any more.
 
         :param nbytes: A number of bytes, or text such as ``"64MiB"``.
-        :param alignment: A power of two in bytes; else 256.
-        :param stream: Allocate in the order of a stream, a ``CUstream`` as a number; the block is then freed in that order
-            too. Without one, what was freed is reusable at once.
-        :param short_lived: The memory will be freed soon: a hint, see "Two ends" in docs/algorithm.md.
-        :raises OutOfMemoryError: with the reason.
+        :param alignment: A power of two in bytes. Default: 256.
+        :param stream: Allocate in stream order: a ``CUstream`` as a number. The block is then also freed in the order of that
+            stream. Without a stream, freed memory is reusable at once.
+        :param short_lived: A hint that the memory will be freed soon: see "Two ends" in docs/algorithm.md.
+        :raises OutOfMemoryError: Memory ran out. The message has the reason.
         :raises ValueError: The pool is closed.
         """
         request = _memory.request(nbytes, alignment, stream, short_lived)
@@ -96,35 +96,35 @@ class Pool:
         return Block(self._allocator, address, request.bytes, None if stream is None else request.stream or 0)
 
     def stats(self) -> _reports.Stats:
-        """The statistics of this moment: :func:`bfc.stats`."""
+        """Returns the current statistics: :func:`bfc.stats`."""
         return _reports.stats(self._open())
 
     def report(self) -> str:
-        """The out-of-memory report: :func:`bfc.report`."""
+        """Returns the out-of-memory report: :func:`bfc.report`."""
         return _reports.report(self._open())
 
     def occupancy(self) -> str:
-        """The pool in 100 columns: :func:`bfc.occupancy`."""
+        """Returns the pool as one line of 100 columns: :func:`bfc.occupancy`."""
         return _reports.occupancy(self._open())
 
     def memory_map(self) -> dict[str, Any]:
-        """Regions, chunks, bins and statistics: :func:`bfc.memory_map`."""
+        """Returns regions, chunks, bins and statistics: :func:`bfc.memory_map`."""
         return _reports.memory_map(self._open())
 
     def trim(self, keep_bytes: SupportsIndex | str = 0) -> int:
-        """Gives wholly free regions back as long as ``keep_bytes`` stay held; the bytes given back: :func:`bfc.trim`."""
+        """Releases wholly free regions, as long as ``keep_bytes`` stay held. Returns the bytes released: :func:`bfc.trim`."""
         return _devices.trim(self._open(), keep_bytes)
 
     def scope(self, operation: str, step: SupportsIndex = 0) -> contextlib.AbstractContextManager[None]:
-        """Names the operation on whose behalf this thread allocates, from any pool: :func:`bfc.scope`."""
+        """Sets the operation that this thread allocates for, from any pool: :func:`bfc.scope`."""
         self._open()
         return _reports.scope(operation, step)
 
     def close(self) -> None:
-        """Closes the pool: frees its blocks, and ends the allocator. Blocks of which there are arrays stay valid, and the
+        """Closes the pool: frees its blocks, and destroys the allocator. Blocks with live arrays stay valid, and the
         allocator ends with the last of them. A second call does nothing.
 
-        :raises Error: The library could not give the memory back; the pool is closed all the same.
+        :raises Error: The library could not release the memory. The pool is closed nevertheless.
         """
         self._allocator.closed = True
         retry_postponed()

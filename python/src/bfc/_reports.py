@@ -1,4 +1,4 @@
-"""What an allocator says of itself."""
+"""Statistics and reports."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from . import _abi, _library, _numbers
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Stats:
-    """The statistics of an allocator at one moment: bytes and counts, the fields of ``bfc_stats_t``. Its ``repr`` is a table,
+    """The statistics of an allocator at one moment: the fields of ``bfc_stats_t``, in bytes and counts. ``repr`` shows a table,
     in Jupyter too."""
 
     num_allocs: int
-    """Successful allocations since creation or :func:`reset_stats`; 0 bytes do not count."""
+    """Successful allocations since creation or :func:`reset_stats`. Allocations of 0 bytes do not count."""
     num_frees: int
-    """Successful frees; of address 0 none counts."""
+    """Successful frees. Frees of address 0 do not count."""
     num_failures: int
     """Requests that could not be served."""
     bytes_in_use: int
-    """Sizes of the chunks in use, slack included, as TensorFlow counts."""
+    """Bytes of the chunks in use, including slack, as TensorFlow counts."""
     peak_bytes_in_use: int
     """The highest bytes_in_use."""
     bytes_requested: int
-    """What callers asked for, of the chunks in use."""
+    """Requested bytes of the chunks in use."""
     peak_bytes_requested: int
     """The highest bytes_requested."""
     largest_alloc_size: int
-    """The largest chunk handed out."""
+    """Size of the largest chunk handed out."""
     bytes_limit: int
-    """The most that may be held from the backend."""
+    """The most bytes that may be held from the backend."""
     pool_bytes: int
-    """Held from the backend."""
+    """Bytes held from the backend."""
     peak_pool_bytes: int
     """The highest pool_bytes."""
     largest_free_block_bytes: int
-    """The largest free chunk that a request could get."""
+    """Size of the largest free chunk available to a request."""
     num_regions: int
     """Regions held from the backend."""
     num_chunks: int
@@ -49,9 +49,9 @@ class Stats:
     num_free_chunks: int
     """Free chunks."""
     metadata_bytes: int
-    """Host memory that the allocator itself holds."""
+    """Host memory of the allocator metadata."""
     num_planned_allocs: int
-    """Allocations that lie where a plan has them."""
+    """Allocations that were placed where the plan has them."""
 
     def __repr__(self) -> str:
         rows = self._rows()
@@ -79,7 +79,7 @@ def _human(value: int) -> str:
 
 
 def stats(device: SupportsIndex) -> Stats:
-    """The statistics of this moment.
+    """Returns the current statistics.
 
     :raises Error: NO_ALLOCATOR and others: see ``bfc_stats``.
 
@@ -96,17 +96,20 @@ def stats(device: SupportsIndex) -> Stats:
 
 
 def reset_stats(device: SupportsIndex) -> None:
-    """Sets the counts and the largest allocation to 0, and the peaks to the current values."""
+    """Resets the counts and the largest allocation to 0, and the peaks to the current values."""
     _library.call("bfc_reset_stats", _numbers.device(device))
 
 
 def check(device: SupportsIndex) -> None:
-    """Checks the allocator's books: ``bfc_check``. INTERNAL if they are broken."""
+    """Checks the allocator metadata: ``bfc_check``.
+
+    :raises Error: INTERNAL if an invariant is broken.
+    """
     _library.call("bfc_check", _numbers.device(device))
 
 
 def report(device: SupportsIndex) -> str:
-    """The report for a person who ran out of memory: docs/reports.md.
+    """Returns the out-of-memory report: docs/reports.md.
 
     >>> import bfc
     >>> bfc.create(bfc.HOST)
@@ -118,21 +121,22 @@ def report(device: SupportsIndex) -> str:
 
 
 def occupancy(device: SupportsIndex) -> str:
-    """The pool in 100 columns: ``*`` used, ``x`` slack inside a chunk, ``_`` free."""
+    """Returns the pool as one line of 100 columns: ``*`` used, ``x`` slack inside a chunk, ``_`` free."""
     return _library.text("bfc_occupancy", _numbers.device(device))
 
 
 def memory_map(device: SupportsIndex) -> dict[str, Any]:
-    """Regions, chunks, bins and statistics: docs/memory-map.md has the schema."""
+    """Returns regions, chunks, bins and statistics. The schema is in docs/memory-map.md."""
     found: dict[str, Any] = json.loads(_library.text("bfc_memory_map", _numbers.device(device)))
     return found
 
 
 @contextlib.contextmanager
 def scope(operation: str, step: SupportsIndex = 0) -> Iterator[None]:
-    """Names the operation on whose behalf this thread allocates; reports then say what each operation holds. Scopes
-    nest at most 8 deep. Reports show the names of all open scopes with slashes between them ("outer/inner"), and the
-    step of the innermost.
+    """Sets the operation that this thread allocates for. Reports then show the memory of each operation.
+
+    Scopes nest at most 8 deep. Reports show the names of all open scopes separated by slashes ("outer/inner"), and the step of
+    the innermost.
 
     >>> import bfc
     >>> with bfc.scope("attention", step=3):

@@ -33,7 +33,7 @@ _FLAGS = ("-shared", "-fPIC", "-O2", "-g0", "-fvisibility=hidden", "-Wl,-z,nodel
 
 
 class ShimError(RuntimeError):
-    """A shim could not be made: there is no compiler, or it did not compile it. The text has all that it said."""
+    """A shim could not be built: there is no compiler, or it failed. The message has the compiler's output."""
 
 
 def build(

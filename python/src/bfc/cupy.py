@@ -6,8 +6,8 @@
 
     bfc.cupy.use()
 
-From then on CuPy's arrays, and the work areas of its libraries, are allocations of libbfc. Pinned host memory stays
-CuPy's. See docs/cupy.md.
+CuPy's arrays, and the work areas of its libraries, are then allocations of libbfc. Pinned host memory still comes from CuPy.
+See docs/cupy.md.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from ._reports import report, stats
 __all__ = ["allocator", "use"]
 
 ALIGNMENT = 512
-"""Of every address, in bytes: what CuPy's own pool gives."""
+"""The alignment of every address, in bytes: that of CuPy's own pool."""
 
 
 def use(device: SupportsIndex | None = None, *, streams: bool = True, **options: Any) -> None:
-    """Makes libbfc the allocator of CuPy, in all threads and on all devices. Call it before the first array is made:
-    what CuPy's own pool has by then stays with it.
+    """Makes libbfc the allocator of CuPy, in all threads and on all devices. Call it before the first array is created:
+    earlier arrays stay in CuPy's own pool.
 
-    Without ``device`` and ``options`` a device's allocator is created at its first request, from the environment,
-    unless the program has one already.
+    Without ``device`` and ``options``, a device's allocator is created at its first request from the environment, unless the
+    program has created one.
 
-    :param device: Create the allocator of this device now.
+    :param device: Create the allocator of this device now. Default: CuPy's current device, if there are options.
     :param streams: See :func:`allocator`.
-    :param options: Arguments of :func:`bfc.create`, such as ``memory_limit``, with ``split_always`` on by default; without ``device`` for CuPy's current one.
-    :raises Error: of :func:`bfc.create`.
+    :param options: Arguments of :func:`bfc.create`, such as ``memory_limit``.
+    :raises Error: See :func:`bfc.create`.
     """
     cuda = _cuda()
     if device is not None or options:
@@ -52,16 +52,15 @@ def use(device: SupportsIndex | None = None, *, streams: bool = True, **options:
 
 
 def allocator(*, streams: bool = True) -> Callable[[int], Any]:
-    """What ``cupy.cuda.set_allocator`` and ``cupy.cuda.using_allocator`` take.
+    """Returns an allocator for ``cupy.cuda.set_allocator`` and ``cupy.cuda.using_allocator``.
 
-    Out of memory it collects garbage and tries again, as CuPy's own pool does; then it raises
-    ``cupy.cuda.memory.OutOfMemoryError``, a ``MemoryError``, with libbfc's report in its text. Other failures are
+    If memory runs out it collects garbage and tries again, like CuPy's own pool. Then it raises
+    ``cupy.cuda.memory.OutOfMemoryError``, a ``MemoryError``, with libbfc's report in its message. Other failures are
     :class:`bfc.Error`.
 
-    :param streams: In the order of streams: memory belongs to the stream that is CuPy's current one at the allocation,
-        and a free is one on that stream, as with CuPy's own pool; it is reused there at once. Without, memory is
-        nobody's in particular, and what is freed is handed out again only after the device was idle
-        (``bfc_cupy_malloc``): that takes more memory.
+    :param streams: Allocate in stream order: memory belongs to CuPy's current stream at the allocation and is freed on it, like
+        in CuPy's own pool. That stream reuses it at once. If false, memory belongs to no stream, and freed memory is reused
+        only after a synchronization of the context (``bfc_cupy_malloc``), which takes more memory.
     """
     return _in_order() if streams else _for_anyone()
 

@@ -1,6 +1,7 @@
 """Numba's device memory from libbfc: ``NUMBA_CUDA_MEMORY_MANAGER=bfc.numba`` in the environment, or :func:`use`.
 
-For numba-cuda, the package that has ``numba.cuda``. Pinned, mapped and managed memory stay Numba's. See docs/numba.md.
+Requires numba-cuda, the package that has ``numba.cuda``. Pinned, mapped and managed memory still come from Numba. See
+docs/numba.md.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["use"]
 
 
 def use() -> None:
-    """Makes libbfc the source of Numba's device memory. Call it before Numba has used a device: a context keeps the
-    manager that it began with."""
+    """Makes libbfc the source of Numba's device memory. Call it before Numba uses a device: a context keeps its first
+    manager."""
     _numba().set_memory_manager(_manager())
 
 
@@ -48,10 +49,9 @@ def _manager() -> Any:
     class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc, name-defined]
         """Numba's External Memory Management plugin, version 1: one for each context.
 
-        Numba says neither on which stream memory is used nor on which it is freed, and its programs may rest on cudaFree
-        waiting for the device. So what it frees is handed out again only after the device was idle: ``bfc_cupy_malloc`` and
-        ``bfc_cupy_free``. The allocator of a device is created at its first request, from the environment, unless the program
-        has one already.
+        Numba names no stream for allocations and frees, and its programs may rely on cudaFree waiting for the device. So freed
+        memory is reused only after a synchronization of the context (``bfc_cupy_malloc``, ``bfc_cupy_free``). The allocator of
+        a device is created at its first request, from the environment, unless the program has created one.
         """
 
         @property
@@ -67,8 +67,8 @@ def _manager() -> Any:
         def memalloc(self, size: int) -> Any:
             """Allocates device memory.
 
-            :raises CudaAPIError: CUDA_ERROR_OUT_OF_MEMORY with libbfc's report; CUDA_ERROR_INVALID_VALUE for no bytes at all.
-            :raises Error: of libbfc, for whatever else is wrong.
+            :raises CudaAPIError: CUDA_ERROR_OUT_OF_MEMORY with libbfc's report; CUDA_ERROR_INVALID_VALUE for 0 bytes.
+            :raises Error: Any other failure of libbfc.
             """
             device: int = self.context.device.id
             if size <= 0:
@@ -83,7 +83,7 @@ def _manager() -> Any:
             return memory.own()
 
         def get_memory_info(self) -> Any:
-            """Free and total bytes: the device's, and what libbfc holds and has free counts as free, up to its limit."""
+            """Returns free and total bytes of the device. Free memory of libbfc's pool counts as free, up to its limit."""
             free, total = driver.driver.cuMemGetInfo()
             try:
                 found = stats(self.context.device.id)
@@ -94,8 +94,8 @@ def _manager() -> Any:
             return cuda.MemoryInfo(free=idle + growth, total=total)
 
         def reset(self) -> None:
-            """Frees all device memory that Numba has in this context, and gives back what is wholly free: Numba may be
-            about to reset the context."""
+            """Frees all device memory of Numba in this context, and releases wholly free memory: Numba may be about to
+            reset the context."""
             super().reset()
             try:
                 trim(self.context.device.id)

@@ -5,7 +5,7 @@ On a GPU, by options of its CUDA provider::
     options = bfc.onnxruntime.provider_options(device_id=0)
     session = onnxruntime.InferenceSession(model, providers=[("CUDAExecutionProvider", options)])
 
-On the CPU, by an allocator that sessions share::
+On the CPU, by an allocator shared by sessions::
 
     bfc.onnxruntime.use()
     session = onnxruntime.InferenceSession(model, bfc.onnxruntime.session_options())
@@ -34,16 +34,16 @@ _loaded: ctypes.CDLL | None = None
 
 
 def provider_options(**others: object) -> dict[str, str]:
-    """Options of the CUDA provider with which it takes its device memory from libbfc instead of its own arena.
+    """Returns options of the CUDA provider that make it allocate device memory from libbfc instead of its own arena.
 
-    The allocator is that of the thread's current device, created at the first request from the environment
-    (``BFC_MEMORY_LIMIT`` and others) unless :func:`bfc.create` was called before. Where there is no memory the
-    provider raises.
+    The allocator is that of the thread's current device. The first request creates it from the environment
+    (``BFC_MEMORY_LIMIT`` and others), unless :func:`bfc.create` was called before. If memory runs out the provider raises.
 
-    :param others: More of the provider's options, such as ``device_id=1``. ``gpu_mem_limit`` and
-        ``arena_extend_strategy`` are of the arena, and without effect.
-    :raises ValueError: ``enable_cuda_graph`` is on. A captured run requests and frees memory without naming the stream,
-        so libbfc cannot keep that memory for the graph: another session would get it, and a replay would overwrite it.
+    :param others: More options of the provider, such as ``device_id=1``. ``gpu_mem_limit`` and ``arena_extend_strategy``
+        have no effect, because they configure the arena.
+    :raises ValueError: ``enable_cuda_graph`` is on. A captured run names no stream when it requests and frees memory, so
+        libbfc cannot keep that memory for the graph: another session would get it, and a replay would overwrite it.
+    :raises TypeError: One of the options that this function sets was given.
 
     >>> import bfc.onnxruntime
     >>> options = bfc.onnxruntime.provider_options(device_id=1)
@@ -76,7 +76,7 @@ def _is_on(value: object) -> bool:
 
 
 def session_options(options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
-    """Options of a session that shares the allocator of :func:`use`: new ones, or those given, changed."""
+    """Returns options of a session that shares the allocator of :func:`use`: new ones, or the given ones, changed."""
     import onnxruntime
 
     made = options if options is not None else onnxruntime.SessionOptions()
@@ -85,16 +85,16 @@ def session_options(options: onnxruntime.SessionOptions | None = None) -> onnxru
 
 
 def use(device: SupportsIndex = HOST) -> None:
-    """Makes libbfc's allocator for host memory the one that ONNX Runtime's CPU provider takes its memory from, in all
-    sessions that are made from now on with :func:`session_options`, until :func:`stop`.
+    """Makes libbfc the allocator of ONNX Runtime's CPU provider, in all sessions created from now on with
+    :func:`session_options`, until :func:`stop`.
 
-    Where there is no allocator it is created, from the environment (``BFC_MEMORY_LIMIT`` and others); to set
-    more call :func:`bfc.create` before. Where there is no memory ``InferenceSession(...)`` and ``run`` raise ONNX
-    Runtime's own exception, with libbfc's words in it.
+    If the device has no allocator it is created from the environment (``BFC_MEMORY_LIMIT`` and others). For other options call
+    :func:`bfc.create` before. If memory runs out, ``InferenceSession(...)`` and ``run`` raise ONNX Runtime's own exception
+    with libbfc's message.
 
-    Compiles a small library when it is called for the first time on a machine, for which it needs a C++ compiler.
+    The first call on a machine compiles a small library, which needs a C++ compiler.
 
-    :param device: The ordinal of an allocator for memory that the CPU can use: a backend of ``HOST`` or ``HOST_VMM``.
+    :param device: The ordinal of an allocator of host memory (backend ``HOST`` or ``HOST_VMM``).
     :raises bfc.Error: The allocator could not be created.
     :raises bfc._shim.ShimError: There is no compiler, or it failed.
     :raises RuntimeError: ONNX Runtime refused.
@@ -113,7 +113,7 @@ def use(device: SupportsIndex = HOST) -> None:
 
 
 def stop() -> None:
-    """Ends :func:`use`. Sessions that were made before go on with libbfc, and their memory comes back as they end."""
+    """Ends :func:`use`. Existing sessions keep using libbfc, and free their memory when they end."""
     with _lock:
         if _loaded is not None:
             _loaded.bfc_onnxruntime_end()

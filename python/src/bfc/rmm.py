@@ -1,11 +1,11 @@
-"""RMM, and so cuDF, cuML and what else is built on it, with memory of libbfc.
+"""Memory from libbfc for RMM, and so for cuDF, cuML and other libraries built on it.
 
 >>> import bfc.rmm
 >>> bfc.rmm.use()                               # doctest: +SKIP
 >>> frame = cudf.DataFrame({"a": [1, 2, 3]})    # doctest: +SKIP
 
-Each allocation and each free calls Python, as RMM's own page says of its ``CallbackMemoryResource``: some microseconds.
-A program in C++ has ``bfc/rmm.hpp``, which does not. ``docs/rmm.md`` in libbfc's source has the rest.
+Each allocation and each free calls Python (RMM's ``CallbackMemoryResource``), which takes some microseconds. ``bfc/rmm.hpp`` for
+C++ does not. See docs/rmm.md in libbfc's source.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ __all__ = ["resource", "use"]
 
 
 def resource(device: int | None = None) -> CallbackMemoryResource:
-    """A resource of RMM over the allocator of a device, which is made from the environment if there is none.
+    """Returns a resource of RMM over the allocator of a device, which is created from the environment if there is none.
 
-    Memory is in the order of a stream: what was freed on one is at once that stream's, and another's when the work is
-    done. Before a stream of the program's ends, call :func:`bfc.forget_stream`. The alignment is 256: RMM does not tell
-    callbacks what was asked for.
+    Memory is stream-ordered: memory freed on a stream is reusable there at once, and on other streams when the work has
+    completed. Call :func:`bfc.forget_stream` before a stream is destroyed. The alignment is 256, because RMM does not pass the
+    requested alignment to callbacks.
 
-    Whatever fails is a ``MemoryError`` with the reason in words, in C++ ``rmm::out_of_memory``. A free that fails says so
-    in libbfc's log only.
+    Every failed allocation is a ``MemoryError`` with the reason, in C++ ``rmm::out_of_memory``. A failed free is only reported in
+    libbfc's log.
 
-    :param device: The ordinal, as CUDA counts; else the current device. It stays that of the resource.
-    :raises bfc.Error: there is no such device, and others: see :func:`bfc.create`.
+    :param device: The ordinal, as CUDA counts. Default: the current device at this call.
+    :raises bfc.Error: There is no such device, and the errors of :func:`bfc.create`.
     :raises ImportError: RMM is not installed.
     """
     import rmm.mr  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -44,7 +44,7 @@ def resource(device: int | None = None) -> CallbackMemoryResource:
 
 
 def use(device: int | None = None) -> CallbackMemoryResource:
-    """Makes :func:`resource` RMM's own for its device, from now on: what was allocated before stays where it is."""
+    """Makes :func:`resource` RMM's resource of its device. Earlier allocations stay where they are."""
     import rmm.mr  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     ordinal = _current_device() if device is None else _numbers.device(device)

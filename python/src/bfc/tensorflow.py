@@ -1,14 +1,14 @@
-"""TensorFlow's CPU memory from libbfc, in the place of its own BFC allocator: docs/tensorflow.md.
+"""TensorFlow's CPU memory from libbfc instead of its own BFC allocator: docs/tensorflow.md.
 
-Before TensorFlow is imported, by whatever module::
+Before any module imports TensorFlow::
 
     import bfc.tensorflow
 
     bfc.tensorflow.use()
     import tensorflow as tf
 
-Nothing of TensorFlow is imported here. A small piece of C++ is compiled against its headers when it is first needed,
-which takes a C++ compiler and some seconds.
+This module does not import TensorFlow. The first use compiles a small piece of C++ against its headers, which needs a C++
+compiler and takes some seconds.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Allocator(NamedTuple):
     """One of TensorFlow's BFC allocators."""
 
     name: str
-    """As TensorFlow calls it."""
+    """The name in TensorFlow."""
     device: int | None
-    """Who serves it: an ordinal of libbfc's, as for :func:`bfc.stats`; None for one that TensorFlow serves itself."""
+    """The ordinal of the libbfc allocator that serves it, as for :func:`bfc.stats`. None if TensorFlow serves it itself."""
     own_allocations: int
-    """How many requests TensorFlow has served by itself, by its own statistics."""
+    """Number of requests that TensorFlow served itself, by its own statistics."""
     own_bytes: int
-    """How many bytes TensorFlow holds for it by itself."""
+    """Bytes that TensorFlow holds for it itself."""
 
 
 class _State:
@@ -65,23 +65,23 @@ def use(
     name_operations: bool = False,
     **options: Any,
 ) -> None:
-    """Makes libbfc the allocator of TensorFlow's CPU memory in this process. Before TensorFlow is imported; a second
+    """Makes libbfc the allocator of TensorFlow's CPU memory in this process. Call it before TensorFlow is imported. A second
     call does nothing.
 
-    It sets ``TF_CPU_ALLOCATOR_USE_BFC=1`` in the environment, which child processes inherit; in those that do not call
-    this TensorFlow uses its own BFC allocator.
+    It sets ``TF_CPU_ALLOCATOR_USE_BFC=1`` in the environment, which child processes inherit. A child process that does not call
+    this function uses TensorFlow's own BFC allocator.
 
-    :param device: The ordinal, 256 or one of 258 to 1023. An allocator that it has already is shared.
-    :param retry_timeout_ms: How long a request for a tensor waits for what other threads give back before it fails:
-        as long as with TensorFlow's own allocator. 0: not at all.
-    :param name_operations: Have :func:`bfc.report` say which of TensorFlow's operations hold what. It costs a little.
-    :param options: Those of :func:`bfc.create`, which is called with them at once if there are any. Else the allocator
-        is created at TensorFlow's first request, with the smaller of its limit (``TF_CPU_BFC_MEM_LIMIT_IN_MB``) and
-        libbfc's (``BFC_MEMORY_LIMIT``, or the machine's memory).
-    :raises RuntimeError: TensorFlow is imported already, or is not one that this can be done with.
+    :param device: The ordinal, 256 or one of 258 to 1023. An existing allocator is shared.
+    :param retry_timeout_ms: Milliseconds that a request for a tensor waits for other threads' frees before it fails. The default
+        is that of TensorFlow's own allocator. 0: fail at once.
+    :param name_operations: Show the memory of each TensorFlow operation in :func:`bfc.report`, at a small cost.
+    :param options: Arguments of :func:`bfc.create`, which is then called at once. Without options the allocator is created at
+        TensorFlow's first request, with the smaller of its limit (``TF_CPU_BFC_MEM_LIMIT_IN_MB``) and libbfc's
+        (``BFC_MEMORY_LIMIT``, or the machine's memory).
+    :raises RuntimeError: TensorFlow is already imported, or is not supported.
     :raises ModuleNotFoundError: TensorFlow is not installed.
-    :raises bfc._shim.ShimError: There is no C++ compiler, or it did not compile it.
-    :raises bfc.Error: The options, as from :func:`bfc.create`.
+    :raises bfc._shim.ShimError: There is no C++ compiler, or it failed.
+    :raises bfc.Error: See :func:`bfc.create`.
     """
     if _State.library is not None:
         return
@@ -104,7 +104,7 @@ def use(
 
 
 def allocators() -> list[Allocator]:
-    """TensorFlow's BFC allocators that have served so far; empty before its first request.
+    """Returns TensorFlow's BFC allocators that have served requests. Empty before the first request.
 
     :raises RuntimeError: :func:`use` was not called.
     """

@@ -6,8 +6,8 @@
 
     bfc.torch_cpu.use()
 
-PyTorch is imported when it is used. A small piece of C++ is compiled against its headers when it is first needed, which
-takes a C++ compiler and some seconds.
+PyTorch is imported when a function is called. The first use compiles a small piece of C++ against its headers, which needs a
+C++ compiler and takes some seconds.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class _State:
 
 
 def use(**options: Any) -> None:
-    """Makes libbfc's allocator of the host (:data:`bfc.HOST`) the one of all CPU tensors that are made from now on.
-    Call it while no other thread makes any. A second call is fine.
+    """Makes libbfc's allocator of the host (:data:`bfc.HOST`) the allocator of all CPU tensors created from now on. Call it
+    while no other thread creates tensors. It may be called again.
 
-    A failed allocation raises :class:`torch.OutOfMemoryError`, with libbfc's report in it.
+    A failed allocation raises :class:`torch.OutOfMemoryError` with libbfc's report.
 
-    :param options: Those of :func:`bfc.create`, which is called with them if there are any. Else an allocator that is
-        there already is shared, or the first tensor creates it from the environment.
-    :raises RuntimeError: Somebody has set an allocator with a higher priority.
+    :param options: Arguments of :func:`bfc.create`, which is then called. Without options an existing allocator is shared, or
+        the first tensor creates it from the environment.
+    :raises RuntimeError: Another library has set an allocator with a higher priority.
     :raises ModuleNotFoundError: PyTorch is not installed.
-    :raises bfc._shim.ShimError: There is no C++ compiler, or it did not compile it.
-    :raises bfc.Error: The options, as from :func:`bfc.create`; ALREADY_EXISTS where the host has an allocator.
+    :raises bfc._shim.ShimError: There is no C++ compiler, or it failed.
+    :raises bfc.Error: See :func:`bfc.create`; ALREADY_EXISTS if options were given and the host has an allocator.
     """
     library = _State.library or _opened()
     if options:
@@ -48,19 +48,19 @@ def use(**options: Any) -> None:
     if not library.bfc_torch_cpu_use(ctypes.c_int(_PRIORITY)):
         if options:
             _devices.destroy(_devices.HOST)
-        raise RuntimeError("PyTorch's CPU allocator is somebody else's, set with a higher priority than libbfc's")
+        raise RuntimeError("another library has set PyTorch's CPU allocator with a higher priority than libbfc's")
     _State.library = library
 
 
 def unuse() -> None:
-    """Makes PyTorch's own allocator the one of all CPU tensors that are made from now on. What libbfc has given stays
-    its own, and may be freed at any time.
+    """Makes PyTorch's own allocator the allocator of all CPU tensors created from now on. Earlier tensors stay in libbfc's
+    memory, and may be freed at any time.
 
-    :raises RuntimeError: Somebody has set an allocator with a higher priority.
+    :raises RuntimeError: Another library has set an allocator with a higher priority.
     """
     library = _State.library
     if library is not None and not library.bfc_torch_cpu_unuse(ctypes.c_int(_PRIORITY)):
-        raise RuntimeError("PyTorch's CPU allocator is somebody else's, set with a higher priority than libbfc's")
+        raise RuntimeError("another library has set PyTorch's CPU allocator with a higher priority than libbfc's")
 
 
 def _opened() -> ctypes.CDLL:

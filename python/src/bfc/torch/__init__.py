@@ -4,13 +4,13 @@
 
     import bfc.torch
 
-    bfc.torch.use()  # before anything of CUDA happens
+    bfc.torch.use()  # before CUDA is initialized
 
-From then on all of PyTorch's device memory is libbfc's. Out of memory raises ``torch.OutOfMemoryError``, whose text has
-the sentence of PyTorch's own allocator ("Tried to allocate ...") and libbfc's report. ``torch.cuda.memory_allocated()``
-and its kin refuse to answer with any allocator that is not PyTorch's own: the functions of those names in this module do.
+All of PyTorch's device memory then comes from libbfc. Out of memory raises ``torch.OutOfMemoryError``, whose message has the
+sentence of PyTorch's own allocator ("Tried to allocate ...") and libbfc's report. ``torch.cuda.memory_allocated()`` and similar
+functions raise an error with any other allocator than PyTorch's. This module has functions of the same names.
 
-docs/pytorch.md has more. PyTorch is imported when a function is called.
+See docs/pytorch.md. PyTorch is imported when a function is called.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What ``torch.cuda.memory_*`` refuse to say of an allocator that is not PyTorch's own: by the same names, in the same
-units, of libbfc's books."""
+"""The statistics of ``torch.cuda.memory_*`` for libbfc, with the same names and units. PyTorch has them for its own allocator
+only."""
 
 from __future__ import annotations
 
@@ -61,38 +61,37 @@ def _value(device: Any, name: str) -> int:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """The bytes of device memory that are in use, as ``torch.cuda.memory_allocated``: with what is lost to rounding (to
-    multiples of 512 bytes, as with PyTorch's own allocator)."""
+    """Returns the bytes of device memory in use, like ``torch.cuda.memory_allocated``. Includes rounding to multiples of 512
+    bytes, like PyTorch's own allocator."""
     return _value(device, "bytes_in_use")
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The highest :func:`memory_allocated` since the beginning, or :func:`reset_peak_memory_stats`."""
+    """Returns the highest :func:`memory_allocated` since the start or :func:`reset_peak_memory_stats`."""
     return _value(device, "peak_bytes_in_use")
 
 
 def memory_reserved(device: Any = None) -> int:
-    """The bytes that libbfc holds from the driver, in use or free, as ``torch.cuda.memory_reserved``."""
+    """Returns the bytes that libbfc holds from the driver, in use or free, like ``torch.cuda.memory_reserved``."""
     return _value(device, "pool_bytes")
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """The highest :func:`memory_reserved` since the beginning, or :func:`reset_peak_memory_stats`."""
+    """Returns the highest :func:`memory_reserved` since the start or :func:`reset_peak_memory_stats`."""
     return _value(device, "peak_pool_bytes")
 
 
 def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
-    """Those of the keys of ``torch.cuda.memory_stats`` that libbfc has the numbers of; empty for a device that was not
-    used yet.
+    """Returns the keys of ``torch.cuda.memory_stats`` that libbfc counts. Empty for a device that was not used yet.
 
-    - ``allocated_bytes.all.{current,peak}``: as :func:`memory_allocated`
-    - ``requested_bytes.all.{current,peak}``: what was asked for
-    - ``reserved_bytes.all.{current,peak}``: as :func:`memory_reserved`
+    - ``allocated_bytes.all.{current,peak}``: see :func:`memory_allocated`
+    - ``requested_bytes.all.{current,peak}``: requested bytes
+    - ``reserved_bytes.all.{current,peak}``: see :func:`memory_reserved`
     - ``allocation.all.{current,allocated,freed}``: allocations
     - ``segment.all.current``: regions from the driver
-    - ``num_ooms``: requests that could not be served
+    - ``num_ooms``: failed requests
 
-    There is one pool for small and large.
+    There is one pool for small and large allocations.
     """
     index = _index(device)
     with _lock:
@@ -118,8 +117,8 @@ def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Sets the peaks to the current values. Allocations of other threads at this very moment may not be counted. Of
-    ``bfc.stats`` it sets the counts to 0 with them."""
+    """Sets the peaks to the current values. Also sets the counts of :func:`bfc.stats` to 0. Allocations of other threads
+    during the call may not be counted."""
     index = _index(device)
     with _lock:
         found = _stats(index)
@@ -141,22 +140,21 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """A printout of :func:`memory_stats`, and unless it is abbreviated libbfc's report: who holds what, in which sizes, and
-    what is free."""
+    """Returns :func:`memory_stats` as a table, followed by libbfc's report unless ``abbreviated``."""
     index = _index(device)
     text = _summary.table(index, memory_stats(index))
     return text if abbreviated else f"{text}\n{report(index)}"
 
 
 def report(device: Any = None) -> str:
-    """libbfc's report for a person who ran out of memory: :func:`bfc.report` of the device that PyTorch means. Empty for
-    one that was not used yet."""
+    """Returns libbfc's out-of-memory report (:func:`bfc.report`) of a device, by default PyTorch's current one. Empty for a
+    device that was not used yet."""
     index = _index(device)
     return "" if _stats(index) is None else _reports.report(index)
 
 
 def empty_cache() -> None:
-    """Gives what is wholly free back to the driver, on all devices: ``torch.cuda.empty_cache()``, which works as ever."""
+    """Releases wholly free memory to the driver, on all devices. The same as ``torch.cuda.empty_cache()``."""
     import torch
 
     torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""libbfc in the place of PyTorch's own allocator, or as the source of a MemPool."""
+"""libbfc as PyTorch's allocator, or as the source of a MemPool."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ class Used:
     """How PyTorch uses libbfc."""
 
     raises: type[Exception]
-    """What is raised where memory runs out: ``torch.OutOfMemoryError``, which is a ``RuntimeError``; where there is no C++
-    compiler, or none that can compile PyTorch's headers, ``bfc.torch.OutOfMemoryError``, which is also a
-    ``MemoryError``."""
+    """The exception for out of memory: ``torch.OutOfMemoryError``, a ``RuntimeError``. Without a C++ compiler that can compile
+    PyTorch's headers: ``bfc.torch.OutOfMemoryError``, which is also a ``MemoryError``."""
     shim: pathlib.Path
     """The file with the function that raises it."""
 
@@ -66,21 +65,20 @@ def use(
     name: str | None = None,
     plan: str | os.PathLike[str] | None = None,
 ) -> Used:
-    """Makes libbfc the allocator of all of PyTorch's device memory. To be called once, before CUDA is initialised: right
-    after the imports.
+    """Makes libbfc the allocator of all of PyTorch's device memory. Call it once, before CUDA is initialized: right after the
+    imports.
 
-    The allocator of a device is created at its first allocation, as :func:`bfc.create` would with these arguments;
-    without any, from the environment (docs/environment.md). Two defaults differ, because a pool then holds less: every
-    remainder is split off (``split_always``), and without ``backend`` memory is mapped as it is needed (``"cuda_vmm"``)
-    where the device supports that and all devices can access each other's memory. An allocator that the program has
-    created before is used as it is.
+    The allocator of a device is created at its first allocation, as :func:`bfc.create` would with these arguments. Without
+    arguments it is created from the environment (docs/environment.md). One default differs: without ``backend`` memory is mapped
+    on demand (``"cuda_vmm"``) where the device supports it and all devices can access each other's memory. An allocator that the
+    program has created before is used as it is.
 
-    The first time it compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept
-    in the user's cache. Without a C++ compiler it takes a function that was compiled with this package, which sends no
-    events to PyTorch's profiler.
+    The first call compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept in the
+    user's cache. Without a C++ compiler a function that was compiled with this package is used, which sends no events to PyTorch's
+    profiler.
 
-    :param device: The arguments are for this device only: an ordinal, a string or a ``torch.device``. Else for all.
-    :raises RuntimeError: CUDA is initialised already, or PyTorch's allocator was changed before.
+    :param device: Apply the arguments to this device only: an ordinal, a string or a ``torch.device``. Default: all devices.
+    :raises RuntimeError: CUDA is already initialized, or PyTorch's allocator was changed before.
 
     .. code-block:: python
 
@@ -194,11 +192,11 @@ _source: Any = None
 
 
 def mem_pool(**arguments: Any) -> torch.cuda.MemPool:
-    """A ``torch.cuda.MemPool`` whose segments are libbfc's: PyTorch keeps its own allocator with its statistics, its
-    snapshots and its errors, and only what is allocated in ``torch.cuda.use_mem_pool(pool)`` is from libbfc. It does not
-    go together with :func:`use`.
+    """Returns a ``torch.cuda.MemPool`` with segments from libbfc. PyTorch keeps its own allocator with its statistics,
+    snapshots and errors. Only allocations in ``torch.cuda.use_mem_pool(pool)`` come from libbfc. Cannot be combined with
+    :func:`use`.
 
-    :param arguments: Those of ``torch.cuda.MemPool`` but for the allocator.
+    :param arguments: Arguments of ``torch.cuda.MemPool``, except for the allocator.
 
     .. code-block:: python
 
