@@ -416,12 +416,13 @@ bfc_status_t bfc_destroy(int32_t device);
 bfc_status_t bfc_destroy_forced(int32_t device);
 
 // Sets a function that is called after memory was obtained from the backend and before it is released, for example to
-// register the memory with NCCL or RDMA. NULL removes it: it is not called after this call has returned.
+// register the memory with NCCL or RDMA. NULL removes it at any time: it is not called after this call has returned.
 //
+// @param callback   The function, or NULL. Set it right after bfc_create, before the allocator holds memory.
 // @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
 //                   call of this function has returned.
-// @return BFC_OK; BFC_ERROR_BUSY if the allocator already holds memory (set the function right after bfc_create); and
-//         the errors of every call.
+// @return BFC_OK; BFC_ERROR_BUSY if `callback` is not NULL and the allocator already holds memory; and the errors of
+//         every call.
 //
 // Precondition: The function may be called with `user_data` from any thread.
 bfc_status_t bfc_set_region_callback(int32_t device,
@@ -782,7 +783,7 @@ bfc_status_t bfc_set_memory_limit(int32_t device,
 // Gets the current statistics.
 //
 // @param out_stats  Initialize it with BFC_STATS_INIT. Its struct_size tells the library the version of the struct. On
-//                   failure all other fields are 0.
+//                   failure all other fields are 0, unless struct_size is invalid.
 // @return BFC_OK, and the errors of every call.
 //
 // Precondition: `out_stats` is NULL or points to a writable struct of `struct_size` bytes.

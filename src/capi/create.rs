@@ -139,12 +139,13 @@ pub extern "C" fn bfc_destroy_forced(device: i32) -> bfc_status_t {
 }
 
 /// Sets a function that is called after memory was obtained from the backend and before it is released, for example to
-/// register the memory with NCCL or RDMA. NULL removes it: it is not called after this call has returned.
+/// register the memory with NCCL or RDMA. NULL removes it at any time: it is not called after this call has returned.
 ///
+/// @param callback   The function, or NULL. Set it right after bfc_create, before the allocator holds memory.
 /// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
 ///                   call of this function has returned.
-/// @return BFC_OK; BFC_ERROR_BUSY if the allocator already holds memory (set the function right after bfc_create); and
-///         the errors of every call.
+/// @return BFC_OK; BFC_ERROR_BUSY if `callback` is not NULL and the allocator already holds memory; and the errors of
+///         every call.
 ///
 /// # Safety
 /// The function may be called with `user_data` from any thread.

@@ -157,7 +157,7 @@ pub extern "C" fn bfc_set_memory_limit(device: i32, bytes: u64) -> bfc_status_t 
 /// Gets the current statistics.
 ///
 /// @param out_stats  Initialize it with BFC_STATS_INIT. Its struct_size tells the library the version of the struct. On
-///                   failure all other fields are 0.
+///                   failure all other fields are 0, unless struct_size is invalid.
 /// @return BFC_OK, and the errors of every call.
 ///
 /// # Safety
