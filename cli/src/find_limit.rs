@@ -1,4 +1,4 @@
-//! The least limit in which a trace runs without a failed request.
+//! The lowest limit in which a trace runs without a failed request.
 //!
 //! Running is not strictly monotone in the limit: with another limit regions are cut elsewhere, and now
 //! and then a larger pool fails where a smaller one did not. So the search starts at the bottom and not
@@ -24,7 +24,7 @@ const STRIDE: usize = 1024;
 /// What the search found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The least limit that ran, in bytes.
+    /// The lowest limit that ran, in bytes.
     pub limit: u64,
     /// The nearest smaller one that is known to fail; none if the limit is the peak of live bytes itself.
     pub fails_at: Option<u64>,

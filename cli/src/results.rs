@@ -268,14 +268,14 @@ impl Outcome for Searched {
 
     fn table(&self) -> String {
         let fails =
-            self.fails_at.map_or("nothing: what is smaller cannot hold the live bytes".to_owned(), |bytes| {
-                format!("{}, the nearest below that was tried", human(bytes))
+            self.fails_at.map_or("nothing: a lower limit cannot hold the live bytes".to_owned(), |bytes| {
+                format!("{}, the nearest lower limit tried", human(bytes))
             });
         let mut rows = vec![
             ("trace", trace_row(&self.trace)),
             ("pool", pool_row(&self.pool, None)),
             ("peak live", format!("{} in the trace", human(self.trace.peak_live_bytes))),
-            ("least limit", human(self.limit)),
+            ("lowest limit", human(self.limit)),
             ("ratio", format!("{:.4} over peak live", self.ratio)),
             ("fails at", fails),
             ("probes", self.probes.to_string()),
