@@ -172,6 +172,11 @@ fn memory_fraction() {
 }
 
 #[test]
+fn a_limit_from_the_environment_precedes_a_fraction_in_the_options() {
+    observe_with("fraction", &[SMALL]).is("limit", 8 * MIB);
+}
+
+#[test]
 fn fragmentation_fraction() {
     // 1 KiB of slack is more than 0.0001 of 8 MiB: split off.
     observe_with("null", &[SMALL, ("BFC_FRAGMENTATION_FRACTION", "0.0001")]).is("size_of_2048", 2048);
@@ -388,7 +393,10 @@ fn log_levels() {
         ("WARNING", 2),
         ("info", 3),
         ("Debug", 4),
+        ("2", 2),
+        ("3", 3),
         ("4", 4),
+        ("0", 0),
         ("off", 0),
         ("none", 0),
         // Whoever sets it wants something.

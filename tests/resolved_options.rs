@@ -24,6 +24,7 @@ fn resolver() {
         match word {
             "options" => {}
             "host" => options.backend = BFC_BACKEND_HOST,
+            "prefer" => options.backend = BFC_BACKEND_PREFER_CUDA_VMM,
             "host_vmm" => options.backend = BFC_BACKEND_HOST_VMM,
             "limit" => options.memory_limit = MIB,
             "collect" => options.flags |= BFC_GARBAGE_COLLECTION,
@@ -117,6 +118,13 @@ fn the_defaults_and_what_the_options_set() {
         (&json!(MIB), &json!(0.1), &json!(256))
     );
     assert_eq!((&full["split_always"], &full["retry_timeout_ms"]), (&json!(true), &json!(5)));
+}
+
+#[test]
+fn the_device_decides_for_an_adapter() {
+    assert_eq!(resolved("0 prefer", &[])["backend"], "prefer_cuda_vmm");
+    assert_eq!(resolved("0 prefer", &[("BFC_BACKEND", "cuda")])["backend"], "cuda");
+    assert_eq!(resolved("256 prefer", &[])["backend"], "host");
 }
 
 #[test]

@@ -40,6 +40,23 @@ fn refused(pool: &Pool, told_to_free: bool) {
 }
 
 #[test]
+fn a_custom_backend_needs_a_limit_only_without_growth_or_with_a_fraction() {
+    let backend = Backend::new(64 * MIB);
+    let functions = backend.functions();
+    let created = |flags, fraction| {
+        let mut wanted = options();
+        (wanted.backend, wanted.suballocator) = (BFC_BACKEND_CUSTOM, &functions);
+        (wanted.flags, wanted.memory_fraction) = (flags, fraction);
+        Pool::create(fresh_device(), &wanted, None).map(drop)
+    };
+    assert_eq!(created(GROWTH, 0.0), Ok(()));
+    assert_eq!(created(0, 0.0), Err(BFC_ERROR_INVALID_ARGUMENT));
+    assert!(last_error().contains("memory_limit"), "{}", last_error());
+    assert_eq!(created(GROWTH, 0.5), Err(BFC_ERROR_INVALID_ARGUMENT));
+    assert!(last_error().contains("memory_limit"), "{}", last_error());
+}
+
+#[test]
 fn too_little() {
     refused(&first_honest(|_| (HONEST << 1, 255)), true);
     refused(&first_honest(|_| (HONEST << 1, 0)), true);

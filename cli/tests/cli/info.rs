@@ -51,7 +51,7 @@ fn every_field_is_documented() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/environment.md"));
     let page = page.expect("the page");
     let section = page.split("### `bfc info --json`").nth(1).expect("its section");
-    let section = section.split("\n### ").next().unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
     let (help, _) = run_to(0, bfc().args(["info", "--help"]));
     let help = help.split("The JSON document").nth(1).expect("the fields");
     let lists = ["library", "backends", "environment"];
