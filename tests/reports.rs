@@ -310,6 +310,24 @@ fn holders_by_operation() {
 }
 
 #[test]
+fn at_most_twelve_holders_are_shown() {
+    let pool = Pool::host(MIB, |_| {});
+    for step in 0..14 {
+        assert_eq!(scope_begin(&format!("operation {step}"), step), BFC_OK);
+        pool.get(256 * (1 + step));
+        assert_eq!(bfc_scope_end(), BFC_OK);
+    }
+    let report = pool.report();
+    let holders = report.split("largest holders").nth(1).expect("the list");
+    assert_eq!(holders.matches("  operation ").count(), 12, "{report}");
+    assert!(
+        !holders.contains("operation 1\n") && holders.contains("operation 2\n"),
+        "the smallest two\n{report}"
+    );
+    assert!(holders.contains("... and 2 more"), "{report}");
+}
+
+#[test]
 fn scopes_have_rules() {
     let pool = Pool::host(MIB, |_| {});
     assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);

@@ -149,6 +149,15 @@ mod tests {
         assert_eq!((names.name(1), names.name(1000)), (Some("op0"), Some("op999")));
     }
 
+    #[test]
+    fn names_beyond_the_most_are_unnamed() {
+        let mut names = Names::default();
+        let mut intern = |number: usize| names.intern(Name::new(&number.to_string())).unwrap();
+        assert!((0..MAX_NAMES).all(|number| intern(number) != 0));
+        assert_eq!([intern(MAX_NAMES), intern(MAX_NAMES + 1)], [0, 0]);
+        assert_eq!([intern(0), intern(MAX_NAMES - 1)], [1, 65_535], "known names keep their numbers");
+    }
+
     /// Different names with the same hash get different numbers.
     #[test]
     fn names_with_one_hash_are_told_apart() {
