@@ -179,6 +179,15 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_page_is_a_plan() {
+        let page = include_str!("../../../docs/plan-format.md");
+        let example = page.split("at once:").nth(1).expect("an example");
+        let lines: Vec<&str> = example.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+        let plan = PlacementPlan::parse(format!("{}\n", lines.join("\n")).as_bytes()).unwrap();
+        assert_eq!((plan.len(), plan.bytes()), (3, 4096));
+    }
+
+    #[test]
     fn every_truncation_and_every_damaged_byte_is_noticed() {
         let text = with_checksum(GOOD);
         for end in 0..text.len() {
