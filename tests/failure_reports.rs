@@ -148,10 +148,14 @@ fn regions_that_double_are_named_with_the_setting_that_helps() {
     let (reports, words) = reports_of("doubling", true);
     assert!(words.contains("fragmentation. 3.00 MiB are free"), "{words}");
     assert!(
-        words.ends_with("; regions double in size: BFC_GROWTH=need makes them as large as needed"),
+        words.ends_with("; regions double in size, which BFC_GROWTH_NEED (or BFC_GROWTH=need) avoids"),
         "{words}"
     );
-    assert!(reports[0].contains("With BFC_GROWTH=need regions are as large as needed"), "{}", reports[0]);
+    assert!(
+        reports[0].contains("With BFC_GROWTH_NEED (or BFC_GROWTH=need) regions are as large as needed"),
+        "{}",
+        reports[0]
+    );
     let (reports, words) = reports_of("need", true);
     assert!(words.contains("fragmentation. ") && !words.contains("BFC_GROWTH"), "{words}");
     assert!(!reports[0].contains("BFC_GROWTH"), "{}", reports[0]);

@@ -117,7 +117,7 @@ impl fmt::Display for Verdict {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
         }
         if self.is_split_by_doubling() {
-            f.write_str("; regions double in size: BFC_GROWTH=need makes them as large as needed")?;
+            f.write_str("; regions double in size, which BFC_GROWTH_NEED (or BFC_GROWTH=need) avoids")?;
         }
         Ok(())
     }
@@ -239,7 +239,10 @@ fn write_verdict(out: &mut dyn Write, view: &View<'_>, verdict: &Verdict) -> fmt
                 writeln!(out, "  With BFC_GARBAGE_COLLECTION free regions make room for a larger one.")?;
             }
             if verdict.is_split_by_doubling() {
-                writeln!(out, "  With BFC_GROWTH=need regions are as large as needed, and do not double.")?;
+                writeln!(
+                    out,
+                    "  With BFC_GROWTH_NEED (or BFC_GROWTH=need) regions are as large as needed, and do not double."
+                )?;
             }
             Ok(())
         }
