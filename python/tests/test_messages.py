@@ -28,12 +28,13 @@ def arguments(text: str, start: int) -> str:
 
 
 def named() -> dict[str, str]:
-    """The names in the messages of failures, each with a file that has it, and the constants that types.rs prints."""
+    """The names in the messages of failures and in reports, each with a file that has it, and the constants that types.rs
+    prints."""
     found = {}
     for file in sorted(SOURCE.rglob("*.rs")):
         text = re.sub(r"//[^\n\"]*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE).split("#[cfg(test)]")[0]
         messages = [arguments(text, opened.end() - 1) for opened in re.finditer(r"\bfail!\(", text)]
-        if file.name == "types.rs":
+        if file.name == "types.rs" or file.parent.name == "report":
             messages += STRING.findall(text)
         for message in messages:
             for string in STRING.findall(message) or [message]:
@@ -55,6 +56,21 @@ class Messages(unittest.TestCase):
             bfc.create(307, backend="host", quarantine=True)
         with self.assertRaisesRegex(bfc.Error, "^backend='auto' has no meaning on ordinal 307"):
             bfc.Pool(307)
+
+    def test_reports_have_pythons_names(self) -> None:
+        with bfc.Pool(307, backend="host"):
+            self.assertIn("(bfc.scope names the operation that allocates", bfc.report(307))
+
+    def test_out_of_memory_has_pythons_names(self) -> None:
+        """Free memory in two regions, because regions double."""
+        with bfc.Pool(
+            307, backend="host", limit="4MiB", growth_policy="tensorflow", initial_region_bytes="1MiB", garbage_collection=False
+        ) as pool:
+            for block in [pool.alloc("1MiB"), pool.alloc("2MiB")]:
+                block.free()
+            with self.assertRaises(bfc.OutOfMemoryError) as raised:
+                pool.alloc("3MiB")
+        self.assertIn("; regions double in size, which growth_policy='need' (or BFC_GROWTH=need) avoids", str(raised.exception))
 
     def test_other_names_stay(self) -> None:
         self.assertEqual(_messages.in_python("BFC_TIMESTAMPS_X, bfc_trim"), "BFC_TIMESTAMPS_X, bfc.trim")

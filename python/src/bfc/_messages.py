@@ -1,6 +1,6 @@
 """The library's messages in Python's words.
 
-Messages name C functions and constants. Those that Python has under another name are replaced here; a test goes through the
+Messages and reports name C functions and constants. Those that Python has under another name are replaced here; a test goes through the
 messages in the library's source and finds names that are in neither of these tables.
 """
 
@@ -15,6 +15,8 @@ PYTHON = {
     "BFC_BACKEND_CUDA_VMM": "backend='cuda_vmm'",
     "BFC_BACKEND_HOST": "backend='host'",
     "BFC_BACKEND_HOST_VMM": "backend='host_vmm'",
+    "BFC_GARBAGE_COLLECTION": "garbage_collection=True",
+    "BFC_GROWTH_NEED": "growth_policy='need'",
     "BFC_QUARANTINE": "quarantine=True",
     "BFC_TIMESTAMPS": "timestamps=True",
     "bfc_device_lost": "bfc.lost",
@@ -22,6 +24,7 @@ PYTHON = {
     "bfc_request_t": "the request",
     "bfc_scope_begin": "bfc.scope",
     "bfc_scope_end": "the end of bfc.scope",
+    "bfc_stream_synchronized": "bfc.synchronized",
     "bfc_trim": "bfc.trim",
 }
 
@@ -34,6 +37,8 @@ C_ONLY = frozenset(
         "bfc_capture_begin",
         "bfc_pool_begin",
         "bfc_pool_end",
+        "bfc_pool_release",
+        "bfc_set_safe_frontier",
         "bfc_suballocator_t",
     }
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, SupportsIndex
 
 from . import _abi, _library, _numbers
+from ._messages import in_python
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -117,7 +118,7 @@ def report(device: SupportsIndex) -> str:
     True
     >>> bfc.destroy(bfc.HOST)
     """
-    return _library.text("bfc_report", _numbers.device(device))
+    return in_python(_library.text("bfc_report", _numbers.device(device)))
 
 
 def occupancy(device: SupportsIndex) -> str:
