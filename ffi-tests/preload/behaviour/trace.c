@@ -110,12 +110,22 @@ static void fragmented(void) {
   IS(cudaMalloc(&more, 20 * MIB), OUT_OF_MEMORY);
 }
 
+/* For the report: the last of the regions, which double, has no room below the limit for what is free all the same. */
+static void doubled(void) {
+  void *more = NULL;
+  pooled(MIB);
+  pooled(3 * MIB);
+  pooled(3 * MIB);
+  IS(cudaMalloc(&more, 3 * MIB), OUT_OF_MEMORY);
+}
+
 static const Case CASES[] = {
     {"known", known, NULL},
     {"gone", gone, NULL},
     {"default_streams", default_streams, NULL},
     {"threads", threads, NULL},
     {"counted", counted, "BFC_MEMORY_LIMIT=1000M"},
+    {"doubled", doubled, "BFC_MEMORY_LIMIT=10M BFC_GROWTH=tensorflow"},
     {"fragmented", fragmented, "BFC_MEMORY_LIMIT=100M BFC_FORCE_ALLOW_GROWTH=0"},
 };
 

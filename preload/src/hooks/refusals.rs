@@ -15,6 +15,10 @@ use crate::{driver, settings};
 /// Which settings may be raised. The reader of a report need not know how the program was started.
 const LIMIT: &[u8] = b"; --limit or --fraction limits the pool (BFC_MEMORY_LIMIT, BFC_MEMORY_FRACTION)";
 
+/// The verdict of libbfc that another growth policy changes. It names the library's options, which the program lacks.
+const DOUBLING: &[u8] = b"; regions double in size";
+const BY_NEED: &[u8] = b"; --growth need avoids doubling";
+
 /// The verdict of libbfc that granules change. They have no legacy IPC handles.
 const FRAGMENTATION: &[u8] = b": fragmentation. ";
 const GRANULES: &[u8] = b"; --backend cuda-vmm does not fragment (BFC_BACKEND=cuda_vmm)";
@@ -90,7 +94,11 @@ fn advise(text: &mut Text<MESSAGE>) {
     if settings::is_limited() {
         text.push(LIMIT);
     }
-    let is_fragmented = text.bytes().windows(FRAGMENTATION.len()).any(|part| part == FRAGMENTATION);
+    let says = |verdict: &[u8]| text.bytes().windows(verdict.len()).any(|part| part == verdict);
+    let (is_doubling, is_fragmented) = (says(DOUBLING), says(FRAGMENTATION));
+    if is_doubling {
+        text.push(BY_NEED);
+    }
     if is_fragmented && !settings::wants_granules() && !settings::shares_regions() {
         text.push(GRANULES);
     }
