@@ -430,7 +430,7 @@ fn the_first_request_creates_what_the_program_has_said() {
         // A limit that was said goes before a share, as that of an allocator that is there does.
         end(0);
         bfc_torch_memory_fraction(0.5, 0);
-        assert!(last_error().contains("its limit stays, which"), "{}", last_error());
+        assert!(last_error().contains("takes precedence over the fraction 0."), "{}", last_error());
         assert_eq!(limit_of(0), 8 * MIB);
         end(0);
         end(1);

@@ -52,7 +52,10 @@ pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<O
 unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
     let backend = raw.backend;
     let Some(backend) = BackendKind::from_code(backend) else {
-        return Err(fail!(Error::InvalidArgument, "unknown backend {backend} in bfc_options_t"));
+        return Err(fail!(
+            Error::InvalidArgument,
+            "unknown backend {backend} in bfc_options_t: it must be one of BFC_BACKEND_..."
+        ));
     };
     let growth_policy = raw.growth_policy;
     let Some(growth_policy) = GrowthPolicy::from_code(growth_policy) else {
@@ -62,7 +65,12 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
         ));
     };
     if raw.reserved != 0 || raw.reserved2 != 0 {
-        return Err(fail!(Error::InvalidArgument, "the reserved field of bfc_options_t is not 0"));
+        return Err(fail!(
+            Error::InvalidArgument,
+            "the reserved fields of bfc_options_t are {} and {}: they must be 0; begin with BFC_OPTIONS_INIT",
+            raw.reserved,
+            raw.reserved2
+        ));
     }
     let name = if raw.name.is_null() {
         None
@@ -70,7 +78,7 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
         // SAFETY: not NULL, so a NUL-terminated string by this function's contract.
         let name = unsafe { CStr::from_ptr(raw.name) };
         let name: Result<&'a str, _> = name.to_str();
-        Some(name.map_err(|_| fail!(Error::InvalidArgument, "the allocator's name is not UTF-8"))?)
+        Some(name.map_err(|_| fail!(Error::InvalidArgument, "the name in bfc_options_t is not UTF-8"))?)
     };
     let plan = if raw.plan.is_null() {
         None
@@ -106,10 +114,17 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
 /// The functions are valid, as documented for bfc_suballocator_t.
 unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, Error> {
     let (Some(alloc), Some(free)) = (raw.alloc, raw.free) else {
-        return Err(fail!(Error::InvalidArgument, "a function of bfc_suballocator_t is NULL"));
+        return Err(fail!(
+            Error::InvalidArgument,
+            "alloc or free in bfc_suballocator_t is NULL: both are required"
+        ));
     };
     if raw.reserved != 0 {
-        return Err(fail!(Error::InvalidArgument, "the reserved field of bfc_suballocator_t is not 0"));
+        return Err(fail!(
+            Error::InvalidArgument,
+            "the reserved field of bfc_suballocator_t is {}: it must be 0; begin with BFC_SUBALLOCATOR_INIT",
+            raw.reserved
+        ));
     }
     // SAFETY: by this function's contract.
     Ok(unsafe { SubAllocator::new(raw.user_data, alloc, free, raw.supports_coalescing != 0) })

@@ -77,16 +77,23 @@ pub unsafe extern "C" fn bfc_alloc_ex(
 ) -> bfc_status_t {
     let work = || {
         if request.is_null() {
-            return Err(fail!(Error::InvalidArgument, "the request is NULL"));
+            return Err(fail!(Error::InvalidArgument, "request is NULL: pass a bfc_request_t"));
         }
         // SAFETY: not NULL, so valid by this function's contract.
         let request = unsafe { versioned::read(request)? };
         const FLAGS: u32 =
             BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512 | BFC_REQUEST_SHORT_LIVED;
-        if request.flags & !FLAGS != 0 || request.reserved != 0 {
+        let (unknown, reserved) = (request.flags & !FLAGS, request.reserved);
+        if unknown != 0 {
             return Err(fail!(
                 Error::InvalidArgument,
-                "unknown flags in bfc_request_t, or its reserved field is not 0"
+                "unknown flags {unknown:#x} in bfc_request_t: use a newer libbfc, or leave them unset"
+            ));
+        }
+        if reserved != 0 {
+            return Err(fail!(
+                Error::InvalidArgument,
+                "the reserved field of bfc_request_t is {reserved}: it must be 0; begin with BFC_REQUEST_INIT"
             ));
         }
         let bfc_request_t { bytes, alignment, freed_before, .. } = request;

@@ -56,7 +56,11 @@ unsafe fn text(
     if buf.is_null() && capacity != 0 {
         // SAFETY: not NULL, so valid by this function's contract.
         unsafe { out_length.write(0) };
-        return fail!(Error::InvalidArgument, "buf is NULL and capacity is not 0").code();
+        return fail!(
+            Error::InvalidArgument,
+            "buf is NULL and capacity is {capacity}: to learn the length, pass capacity 0"
+        )
+        .code();
     }
     let answer = status(|| write(&mut buffer));
     if answer != 0 {

@@ -244,7 +244,10 @@ impl Options<'_> {
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.flags & !ALL_FLAGS != 0 {
             let unknown = self.flags & !ALL_FLAGS;
-            return Err(fail!(Error::InvalidArgument, "unknown flags {unknown:#x} in bfc_options_t"));
+            return Err(fail!(
+                Error::InvalidArgument,
+                "unknown flags {unknown:#x} in bfc_options_t: use a newer libbfc, or leave them unset"
+            ));
         }
         if self.flags & QUARANTINE != 0 && self.flags & TIMESTAMPS == 0 {
             return Err(fail!(Error::InvalidArgument, "BFC_QUARANTINE needs BFC_TIMESTAMPS"));
@@ -258,12 +261,15 @@ impl Options<'_> {
             }
         }
         if self.suballocator.is_some() && self.backend != BackendKind::Custom {
-            return Err(fail!(Error::InvalidArgument, "a suballocator goes with BFC_BACKEND_CUSTOM only"));
+            return Err(fail!(
+                Error::InvalidArgument,
+                "a suballocator goes with BFC_BACKEND_CUSTOM only: name that backend, or leave suballocator NULL"
+            ));
         }
         if self.backend == BackendKind::Custom && self.suballocator.is_none() {
             return Err(fail!(
                 Error::InvalidArgument,
-                "BFC_BACKEND_CUSTOM needs a suballocator with both functions"
+                "BFC_BACKEND_CUSTOM needs a suballocator: set it to a bfc_suballocator_t"
             ));
         }
         Ok(())

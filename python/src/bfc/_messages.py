@@ -30,9 +30,13 @@ PYTHON = {
 
 C_ONLY = frozenset(
     {
+        "BFC_BACKEND_",
         "BFC_BACKEND_CUSTOM",
         "BFC_BACKEND_PREFER_CUDA_VMM",
         "BFC_GROWTH_",
+        "BFC_OPTIONS_INIT",
+        "BFC_REQUEST_INIT",
+        "BFC_SUBALLOCATOR_INIT",
         "bfc_adapter_options",
         "bfc_capture_begin",
         "bfc_pool_begin",

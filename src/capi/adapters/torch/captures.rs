@@ -60,7 +60,7 @@ fn table() -> Result<Guard<'static, Table>, Error> {
             "the private pools of graphs belong to the parent of this forked process"
         )),
         _ => TABLE.lock().map_err(|_| {
-            fail!(Error::Busy, "a signal handler interrupted a call of this thread on the pools of graphs")
+            fail!(Error::Busy, "a signal handler interrupted a call of this thread on the pools of graphs: call again after the handler has returned")
         }),
     }
 }

@@ -101,7 +101,7 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
         if options.is_some_and(|options| options.memory_limit != 0 || options.memory_fraction != 0.0) {
             return Err(fail!(
                 Error::InvalidArgument,
-                "device {}: its limit stays, which bfc_adapter_options has set",
+                "device {}: the limit that bfc_adapter_options has set takes precedence over the fraction {fraction}",
                 device.ordinal()
             ));
         }
