@@ -64,7 +64,7 @@ impl HostVmm {
         let granules = reservation.bytes / GRANULE;
         let places = (limit / GRANULE).min(granules);
         let file = MemFile::new(places * GRANULE).map_err(|errno| {
-            fail!(Error::BackendFailed, "the system refuses a file in memory of {limit} bytes: error {errno}")
+            fail!(Error::BackendFailed, "the system refuses a file in memory (memfd_create) of {limit} bytes: errno {errno}; lower the limit, or name BFC_BACKEND_HOST")
         })?;
         let layout = Layout {
             places: LazyTable::new(granules as usize)?,
@@ -95,7 +95,7 @@ impl HostVmm {
         if !self.file.is_there() {
             return Err(fail!(
                 Error::BackendFailed,
-                "the program has closed the descriptor of the file that its memory is in"
+                "the program has closed the descriptor of the file that the pool's memory is in: no more can be mapped until the allocator is created anew"
             ));
         }
         let (addr, bytes) = (self.range().address(number), count as u64 * GRANULE);
@@ -206,7 +206,10 @@ impl Granules for HostVmm {
         }
         layout.vacant.reserve(places)?;
         self.file.grow(places as u64 * GRANULE).map_err(|errno| {
-            fail!(Error::BackendFailed, "the system refuses a file in memory of {bytes} bytes: error {errno}")
+            fail!(
+                Error::BackendFailed,
+                "the system refuses to grow the file in memory to {bytes} bytes: errno {errno}"
+            )
         })?;
         layout.vacant.grow(places);
         Ok(())
@@ -253,8 +256,12 @@ impl Granules for HostVmm {
     fn attach(&self, span: Span) -> Result<(), Error> {
         let mut layout = self.layout.lock();
         let wanted = self.range().numbers(span).len();
-        if wanted > layout.kept.len() {
-            return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
+        let kept = layout.kept.len();
+        if wanted > kept {
+            return Err(fail!(
+                Error::BackendFailed,
+                "{wanted} granules were to be mapped again, and {kept} are kept"
+            ));
         }
         // In descending order, so that they are taken from the end in file order.
         sort_by_key(&mut layout.kept, |&place| std::cmp::Reverse(place));
@@ -440,12 +447,15 @@ fn reserve(wanted: u64) -> Result<Reservation, Error> {
         match Reservation::new(bytes, GRANULE) {
             Ok(reservation) => return Ok(reservation),
             Err(libc::ENOMEM) if bytes == GRANULE => {
-                return Err(fail!(Error::OutOfMemory, "the system has no memory for a range of addresses"));
+                return Err(fail!(
+                    Error::OutOfMemory,
+                    "the system has no memory for a range of {bytes} bytes of addresses: is RLIMIT_AS (ulimit -v) too low?"
+                ));
             }
             Err(errno) if bytes == GRANULE => {
                 return Err(fail!(
                     Error::BackendFailed,
-                    "the system refuses to reserve addresses: error {errno}"
+                    "the system refuses to reserve {bytes} bytes of addresses: errno {errno}"
                 ));
             }
             Err(_) => bytes = (bytes / 2 / GRANULE).max(1) * GRANULE,
@@ -460,7 +470,7 @@ fn failure(what: &str, bytes: u64, errno: i32) -> Error {
             "the system has no memory, or no more mappings, to {what} {bytes} bytes"
         );
     }
-    fail!(Error::BackendFailed, "the system failed to {what} {bytes} bytes of granules: error {errno}")
+    fail!(Error::BackendFailed, "the system failed to {what} {bytes} bytes of granules: errno {errno}")
 }
 
 #[cfg(test)]

@@ -65,7 +65,9 @@ impl dyn Streams + '_ {
             result = work.take().map(|work| work(order));
             Ok(())
         })?;
-        result.unwrap_or_else(|| Err(fail!(Error::Internal, "a device's streams were not entered")))
+        result.unwrap_or_else(|| {
+            Err(fail!(Error::Internal, "a device's streams were not entered: please report this"))
+        })
     }
 }
 

@@ -113,7 +113,7 @@ fn error_name(driver: Driver, code: CUresult) -> &'static str {
 }
 
 fn error_text(driver: Driver, code: CUresult) -> &'static str {
-    static_text(driver.cuGetErrorString(), code).unwrap_or("the driver has no words for it")
+    static_text(driver.cuGetErrorString(), code).unwrap_or("the driver does not describe it")
 }
 
 pub(super) fn init(driver: Driver) -> Answer<()> {

@@ -360,8 +360,12 @@ impl Granules for CudaVmm {
 
     fn attach(&self, span: Span) -> Result<(), Error> {
         let wanted = self.range.numbers(span).len();
-        if wanted > self.mapped.lock().handles.kept.len() {
-            return Err(fail!(Error::BackendFailed, "{wanted} granules were to be mapped, fewer are kept"));
+        let kept = self.mapped.lock().handles.kept.len();
+        if wanted > kept {
+            return Err(fail!(
+                Error::BackendFailed,
+                "{wanted} granules were to be mapped again, and {kept} are kept"
+            ));
         }
         let none = Failure::Refused { call: "cuMemMap", code: CUDA_ERROR_OUT_OF_MEMORY };
         let next = |_: Driver, mapped: &mut Mapped| mapped.handles.kept.pop().ok_or(none);
