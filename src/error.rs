@@ -92,7 +92,10 @@ impl From<NoValue> for Error {
     fn from(refused: NoValue) -> Self {
         match refused {
             NoValue::HostMemory => HostMemoryExhausted.into(),
-            NoValue::InUse => fail!(Error::Busy, "a signal handler interrupted a call of this thread"),
+            NoValue::InUse => fail!(
+                Error::Busy,
+                "a signal handler interrupted a call of this thread: call again after the handler has returned"
+            ),
         }
     }
 }

@@ -112,7 +112,10 @@ pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void
         HAS_CALLBACK.store(callback.is_some(), Release);
     });
     set.map_err(|HeldByThisThread| {
-        fail!(Error::Busy, "a signal handler interrupted a message of this thread")
+        fail!(
+            Error::Busy,
+            "a signal handler interrupted a message of this thread: call again after the handler has returned"
+        )
     })
 }
 

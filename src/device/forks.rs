@@ -32,7 +32,11 @@ pub(super) fn survive() -> Result<(), Error> {
         let failed = unsafe {
             libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child))
         };
-        if failed == 0 { Ok(true) } else { Err(fail!(Error::OutOfMemory, "pthread_atfork: no host memory")) }
+        if failed == 0 {
+            Ok(true)
+        } else {
+            Err(fail!(Error::OutOfMemory, "out of host memory (pthread_atfork)"))
+        }
     });
     registered.map(|_| ())
 }

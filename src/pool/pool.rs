@@ -40,7 +40,7 @@ impl Pool {
         if self.arena.settings().timestamps {
             return Ok(());
         }
-        Err(fail!(Error::Unsupported, "{what}: the allocator was created without BFC_TIMESTAMPS"))
+        Err(fail!(Error::Unsupported, "{what} needs BFC_TIMESTAMPS, without which the allocator was created"))
     }
 
     /// Returns an error if the pool has timestamps, which exclude stream order.
@@ -51,7 +51,7 @@ impl Pool {
         }
         Err(fail!(
             Error::Unsupported,
-            "the allocator was created with BFC_TIMESTAMPS, which excludes stream order"
+            "the allocator was created with BFC_TIMESTAMPS, which excludes stream order: create it without that flag"
         ))
     }
 

@@ -335,7 +335,7 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
             "the backend gave {bytes} bytes at {base:#x}, which is behind the end of the address space"
         ));
     } else if !base.is_multiple_of(UNIT) {
-        fail!(Error::BackendFailed, "the backend gave a region at {base:#x}, which is no multiple of 256")
+        fail!(Error::BackendFailed, "the backend gave a region at {base:#x}, which is not a multiple of 256")
     } else if usable(bytes) < plan.least {
         let least = plan.least;
         fail!(Error::BackendFailed, "the backend returned {bytes} bytes; at least {least} are required")

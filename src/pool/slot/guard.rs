@@ -253,7 +253,7 @@ impl<'a> Guard<'a> {
             Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
             Phase::Lost => Err(fail!(
                 Error::ShuttingDown,
-                "the allocator's memory belongs to the parent of this forked process"
+                "the allocator's memory belongs to the parent of this forked process: fork before it is created, or start the child by exec"
             )),
             Phase::Poisoned => Err(fail!(
                 Error::Internal,

@@ -21,7 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Returns the error for a signal handler that uses an allocator whose lock, or the registry's, its own thread holds.
 #[cold]
 pub(in crate::pool) fn busy(_: HeldByThisThread) -> Error {
-    fail!(Error::Busy, "a signal handler interrupted a call of this thread on the same allocator")
+    fail!(
+        Error::Busy,
+        "a signal handler interrupted a call of this thread on the same allocator: call again after the handler has returned"
+    )
 }
 
 /// The innermost call that this thread is in, of any slot.
