@@ -103,7 +103,8 @@ fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Res
     let limit = good * ALIGNMENT;
     if !probe(good)? {
         bail!(
-            "the trace ran once with a limit of {} and then failed with it: placement differs from run to run",
+            "the trace ran once with a limit of {} and then failed with it: placement differs from run to run; --device-capacity makes \
+             it the same each time",
             size::human(limit)
         );
     }

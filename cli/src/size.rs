@@ -17,6 +17,9 @@ const UNITS: [(&str, u64); 13] = [
     ("b", 1),
 ];
 
+/// What a text is that is no size.
+const NO_SIZE: &str = "not a size; write bytes, or a number with KiB, MiB, GiB or TiB";
+
 /// Reads `8589934592`, `8GiB`, `1.5 GiB`, `512MB`, `512M`: powers of 1024, with and without the `i`, as the
 /// library reads its environment.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -28,7 +31,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !digits(whole) || !digits(fraction) || number.ends_with('.') {
-        return Err("not a size; write bytes, or a number with KiB, MiB, GiB or TiB".to_owned());
+        return Err(NO_SIZE.to_owned());
     }
     let too_large = || "does not fit in 64 bits".to_owned();
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
@@ -39,8 +42,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
 /// The part after the decimal point in whole bytes, rounded down; exact where a float would not be.
 fn fraction_of(digits: &str, unit: u64) -> Result<u64, String> {
     let places = u32::try_from(digits.len()).ok().filter(|places| *places <= 18);
-    let places = places.ok_or("too many digits after the point")?;
-    let numerator: u128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| "not a size")? };
+    let places = places.ok_or("more than 18 digits after the point")?;
+    let numerator: u128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| NO_SIZE)? };
     let bytes = numerator * u128::from(unit) / 10_u128.pow(places);
     u64::try_from(bytes).map_err(|_| "does not fit in 64 bits".to_owned())
 }

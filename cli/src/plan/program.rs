@@ -10,7 +10,7 @@
 //! Training repeats a step. The repeated part is found by comparing the sizes at the end of the trace with those one
 //! period earlier. It is placed as if it followed itself for ever: an allocation has the same place in each repetition.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::trace::{Event, Trace};
 
@@ -201,8 +201,11 @@ fn longest_life(recorded: &[Recorded], at: usize, period: usize) -> Option<u32> 
 fn recorded(trace: &Trace, alignment: u64) -> Result<Vec<Recorded>> {
     let mut recorded: Vec<Recorded> = Vec::with_capacity(trace.requests);
     let mut live = vec![None; trace.slots];
-    let rounded = |bytes: u64| bytes.checked_next_multiple_of(alignment);
-    let too_large = || anyhow::anyhow!("{} has a request that no allocator can serve", trace.name);
+    let size = |bytes: u64| {
+        bytes.checked_next_multiple_of(alignment).with_context(|| {
+            format!("{} has a request of {bytes} bytes, which no allocator can serve", trace.name)
+        })
+    };
     for event in &trace.events {
         // The last request so far.
         let now = (recorded.len() as u32).checked_sub(1);
@@ -210,7 +213,7 @@ fn recorded(trace: &Trace, alignment: u64) -> Result<Vec<Recorded>> {
             Event::Alloc { bytes: 0, slot, .. } => live[slot as usize] = None,
             Event::Alloc { bytes, slot, .. } => {
                 live[slot as usize] = Some(recorded.len());
-                recorded.push(Recorded { size: rounded(bytes).ok_or_else(too_large)?, last: None });
+                recorded.push(Recorded { size: size(bytes)?, last: None });
             }
             Event::Free { slot, .. } => {
                 if let Some(at) = live[slot as usize].take() {
@@ -220,7 +223,7 @@ fn recorded(trace: &Trace, alignment: u64) -> Result<Vec<Recorded>> {
             Event::Refused { bytes: 0, .. } => {}
             Event::Refused { bytes, .. } => {
                 let last = Some(recorded.len() as u32);
-                recorded.push(Recorded { size: rounded(bytes).ok_or_else(too_large)?, last });
+                recorded.push(Recorded { size: size(bytes)?, last });
             }
         }
     }

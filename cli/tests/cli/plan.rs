@@ -132,6 +132,9 @@ fn what_cannot_be_planned_or_followed_is_an_error_with_a_message() {
     let empty = file("empty.trace", "+ 1 0 0\n- 1 0\n");
     let error = fails(1, &["plan", empty.to_str().expect("UTF-8"), "-o", wrong]);
     assert!(error.contains("has no request of more than 0 bytes"), "{error}");
+    let huge = file("huge.trace", "+ 1 18446744073709551615 0\n");
+    let (_, error) = run_to(1, bfc().arg("plan").arg(&huge).arg("-o").arg(place("huge.plan")));
+    assert!(error.contains("has a request of 18446744073709551615 bytes, which no"), "{error}");
     assert!(!plan.exists());
     let error = fails(1, &["plan", trace, "-o", "/no/such/folder/plan"]);
     assert!(error.starts_with("bfc: cannot write /no/such/folder/plan: "), "{error}");
