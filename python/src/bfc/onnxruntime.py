@@ -60,7 +60,7 @@ def provider_options(**others: object) -> dict[str, str]:
     ours = {option: str(_library.address(name)) for option, name in functions.items()}
     taken = sorted(ours.keys() & others.keys())
     if taken:
-        raise TypeError(f"{', '.join(taken)} cannot be given: they are what this makes")
+        raise TypeError(f"provider_options() sets {', '.join(taken)} itself: leave out what it sets")
     if _is_on(others.get(_CUDA_GRAPH, False)):
         raise ValueError(
             f"{_CUDA_GRAPH} is not supported with libbfc's memory: the provider names no stream, so what a captured run "

@@ -125,7 +125,7 @@ def _refuse_if_late(torch: Any) -> None:
     if torch.version.cuda is None:
         raise RuntimeError(f"PyTorch {torch.__version__} is built without CUDA: bfc.torch.use() is for device memory")
     if torch.cuda.memory.get_allocator_backend() == "pluggable":
-        raise RuntimeError("PyTorch has another pluggable allocator already, and takes no second one")
+        raise RuntimeError("PyTorch has another pluggable allocator already: call bfc.torch.use() before any other is set")
     if torch.cuda.is_initialized():
         raise RuntimeError(
             "CUDA is initialised already: call bfc.torch.use() before anything of CUDA, right after the imports"
@@ -136,7 +136,7 @@ def _ordinal(torch: Any, device: Any) -> int:
     """Without asking CUDA, which would initialise it."""
     found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if found.type != "cuda" or found.index is None:
-        raise ValueError(f"{device!r} is no CUDA device with an index")
+        raise ValueError(f"device must be a CUDA device with an index, such as 'cuda:0', not {device!r}")
     return int(found.index)
 
 
@@ -208,7 +208,10 @@ def mem_pool(**arguments: Any) -> torch.cuda.MemPool:
     import torch
 
     if torch.cuda.memory.get_allocator_backend() == "pluggable":
-        raise RuntimeError("a MemPool is one of PyTorch's own allocator, in whose place there is another now")
+        raise RuntimeError(
+            "bfc.torch.mem_pool() needs PyTorch's own allocator, and another one is set: call it in a program without "
+            "bfc.torch.use()"
+        )
     if _source is None:
         # A failure is NULL here: PyTorch looks at it, tries again and raises its own error.
         _source = torch.cuda.memory.CUDAPluggableAllocator(
