@@ -71,7 +71,10 @@ pub(crate) fn read() {
         (c"BFC_PRELOAD_IPC", &SHARES_REGIONS),
     ];
     for (name, place) in switches {
-        place.store(of(name, "a switch like 1", switch).unwrap_or(false), Ordering::Relaxed);
+        place.store(
+            of(name, "1 or 0 (or true, false, on, off, yes, no)", switch).unwrap_or(false),
+            Ordering::Relaxed,
+        );
     }
     for (name, place) in [(c"BFC_PRELOAD_MIN", &MIN_BYTES), (c"BFC_PRELOAD_MAX", &MAX_BYTES)] {
         if let Some(bytes) = of(name, "a size like 8GiB", size).filter(|&bytes| bytes != 0) {
