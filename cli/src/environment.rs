@@ -66,10 +66,24 @@ pub struct Resolved {
 /// A variable of the environment.
 #[derive(Deserialize, Serialize)]
 pub struct Variable {
-    name: String,
-    value: String,
+    pub name: String,
+    pub value: String,
     used: bool,
     remark: Option<String>,
+}
+
+impl Variable {
+    /// Returns what is wrong with the name or the value, for any allocator.
+    pub fn mistake(&self) -> Option<String> {
+        let (kind, why) = self.remark.as_deref()?.split_once(": ")?;
+        match kind {
+            "unknown" => Some(format!("has no effect: {why}; check its spelling")),
+            // Other values are ignored in favour of others.
+            "ignored" if why.starts_with("it must be") => Some(format!("has no effect: {why}")),
+            "ignored in part" | "taken for warn" => Some(format!("is {kind}: {why}")),
+            _ => None,
+        }
+    }
 }
 
 impl Resolved {

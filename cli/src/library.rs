@@ -123,6 +123,11 @@ impl Library {
             .or_else(|why| bail!("cannot open {} (from {source}): {why}\n{ADVICE}", file.display()))
     }
 
+    /// Opens the library that lies in a folder, for what is worth no error.
+    pub fn in_folder(folder: &Path) -> Option<Self> {
+        Self::open(folder.join(SONAME).as_os_str()).ok()
+    }
+
     fn open(name: &OsStr) -> Result<Self, String> {
         // RTLD_NOW: a library that cannot be linked is refused here and not in the middle of a run.
         let flags = unix::RTLD_NOW | unix::RTLD_LOCAL;

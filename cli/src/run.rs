@@ -205,11 +205,13 @@ impl Run {
 pub fn run(args: &Run) -> Result<ExitCode> {
     let program = Program::find(&args.program)?;
     let mut settings = Settings::of(args)?;
-    settings.preload(&preload::find(args.preload.as_deref())?)?;
+    let interposer = preload::find(args.preload.as_deref())?;
+    settings.preload(&interposer)?;
     // Last: whoever mistyped the program keeps the trace of yesterday.
     files::check_report(args)?;
     files::make_room_for_trace(args)?;
-    for note in ignored::notes(args, &settings, &Facts::of(&program.file)) {
+    let folder = interposer.parent().unwrap_or(Path::new("/"));
+    for note in ignored::notes(args, &settings, &Facts::of(&program.file), folder) {
         output::complain(format_args!("note: {note}"));
     }
     if args.check { check::run(&program, settings) } else { Err(program.exec(&settings).into()) }

@@ -2,11 +2,13 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::path::Path;
 
 use super::file::Facts;
 use super::settings::Settings;
 use super::{Run, check_report, verdict};
-use crate::environment as names;
+use crate::environment::{self as names, Resolved};
+use crate::library::Library;
 
 /// Flags that the interposer sets itself: what it sets them to, and why. A flag of the environment does not count.
 struct Flag {
@@ -15,10 +17,13 @@ struct Flag {
     why: &'static str,
 }
 
-/// Returns a note for each option and variable that will have no effect.
-pub fn notes(args: &Run, settings: &Settings, program: &Facts) -> Vec<String> {
+/// How many characters of a variable's value a note shows.
+const LONGEST_SHOWN: usize = 100;
+
+/// Returns a note for each option and variable that will have no effect. `folder` holds the interposer and the library.
+pub fn notes(args: &Run, settings: &Settings, program: &Facts, folder: &Path) -> Vec<String> {
+    let mut notes = mistakes(settings, folder);
     let value = |name: &str| value(settings, name);
-    let mut notes = Vec::new();
     // With --check it is told at the end, beside what was seen.
     if !args.check {
         let causes = verdict::causes_of_file(program);
@@ -55,6 +60,21 @@ pub fn notes(args: &Run, settings: &Settings, program: &Facts) -> Vec<String> {
         notes.push(format!("{}={text} has no effect: {} comes first", names::MEMORY_FRACTION, names::LIMIT));
     }
     notes
+}
+
+/// Returns a note for each variable whose name or value the library does not know. The library itself is asked, which
+/// warns of values only with BFC_LOG, and of names never. One that cannot be opened is no reason not to run the program.
+fn mistakes(settings: &Settings, folder: &Path) -> Vec<String> {
+    let resolved = Library::in_folder(folder).and_then(|library| Resolved::defaults(&library).ok());
+    let variables = resolved.as_ref().map_or(&[][..], Resolved::variables);
+    let is_changed = |name: &str| settings.changes().iter().any(|(changed, _)| *changed == name);
+    let kept = variables.iter().filter(|variable| !is_changed(&variable.name));
+    let notes = kept.filter_map(|variable| {
+        let (name, value, mistake) = (&variable.name, &variable.value, variable.mistake()?);
+        let dots = if value.chars().nth(LONGEST_SHOWN).is_some() { "..." } else { "" };
+        Some(format!("{name}={value:.LONGEST_SHOWN$}{dots} {mistake}"))
+    });
+    notes.collect()
 }
 
 /// Returns whether the options or the environment limit the pool.

@@ -6,30 +6,31 @@ mod programs;
 mod settings;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::common::bfc;
+use crate::common::{bfc, library};
 
-/// The folder of the fake interposer, with something by the name of the library beside it; None where there is no
+/// The folder of the fake interposer, with the library beside it; None where there is no
 /// compiler for it.
 pub fn interposer() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = folder("interposer");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/run/interposer.c");
-        let library = folder.join("libbfc_preload.so");
+        let file = folder.join("libbfc_preload.so");
         let args = ["-shared", "-fPIC", "-Wall", "-Werror"];
         let mut command = Command::new("cc");
-        match command.args(args).arg(source).arg("-o").arg(&library).status() {
+        match command.args(args).arg(source).arg("-o").arg(&file).status() {
             Err(error) => {
                 eprintln!("skipped: no C compiler: cc: {error}");
                 return None;
             }
             Ok(status) => assert!(status.success(), "{command:?}: {status}"),
         }
-        fs::write(folder.join("libbfc.so.0"), "").expect("writable");
+        symlink(library(), folder.join("libbfc.so.0")).expect("writable");
         Some(folder)
     });
     folder.as_deref()

@@ -256,6 +256,23 @@ fn a_variable_that_does_nothing_is_told() {
         (&[], &[("BFC_TWO_ENDS", "1")], "BFC_TWO_ENDS=1 has no effect under bfc run"),
         (&[], &[("BFC_BACKEND", "Host-VMM")], "use --backend cuda or cuda-vmm"),
         (&[], &[("BFC_FRAGMENTATION_FRACTION", "0.5")], "every remainder is split off"),
+        (
+            &[],
+            &[("BFC_MEMORY_LIMT", "8GiB")],
+            "BFC_MEMORY_LIMT=8GiB has no effect: no variable of libbfc has this name; check its spelling\n",
+        ),
+        (
+            &["--limit", "1GiB"],
+            &[("BFC_PRELOAD_MIN", "lots")],
+            "BFC_PRELOAD_MIN=lots has no effect: it must be a size like 8GiB\n",
+        ),
+        (
+            &[],
+            &[("BFC_ALLOW_GROWTH", "perhaps")],
+            "BFC_ALLOW_GROWTH=perhaps has no effect: it must be 1 or 0",
+        ),
+        (&[], &[("BFC_LOG", "loud")], "BFC_LOG=loud is taken for warn: it must be error, "),
+        (&[], &[("BFC_DEBUG", "guard,more")], "BFC_DEBUG=guard,more is ignored in part: it must be guard\n"),
         (&[], &[("BFC_PLAN", "x.plan")], "BFC_PLAN=x.plan has no effect under bfc run without --async"),
         (
             &[],
@@ -269,13 +286,34 @@ fn a_variable_that_does_nothing_is_told() {
     }
     for (options, set) in [
         (&[][..], &[("BFC_ALLOW_GROWTH", "1"), ("BFC_TIMESTAMPS", "1"), ("BFC_BACKEND", "cuda_vmm")][..]),
-        (&[], &[("BFC_ALLOW_GROWTH", "perhaps"), ("BFC_TWO_ENDS", "0"), ("BFC_MEMORY_FRACTION", "0.5")]),
+        (&[], &[("BFC_TWO_ENDS", "0"), ("BFC_MEMORY_FRACTION", "0.5"), ("BFC_RETRY_TIMEOUT_MS", "0")]),
         (&["--async"], &[("BFC_PLAN", "x.plan"), ("BFC_TIMESTAMPS", "0")]),
         (&["--limit", "1GiB"], &[("BFC_MEMORY_FRACTION", "0.5")]),
+        (&["--limit", "1GiB"], &[("BFC_MEMORY_LIMIT", "lots")]),
         (&["--backend", "cuda"], &[("BFC_BACKEND", "host")]),
     ] {
         assert_eq!(notes(options, set).expect("there is a compiler"), "", "{set:?}");
     }
+}
+
+#[test]
+fn a_long_value_is_cut_off() {
+    let Some(mut command) = run(&["true"]) else { return };
+    let (_, error) = run_to(0, command.env("BFC_NAME", "ä".repeat(101)));
+    let shown = format!("bfc: note: BFC_NAME={}... has no effect: ", "ä".repeat(100));
+    assert!(error.starts_with(&shown), "{error}");
+}
+
+/// What the library would say is not worth a program that does not run.
+#[test]
+fn a_library_that_does_not_open_is_no_obstacle() {
+    let Some(interposer) = interposer() else { return };
+    let folder = folder("no-library");
+    fs::copy(interposer.join("libbfc_preload.so"), folder.join("libbfc_preload.so")).expect("writable");
+    fs::write(folder.join("libbfc.so.0"), "").expect("writable");
+    let mut command = bfc();
+    command.arg("run").arg("--preload").arg(&folder).arg("true").env("BFC_MEMORY_LIMT", "8GiB");
+    assert_eq!(run_to(0, &mut command).1, "");
 }
 
 #[test]
