@@ -12,5 +12,6 @@
 #[allow(clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block)]
 #[rustfmt::skip]
 mod bindings;
+pub mod interposer;
 
 pub use bindings::*;

@@ -4,6 +4,11 @@ use std::env;
 use std::ffi::OsString;
 use std::path::Path;
 
+use bfc_sys::interposer::{Order, pool_flags};
+use bfc_sys::{
+    BFC_ALLOW_GROWTH, BFC_GARBAGE_COLLECTION, BFC_QUARANTINE, BFC_SPLIT_ALWAYS, BFC_TIMESTAMPS, BFC_TWO_ENDS,
+};
+
 use super::file::Facts;
 use super::settings::Settings;
 use super::{Run, check_report, verdict};
@@ -85,22 +90,19 @@ pub fn is_limited(args: &Run) -> bool {
 }
 
 fn flags(serves_async: bool) -> [Flag; 6] {
-    let stamps = if serves_async {
-        "with --async memory is reused in the order of streams"
+    let (order, stamps) = if serves_async {
+        (Order::Streams, "with --async memory is reused in the order of streams")
     } else {
-        "cudaFree keeps its meaning by stamps"
+        (Order::Stamps, "cudaFree keeps its meaning by stamps")
     };
+    let flag = |name, bit, why| Flag { name, is_on: pool_flags(order) & bit != 0, why };
     [
-        Flag { name: "BFC_ALLOW_GROWTH", is_on: true, why: "pools grow; use --growth off" },
-        Flag {
-            name: "BFC_GARBAGE_COLLECTION",
-            is_on: true,
-            why: "free regions go back before a request fails",
-        },
-        Flag { name: "BFC_SPLIT_ALWAYS", is_on: true, why: "every remainder is split off" },
-        Flag { name: "BFC_TWO_ENDS", is_on: false, why: "the interposer sets the flags of its pools" },
-        Flag { name: "BFC_TIMESTAMPS", is_on: !serves_async, why: stamps },
-        Flag { name: "BFC_QUARANTINE", is_on: !serves_async, why: stamps },
+        flag("BFC_ALLOW_GROWTH", BFC_ALLOW_GROWTH, "pools grow; use --growth off"),
+        flag("BFC_GARBAGE_COLLECTION", BFC_GARBAGE_COLLECTION, "free regions go back before a request fails"),
+        flag("BFC_SPLIT_ALWAYS", BFC_SPLIT_ALWAYS, "every remainder is split off"),
+        flag("BFC_TWO_ENDS", BFC_TWO_ENDS, "the interposer sets the flags of its pools"),
+        flag("BFC_TIMESTAMPS", BFC_TIMESTAMPS, stamps),
+        flag("BFC_QUARANTINE", BFC_QUARANTINE, stamps),
     ]
 }
 

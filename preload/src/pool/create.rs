@@ -1,8 +1,8 @@
 //! The creation and the end of a pool.
 
+use bfc_sys::interposer::{Order, pool_flags};
 use bfc_sys::{
-    BFC_ALLOW_GROWTH, BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM, BFC_ERROR_ALREADY_EXISTS,
-    BFC_GARBAGE_COLLECTION, BFC_OK, BFC_QUARANTINE, BFC_REGION_OBTAINED, BFC_SPLIT_ALWAYS, BFC_TIMESTAMPS,
+    BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM, BFC_ERROR_ALREADY_EXISTS, BFC_OK, BFC_REGION_OBTAINED,
     bfc_options_t,
 };
 use std::ffi::c_void;
@@ -25,13 +25,10 @@ impl Pool {
         if self.ordinal == bfc::PINNED {
             return self.await_creation();
         }
-        let mut flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS;
-        if !settings::serves_async() && !MUTATED {
-            flags |= BFC_TIMESTAMPS | BFC_QUARANTINE;
-        }
+        let order = if settings::serves_async() || MUTATED { Order::Streams } else { Order::Stamps };
         // Regions from cuMemAlloc, unless the user prefers granules, which have no IPC handles.
         let backend = if settings::wants_granules() { BFC_BACKEND_CUDA_VMM } else { BFC_BACKEND_CUDA };
-        let mut options = bfc::options(backend, flags, c"preload");
+        let mut options = bfc::options(backend, pool_flags(order), c"preload");
         if !settings::is_limited() {
             // All memory, as without a pool. Memory that other allocations need is returned to the driver on demand.
             options.memory_limit = total_memory(self.ordinal);

@@ -2,10 +2,8 @@
 //! on which it was first used, and its memory ends with that device's context. Requests on other devices are left to
 //! the driver.
 
-use bfc_sys::{
-    BFC_ALLOW_GROWTH, BFC_BACKEND_CUSTOM, BFC_GARBAGE_COLLECTION, BFC_QUARANTINE, BFC_SPLIT_ALWAYS,
-    BFC_TIMESTAMPS, bfc_suballocator_t,
-};
+use bfc_sys::interposer::{Order, pool_flags};
+use bfc_sys::{BFC_BACKEND_CUSTOM, bfc_suballocator_t};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,9 +32,7 @@ fn create() -> Result<(), Refused> {
         supports_coalescing: 0,
         reserved: 0,
     };
-    let flags =
-        BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS | BFC_TIMESTAMPS | BFC_QUARANTINE;
-    let mut options = bfc::options(BFC_BACKEND_CUSTOM, flags, c"preload, pinned");
+    let mut options = bfc::options(BFC_BACKEND_CUSTOM, pool_flags(Order::Stamps), c"preload, pinned");
     options.memory_limit = LIMIT;
     options.suballocator = &functions;
     Pool::pinned().create_as(&options)
