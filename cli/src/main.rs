@@ -317,7 +317,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Replay(args) => {
             args.check().unwrap_or_else(|what| wrong_usage("replay", what));
             // All of them before the first run: wrong input should not show after minutes of work.
-            let traces = args.traces.iter().map(|path| Trace::read(path)).collect::<Result<Vec<_>>>()?;
+            let traces = args.traces.iter().map(|path| Trace::read(path, args.quiet));
+            let traces = traces.collect::<Result<Vec<_>>>()?;
             let library = library()?;
             let resolved = Resolved::of_replay(&library, &args.pool())?;
             if !args.quiet {

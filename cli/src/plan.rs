@@ -116,7 +116,7 @@ struct SearchInfo {
 /// Plans a trace and writes the plan.
 pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
     let alignment = if args.alignment == "512" { 512 } else { 256 };
-    let trace = Trace::read(&args.trace)?;
+    let trace = Trace::read(&args.trace, args.quiet)?;
     let program = Program::of(&trace, alignment)?;
     if trace.streams > 1 && !args.quiet {
         crate::output::complain(format_args!(

@@ -6,7 +6,7 @@
 
 mod parser;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufReader, Cursor, Read};
 use std::ops::Range;
 use std::path::Path;
@@ -14,6 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use flate2::read::MultiGzDecoder;
 
+use crate::output::progress;
 use parser::Parser;
 
 /// The unit in which every BFC allocator rounds.
@@ -79,14 +80,28 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a trace file; `-` is standard input.
-    pub fn read(path: &Path) -> Result<Self> {
+    /// Reads a trace file, with a progress bar unless `is_quiet`; `-` is standard input.
+    pub fn read(path: &Path, is_quiet: bool) -> Result<Self> {
         if path.as_os_str() == "-" {
-            return Self::from_reader("standard input", io::stdin().lock());
+            return Self::from_source("standard input", io::stdin().lock(), None, is_quiet);
         }
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-        Self::from_reader(&name, file)
+        // A pipe has no length.
+        let length = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
+        Self::from_source(&name, file, length, is_quiet)
+    }
+
+    fn from_source(name: &str, input: impl Read, length: Option<u64>, is_quiet: bool) -> Result<Self> {
+        let template = match length {
+            Some(_) => "{msg} {wide_bar} {percent:>3}% {eta}",
+            None => "{msg} ({binary_bytes})",
+        };
+        let bar = progress(is_quiet, length, template);
+        bar.set_message(format!("reading {name}"));
+        let trace = Self::from_reader(name, bar.wrap_read(input));
+        bar.finish_and_clear();
+        trace
     }
 
     /// Reads a trace, gzipped or not; `name` is for messages.

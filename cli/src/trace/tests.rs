@@ -250,6 +250,6 @@ fn binary_data_is_refused_without_reading_it_all() {
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
-    let error = Trace::read(Path::new("/nonexistent/x.trace")).expect_err("no file");
+    let error = Trace::read(Path::new("/nonexistent/x.trace"), true).expect_err("no file");
     assert!(format!("{error:#}").starts_with("cannot open /nonexistent/x.trace: "), "{error:#}");
 }

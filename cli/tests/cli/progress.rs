@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -39,8 +40,19 @@ fn commands_that_may_take_long_show_a_bar() {
     let shown = on_a_terminal(bfc().arg("info"));
     assert!(shown.contains("trying cuda, device 0"), "{shown:?}");
     let shown = on_a_terminal(bfc().arg("replay").arg(&trace));
+    assert!(shown.contains(&format!("reading {}", trace.display())), "{shown:?}");
     assert!(shown.contains("looking at peak use"), "{shown:?}");
     let shown = on_a_terminal(bfc().args(["replay", "--find-limit"]).arg(&trace));
     assert!(shown.contains("trying "), "{shown:?}");
+    let plan = |options: &[&str]| {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("progress.plan");
+        on_a_terminal(bfc().arg("plan").arg(&trace).arg("-o").arg(file).args(options))
+    };
+    let shown = plan(&[]);
+    assert!(shown.contains(&format!("reading {}", trace.display())), "{shown:?}");
+    let input = File::open(&trace).expect("a recorded trace");
+    let shown = on_a_terminal(bfc().args(["replay", "-"]).stdin(input));
+    assert!(shown.contains("reading standard input"), "{shown:?}");
     assert_eq!(on_a_terminal(bfc().args(["replay", "--quiet"]).arg(&trace)), "");
+    assert_eq!(plan(&["--quiet"]), "");
 }
