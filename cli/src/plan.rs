@@ -14,6 +14,7 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
@@ -160,7 +161,10 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
 /// A bar that hides itself where standard error is not a terminal.
 fn bar(args: &Plan) -> ProgressBar {
     let tries = (CLASSIC.len() + by_contention().count()) as u64 + u64::from(args.search);
-    progress(args.quiet, Some(tries), "{msg} {wide_bar} {percent:>3}% {eta}")
+    let bar = progress(args.quiet, Some(tries), "{msg} {wide_bar} {percent:>3}% {elapsed}, {eta} left");
+    // A single placement of a large trace takes seconds. Nothing is measured that a thread could disturb.
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
 }
 
 /// The best placement, what each heuristic takes, and what the search did.
