@@ -1,6 +1,7 @@
 //! What is shown of a program while it runs: how many of its tests have ended, and the last one.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use console::style;
@@ -8,6 +9,44 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Without a terminal, a line so often shows that a long suite goes on.
 const EVERY: Duration = Duration::from_secs(20);
+
+/// Whether a spinner is shown: two would write over each other.
+static IS_SHOWN: AtomicBool = AtomicBool::new(false);
+
+/// Shows that a program runs which is part of a chore: on a terminal only, and cleared at its end.
+pub struct Waiting(Option<ProgressBar>);
+
+impl Waiting {
+    /// Shows the program's name and the time.
+    pub fn begin(name: &str, is_verbose: bool) -> Self {
+        let is_free = console::user_attended() && !is_verbose && !IS_SHOWN.swap(true, Relaxed);
+        Self(is_free.then(|| spinner(name)))
+    }
+
+    /// Shows what the program has said last.
+    pub fn line(&self, last: &str) {
+        if let Some(spinner) = &self.0 {
+            spinner.set_message(last.trim().to_owned());
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(spinner) = &self.0 {
+            spinner.finish_and_clear();
+            IS_SHOWN.store(false, Relaxed);
+        }
+    }
+}
+
+fn spinner(name: &str) -> ProgressBar {
+    let template = ProgressStyle::with_template("   {spinner} {prefix} {elapsed} {wide_msg:.dim}");
+    let spinner = ProgressBar::new_spinner().with_prefix(name.to_owned());
+    spinner.set_style(template.expect("it is a template"));
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}
 
 /// A program that runs.
 pub struct Progress {
@@ -24,13 +63,8 @@ pub struct Progress {
 impl Progress {
     /// Says what runs before it runs: it may take minutes.
     pub fn begin(name: &str, is_verbose: bool) -> Self {
-        let spinner = (console::user_attended() && !is_verbose).then(|| {
-            let template = ProgressStyle::with_template("   {spinner} {prefix} {elapsed} {wide_msg:.dim}");
-            let spinner = ProgressBar::new_spinner().with_prefix(name.to_owned());
-            spinner.set_style(template.expect("it is a template"));
-            spinner.enable_steady_tick(Duration::from_millis(100));
-            spinner
-        });
+        let spinner = (console::user_attended() && !is_verbose).then(|| spinner(name));
+        IS_SHOWN.store(spinner.is_some(), Relaxed);
         if spinner.is_none() {
             print!("   {name} ... ");
             // A line that comes late is no reason to fail.
@@ -69,6 +103,7 @@ impl Progress {
         let result = if is_well { style(result).green() } else { style(result).red() };
         if let Some(spinner) = &self.spinner {
             spinner.finish_and_clear();
+            IS_SHOWN.store(false, Relaxed);
         }
         match self.spinner.is_none() && self.is_in_line {
             true => println!("{result}"),

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::files;
+use crate::progress::Waiting;
 
 /// The library's version, which is the same for all packages of the workspace; Cargo.toml is its one source.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -88,7 +89,8 @@ impl Workspace {
     /// Runs a program to its end. What it says goes to a log under target/xtask/ and, if the user wants
     /// it, to the terminal too. It has no standard input: nothing here may wait for an answer.
     pub fn run(&self, name: &str, command: Command) -> Result<Ended> {
-        self.run_watched(name, command, |_| ())
+        let waiting = Waiting::begin(name, self.verbose);
+        self.run_watched(name, command, |line| waiting.line(line))
     }
 
     /// The same; `watch` gets each line.
