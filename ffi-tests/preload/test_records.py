@@ -156,4 +156,14 @@ def test_a_pool_that_regions_split_names_the_growth_that_helps(tmp_path):
     variables = preloaded(SIMCUDA_MEMORY=MEMORY, BFC_PRELOAD_REPORT=report)
     variables |= settings("BFC_MEMORY_LIMIT=112M BFC_GROWTH=tensorflow")
     run(program("trace"), "fragmented", env=variables)
-    assert "; regions double in size: BFC_GROWTH=need makes them as large as needed; --limit or " in reported(report)
+    assert "; regions double in size, " in reported(report)
+    assert "; --growth need avoids doubling; " in reported(report)
+
+
+def test_a_pool_whose_regions_double_names_the_option_that_helps(tmp_path):
+    report = tmp_path / "report"
+    variables = preloaded(SIMCUDA_MEMORY=MEMORY, BFC_PRELOAD_REPORT=report)
+    variables |= settings("BFC_MEMORY_LIMIT=10M BFC_GROWTH=tensorflow")
+    run(program("trace"), "doubled", env=variables)
+    assert "; regions double in size, " in reported(report)
+    assert "; --growth need avoids doubling; " in reported(report)
