@@ -1,12 +1,16 @@
-"""Small pieces of C++ between a framework and libbfc, compiled when they are first needed.
+"""Small pieces of C++ between a framework and libbfc, prebuilt or compiled when they are first needed.
 
 They are compiled where only C++ will do (an exception that PyTorch understands, a c10::Allocator, TensorFlow's symbols, ONNX
 Runtime's tables), against the framework that is installed. The result is kept in the user's cache, by a hash of all that it
 depends on. It is made in a folder of its own, gets mode 0700 and is renamed, because a file that a group may write to is not
 trusted at the next start.
 
-Only torch_alloc is compiled with the wheel too, for machines without a compiler: its exception is declared as PyTorch's own
-torch::PyTorchError is, by name and virtual functions. No header of PyTorch's promises that, so it comes second.
+A wheel has some prebuilt, for the releases of frameworks that are tested. The name of a prebuilt shim has a hash of all that it
+depends on, so one of another source or another release is never loaded.
+
+torch_alloc is compiled with the wheel without PyTorch too, for machines without a compiler and with another release: its
+exception is declared as PyTorch's own torch::PyTorchError is, by name and virtual functions. No header of PyTorch's promises
+that, so it comes last.
 
 A wheel keeps no links, so libbfc is in it once, by its SONAME: two files would be two libraries in one process.
 """
@@ -29,6 +33,8 @@ from . import include_dir, library_path
 SOURCES = pathlib.Path(__file__).parent / "shims"
 """The sources, and what of them was compiled with the wheel."""
 
+_PREBUILT = "prebuilt"
+
 _FLAGS = ("-shared", "-fPIC", "-O2", "-g0", "-fvisibility=hidden", "-Wl,-z,nodelete")
 
 
@@ -43,6 +49,7 @@ def build(
     include_dirs: Iterable[os.PathLike[str] | str] = (),
     libraries: Iterable[os.PathLike[str] | str] = (),
     key: Iterable[str] = (),
+    announced: str | None = None,
 ) -> pathlib.Path:
     """Compiles ``shims/NAME.cpp`` as a shared library, unless that was done before; where it is.
 
@@ -54,16 +61,23 @@ def build(
     :param libraries: Files to link with. They are found again by their SONAME, so the framework has to be imported
         when the shim is loaded.
     :param key: What the shim depends on besides: the framework's version.
+    :param announced: What it is compiled for. If it is compiled now, a warning of the logger ``bfc`` says so before.
     :raises ShimError: what is missing, or what the compiler said.
     """
     try:
-        return _built(name, list(flags), [os.fspath(folder) for folder in include_dirs], list(libraries), list(key))
+        folders = [os.fspath(folder) for folder in include_dirs]
+        return _built(name, list(flags), folders, list(libraries), list(key), announced)
     except OSError as error:
         raise ShimError(f"{name} could not be compiled: {error}") from error
 
 
 def _built(
-    name: str, flags: list[str], include_dirs: list[str], libraries: list[os.PathLike[str] | str], key: list[str]
+    name: str,
+    flags: list[str],
+    include_dirs: list[str],
+    libraries: list[os.PathLike[str] | str],
+    key: list[str],
+    announced: str | None,
 ) -> pathlib.Path:
     source = SOURCES / f"{name}.cpp"
     own = include_dir()
@@ -77,8 +91,46 @@ def _built(
     digest = hashlib.sha256("\0".join(made_of).encode(errors="surrogateescape")).hexdigest()[:20]
     file = _folder() / f"{name}-{digest}.so"
     if not _is_ours(file):
+        if announced is not None:
+            _announce(name, announced, file.parent)
         _compile([*compiler, *arguments, os.fspath(source), *linked], file)
     return file
+
+
+def _announce(name: str, purpose: str, folder: pathlib.Path) -> None:
+    """Without a configuration Python shows a warning of a logger on stderr."""
+    import logging
+
+    is_kept = not any(os.fspath(folder) == kept.name for kept in _kept)
+    until = f"once; the result is kept in {folder}" if is_kept else "in this process only: there is no cache folder to keep it in"
+    logging.getLogger("bfc").warning("compiling %s.cpp for %s; this takes a few seconds, %s", name, purpose, until)
+
+
+def prebuilt_file(name: str, release: str, key: Iterable[str]) -> pathlib.Path:
+    """Where the shim is that is prebuilt for a release of a framework, if there is one for exactly this source and ``key``.
+
+    :param release: The folder's name: ``torch-2.15.0+cu132``.
+    :param key: What the shim depends on besides its source, the headers of libbfc and the platform.
+    """
+    source = (SOURCES / f"{name}.cpp").read_text(encoding="utf-8")
+    made_of = [source, *_headers(include_dir()), *_platform(), release, *key]
+    digest = hashlib.sha256("\0".join(made_of).encode(errors="surrogateescape")).hexdigest()[:20]
+    return SOURCES / _PREBUILT / release / f"{name}-{digest}.so"
+
+
+def prebuilt_releases(prefix: str) -> list[str]:
+    """The releases that have prebuilt shims, of those whose folders begin so; without that prefix."""
+    folders = sorted((SOURCES / _PREBUILT).glob(f"{prefix}*"))
+    return [folder.name.removeprefix(prefix) for folder in folders if any(folder.glob("*.so"))]
+
+
+def _platform() -> list[str]:
+    """The processor and the C library, whose oldest version the wheel's tag says."""
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
+        libc = ""
+    return [platform.machine(), (libc.split() or ["another C library"])[0]]
 
 
 def _compiler() -> list[str]:

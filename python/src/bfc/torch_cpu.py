@@ -6,18 +6,17 @@
 
     bfc.torch_cpu.use()
 
-PyTorch is imported when a function is called. The first use compiles a small piece of C++ against its headers, which needs a
-C++ compiler and takes some seconds.
+PyTorch is imported when a function is called. A wheel has the small piece of C++ between the two prebuilt for the releases of
+PyTorch that are tested. For others the first use compiles it, which needs a C++ compiler and takes some seconds.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import pathlib
 from typing import Any
 
-from . import _devices, _shim
+from . import _devices, _torch_shims
 
 __all__ = ["unuse", "use"]
 
@@ -39,7 +38,7 @@ def use(**options: Any) -> None:
         the first tensor creates it from the environment.
     :raises RuntimeError: Another library has set an allocator with a higher priority.
     :raises ModuleNotFoundError: PyTorch is not installed.
-    :raises bfc._shim.ShimError: There is no C++ compiler, or it failed.
+    :raises bfc._shim.ShimError: No shim is prebuilt for this release of PyTorch, and there is no C++ compiler, or it failed.
     :raises bfc.Error: See :func:`bfc.create`; ALREADY_EXISTS if options were given and the host has an allocator.
     """
     library = _State.library or _opened()
@@ -66,13 +65,4 @@ def unuse() -> None:
 def _opened() -> ctypes.CDLL:
     import torch
 
-    package = pathlib.Path(torch.__file__).parent
-    abi = int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
-    shim = _shim.build(
-        "torch_cpu",
-        flags=["-std=c++17", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", "-Wl,--no-undefined"],
-        include_dirs=[package / "include"],
-        libraries=[package / "lib" / "libc10.so"],
-        key=[torch.__version__],
-    )
-    return ctypes.CDLL(os.fspath(shim), mode=os.RTLD_NOW)
+    return ctypes.CDLL(os.fspath(_torch_shims.find("torch_cpu", torch)), mode=os.RTLD_NOW)

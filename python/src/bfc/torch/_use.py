@@ -9,7 +9,7 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from .. import _abi, _devices, _library, _shim, library_path
+from .. import _abi, _devices, _library, _shim, _torch_shims, library_path
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +40,8 @@ class Used:
     """How PyTorch uses libbfc."""
 
     raises: type[Exception]
-    """The exception for out of memory: ``torch.OutOfMemoryError``, a ``RuntimeError``. Without a C++ compiler that can compile
-    PyTorch's headers: ``bfc.torch.OutOfMemoryError``, which is also a ``MemoryError``."""
+    """The exception for out of memory: ``torch.OutOfMemoryError``, a ``RuntimeError``. Without a prebuilt shim for this PyTorch and
+    without a C++ compiler that can compile one: ``bfc.torch.OutOfMemoryError``, which is also a ``MemoryError``."""
     shim: pathlib.Path
     """The file with the function that raises it."""
 
@@ -73,9 +73,10 @@ def use(
     on demand (``"cuda_vmm"``) where the device supports it and all devices can access each other's memory. An allocator that the
     program has created before is used as it is.
 
-    The first call compiles a small piece of C++ against the installed PyTorch, which takes some seconds and is kept in the
-    user's cache. Without a C++ compiler a function that was compiled with this package is used, which sends no events to PyTorch's
-    profiler.
+    A small piece of C++ stands between PyTorch and libbfc. A wheel has it prebuilt for the releases of PyTorch that are
+    tested. For any other release the first call compiles it, which takes a few seconds and is kept in the user's cache; a
+    warning of the logger ``bfc`` says so. Without a C++ compiler too, it takes a function that was compiled without PyTorch,
+    which sends no events to PyTorch's profiler.
 
     :param device: Apply the arguments to this device only: an ordinal, a string or a ``torch.device``. Default: all devices.
     :raises RuntimeError: CUDA is already initialized, or PyTorch's allocator was changed before.
@@ -142,7 +143,7 @@ def _ordinal(torch: Any, device: Any) -> int:
 
 def _shim_for(torch: Any) -> tuple[pathlib.Path, type[Exception]]:
     try:
-        return _compiled(torch), torch.cuda.OutOfMemoryError
+        return _torch_shims.find(_SOURCE, torch), torch.cuda.OutOfMemoryError
     except _shim.ShimError:
         if not PREBUILT.exists():
             raise
@@ -166,26 +167,6 @@ def out_of_memory_error() -> type[Exception]:
 
     OutOfMemoryError.__module__, OutOfMemoryError.__qualname__ = "bfc.torch", "OutOfMemoryError"
     return OutOfMemoryError
-
-
-def _compiled(torch: Any) -> pathlib.Path:
-    folder = pathlib.Path(torch.__file__).parent
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    failed: _shim.ShimError | None = None
-    # What PyTorch itself is compiled as; its older releases, and older compilers, know the second only.
-    for standard in ("-std=c++20", "-std=c++17"):
-        try:
-            return _shim.build(
-                _SOURCE,
-                flags=[standard, abi, "-DBFC_WITH_TORCH"],
-                include_dirs=[folder / "include"],
-                libraries=[folder / "lib" / "libc10.so"],
-                key=[torch.__version__],
-            )
-        except _shim.ShimError as error:
-            failed = failed or error
-    assert failed is not None
-    raise failed
 
 
 _source: Any = None
