@@ -17,6 +17,9 @@ const UV: &str = "uv==0.13.9";
 /// Names [`cache`] to the tests, whose own XDG_CACHE_HOME is another, and to the chores that they run.
 pub const CACHE: &str = "LIBBFC_TESTS_CACHE";
 
+/// The file in an environment that says that all of it is there.
+const COMPLETE: &str = "complete";
+
 /// The folder in the user's cache with all that is fetched for tests, which all checkouts share.
 pub fn cache() -> Result<PathBuf> {
     if let Some(cache) = std::env::var_os(CACHE) {
@@ -42,23 +45,12 @@ pub fn packages(workspace: &Workspace, folder: &str) -> Result<PathBuf> {
 /// that of ffi-tests: both are lock files, and name dependencies too. What is there already is not fetched again, and what
 /// was cut off is completed.
 pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
-    const LIST: &str = "requirements.txt";
-    let (shared, own) = (workspace.path("ffi-tests").join(LIST), folder.join(LIST));
-    let lists = if own.exists() { vec![shared, own] } else { vec![shared] };
-    let listed = lists.iter().map(|list| read_list(list)).collect::<Result<Vec<_>>>()?;
-    let name = folder.file_name().context("it is a folder")?;
-    let mut hasher = DefaultHasher::new();
-    listed.hash(&mut hasher);
-    // Other checkouts may want other versions at the same time.
-    let folder = cache()?.join("env").join(format!("{}-{:016x}", name.display(), hasher.finish()));
+    let Environment { folder, lists, about } = Environment::of(workspace, folder)?;
     let python = folder.join("bin/python");
-    let complete = folder.join("complete");
-    if complete.exists() && tools::works(python.as_os_str()) {
+    if is_complete(&folder) {
         return Ok(python);
     }
-    // The first line says what it is and how large.
-    let about = listed.last().and_then(|list| list.lines().next()).unwrap_or_default();
-    println!("   fetching into {} (once): {}", folder.display(), about.trim_start_matches(['#', ' ']));
+    println!("   fetching into {} (once): {about}", folder.display());
     let uv = |args: &[&str]| -> Result<Command> {
         let mut command = workspace.command(uv(workspace)?);
         without(&mut command, &["UV_"]).env("UV_CACHE_DIR", cache()?.join("uv-cache"));
@@ -71,8 +63,42 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let mut sync = uv(&["pip", "sync"])?;
     sync.arg(&python).args(&lists);
     fetch(workspace, "uv pip sync", sync)?;
-    files::write(&complete, "")?;
+    files::write(&folder.join(COMPLETE), "")?;
     Ok(python)
+}
+
+/// The same interpreter, if it is there already.
+pub fn existing(workspace: &Workspace, folder: &Path) -> Result<Option<PathBuf>> {
+    let Environment { folder, .. } = Environment::of(workspace, folder)?;
+    Ok(is_complete(&folder).then(|| folder.join("bin/python")))
+}
+
+/// An environment that may not be there yet.
+struct Environment {
+    folder: PathBuf,
+    lists: Vec<PathBuf>,
+    /// What it is and how large: the first line of its list.
+    about: String,
+}
+
+impl Environment {
+    fn of(workspace: &Workspace, folder: &Path) -> Result<Self> {
+        const LIST: &str = "requirements.txt";
+        let (shared, own) = (workspace.path("ffi-tests").join(LIST), folder.join(LIST));
+        let lists = if own.exists() { vec![shared, own] } else { vec![shared] };
+        let listed = lists.iter().map(|list| read_list(list)).collect::<Result<Vec<_>>>()?;
+        let name = folder.file_name().context("it is a folder")?;
+        let mut hasher = DefaultHasher::new();
+        listed.hash(&mut hasher);
+        // Other checkouts may want other versions at the same time.
+        let folder = cache()?.join("env").join(format!("{}-{:016x}", name.display(), hasher.finish()));
+        let about = listed.last().and_then(|list| list.lines().next()).unwrap_or_default();
+        Ok(Self { folder, lists, about: about.trim_start_matches(['#', ' ']).to_owned() })
+    }
+}
+
+fn is_complete(folder: &Path) -> bool {
+    folder.join(COMPLETE).exists() && tools::works(folder.join("bin/python").as_os_str())
 }
 
 /// The PATH with the programs of such an environment in front.

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::toolchain::Toolchain;
+use super::torch_shims;
 use crate::files;
 use crate::install;
 use crate::workspace::Workspace;
@@ -16,6 +17,9 @@ use crate::workspace::Workspace;
 pub const PREFIX: &str = "src/bfc/_prefix";
 
 const SHIM: &str = "src/bfc/shims/torch_alloc";
+
+/// Where shims for certain releases of PyTorch lie below python/.
+const PREBUILT: &str = "src/bfc/shims/prebuilt";
 
 /// What the shim wants of the C++ library, which is libstdc++ as for all of PyTorch's builds.
 const OF_LIBSTDCXX: [&str; 9] = [
@@ -30,15 +34,21 @@ const OF_LIBSTDCXX: [&str; 9] = [
     "__gxx_personality_v0",
 ];
 
-/// Builds the library and puts it into the package.
-pub fn stage(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
+/// Builds the library and puts it into the package, with shims for the tested release of PyTorch if there is an environment
+/// of it.
+pub fn stage(workspace: &Workspace, toolchain: &Toolchain, pytorch: Option<&Path>) -> Result<()> {
     let built = toolchain.build(workspace)?;
     let installed = workspace.target.join("wheels/prefix");
     files::remove_all(&installed)?;
     install::install(workspace, &installed, &built)?;
     let package = workspace.path("python");
     copy(workspace, &installed, &package.join(PREFIX))?;
-    prebuilt(workspace, toolchain, &package, &built.shared).context("the shim for PyTorch")
+    prebuilt(workspace, toolchain, &package, &built.shared).context("the shim for PyTorch")?;
+    // Those of an earlier source would not be loaded, and would be in the wheel all the same.
+    files::remove_all(&package.join(PREBUILT))?;
+    let Some(python) = pytorch else { return Ok(()) };
+    torch_shims::prebuild(workspace, toolchain, python, &built.shared)
+        .context("the shims for PyTorch's tested release")
 }
 
 /// The parts of an installed tree that belong into a wheel, without links. The archive is twenty times as large as the

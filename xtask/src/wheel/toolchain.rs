@@ -38,6 +38,11 @@ impl Toolchain {
         }
     }
 
+    /// Whether what it links is for systems older than this one.
+    pub fn is_for_old_systems(&self) -> bool {
+        self.zig.is_some()
+    }
+
     /// Builds the library, the interposer and the command.
     pub fn build(&self, workspace: &Workspace) -> Result<Built> {
         let Some(zig) = &self.zig else { return cargo::build(workspace, Profile::Release) };
