@@ -6,11 +6,13 @@ import pytest
 import programs
 from running import environment, python
 
-# Where there is no compiler, so that the shim that came with the package is taken.
+# Where there is no compiler either, so that the function that was compiled without PyTorch is taken.
 WITHOUT = "without_a_compiler"
-CASES = """page; page_with_arguments; page_mem_pool; refused_by_pytorch; refusals late; refusals other; refusals twice; limit;
+# With the shim that is compiled at the first use.
+COMPILED = "compiled"
+CASES = """page; page_with_arguments; page_mem_pool; refused_by_pytorch; refusals late; refusals other; refusals twice; limit; limit compiled;
     one_of_two_devices; between_devices; between_devices mapped; of_another_device; configured; other_failures;
-    without_a_compiler; in_a_thread_of_pytorchs; in_a_thread_of_pytorchs without_a_compiler; profiler; statistics;
+    without_a_compiler; in_a_thread_of_pytorchs; in_a_thread_of_pytorchs without_a_compiler; profiler; profiler compiled; statistics;
     random_sizes; mem_pool_random_sizes"""
 # What a case needs besides.
 VARIABLES = {
@@ -22,8 +24,10 @@ VARIABLES = {
 
 
 @pytest.mark.parametrize("case", [case.strip() for case in CASES.split(";")])
-def test_package(case, package_environment):
+def test_package(case, package_environment, compiling_environment):
     # A device so large that the page's limit fits.
     variables = {"SIMCUDA_MEMORY": str(64 << 30), "SIMCUDA_DEVICES": "1"} | VARIABLES.get(case.split()[0], {})
     variables |= {"CXX": "/nonexistent/c++"} if WITHOUT in case else {}
-    programs.run(*python("package.py", *case.split()), env=environment(**package_environment, **variables))
+    is_prebuilt = WITHOUT not in case and COMPILED not in case
+    variables |= package_environment if is_prebuilt else compiling_environment
+    programs.run(*python("package.py", *case.removesuffix(COMPILED).split()), env=environment(**variables))
