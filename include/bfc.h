@@ -907,6 +907,45 @@ size_t bfc_last_error(char *buf,
 // Returns the library's version, "major.minor.patch".
 const char *bfc_version(void);
 
+// Starts recording the history: the last events of all allocators of the process, those that exist and those that will.
+// Events are allocations, frees, regions obtained and given back, failed requests, steps of scopes, and marks. `bfc
+// report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes.
+//
+// @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only. NULL
+//                records into memory, which bfc_history_save writes to a file.
+// @param events  How many of the last events are kept, rounded up to a power of two from 1,024 to 2^28. 0: 262,144.
+// @return BFC_OK; BFC_ERROR_ALREADY_EXISTS if a history is recorded already; BFC_ERROR_INVALID_ARGUMENT if the file
+//         cannot be created; BFC_ERROR_OUT_OF_MEMORY (host memory); BFC_ERROR_BUSY in a signal handler that interrupted
+//         a call of the library, after which not all allocators may be recorded.
+//
+// Precondition: `path` is NULL or a NUL-terminated string.
+bfc_status_t bfc_history_start(const char *path,
+                               uint64_t events);
+
+// Stops recording the history. A file stays as it is. A history in memory is gone.
+//
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if none is recorded; BFC_ERROR_BUSY as for bfc_history_start.
+bfc_status_t bfc_history_stop(void);
+
+// Writes a copy of the history so far to a file. Recording goes on meanwhile.
+//
+// @param path  A file, which must not exist yet. Must not be NULL.
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if none is recorded or the file cannot be created; BFC_ERROR_BUSY as for
+//         bfc_history_start. After a failure there is no file.
+//
+// Precondition: `path` is NULL or a NUL-terminated string.
+bfc_status_t bfc_history_save(const char *path);
+
+// Marks this moment in the history, for example the beginning of an epoch. The events between two marks can then be
+// compared.
+//
+// @param name  UTF-8, copied. Must not be NULL.
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if no history is recorded, or the name is NULL or not UTF-8;
+//         BFC_ERROR_BUSY as for bfc_history_start.
+//
+// Precondition: `name` is NULL or a NUL-terminated string.
+bfc_status_t bfc_history_mark(const char *name);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

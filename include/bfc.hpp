@@ -57,6 +57,7 @@
 #include "bfc/allocation.hpp"
 #include "bfc/device.hpp"
 #include "bfc/graph.hpp"
+#include "bfc/history.hpp"
 #include "bfc/log.hpp"
 #include "bfc/options.hpp"
 #include "bfc/pmr.hpp"

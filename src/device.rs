@@ -3,6 +3,7 @@
 
 mod clients;
 mod forks;
+pub mod history;
 mod idle_trim;
 mod table;
 
@@ -94,6 +95,7 @@ impl Device {
         // Checked before the backend is examined: sharing an existing allocator does not depend on its backend.
         lifecycle::require_vacant(self.slot(), self.0)?;
         let resolved = options.resolve(self.0, default_flags)?;
+        history::start_as_the_environment_says();
         // Set before the allocator appears, because from then on a fork must find it.
         USED[self.word()].fetch_or(self.bit(), SeqCst);
         let trims = resolved.trim_after.is_some();

@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! Modules depend only on those before them: `sys`, `error`, `log`, `core`, `backend`, `options`, `report`, `pool`,
+//! Modules depend only on those before them: `sys`, `error`, `log`, `history`, `core`, `backend`, `options`, `report`, `pool`,
 //! `scope`, `device`, `capi`. See ARCHITECTURE.md.
 
 mod backend;
@@ -27,6 +27,7 @@ pub mod capi;
 mod core;
 mod device;
 mod error;
+mod history;
 mod log;
 mod options;
 mod pool;
@@ -36,6 +37,9 @@ mod sys;
 
 pub use backend::{AllocCallback, FreeCallback};
 pub use core::stats::Stats;
+pub use device::history::{
+    mark as mark_history, save as save_history, start as start_history, stop as stop_history,
+};
 pub use device::{AddressRange, Device, MAX_DEVICES, Request};
 pub use error::Error;
 pub use options::{

@@ -459,6 +459,13 @@ unsafe extern "C" {
     pub fn bfc_status_string(status: bfc_status_t) -> *const ::core::ffi::c_char;
     pub fn bfc_last_error(buf: *mut ::core::ffi::c_char, capacity: usize) -> usize;
     pub fn bfc_version() -> *const ::core::ffi::c_char;
+    pub fn bfc_history_start(
+        path: *const ::core::ffi::c_char,
+        events: u64,
+    ) -> bfc_status_t;
+    pub fn bfc_history_stop() -> bfc_status_t;
+    pub fn bfc_history_save(path: *const ::core::ffi::c_char) -> bfc_status_t;
+    pub fn bfc_history_mark(name: *const ::core::ffi::c_char) -> bfc_status_t;
     pub fn bfc_torch_alloc(
         size: usize,
         device: ::core::ffi::c_int,
@@ -703,6 +710,17 @@ pub mod pointers {
         capacity: usize,
     ) -> usize;
     pub type bfc_version = unsafe extern "C" fn() -> *const ::core::ffi::c_char;
+    pub type bfc_history_start = unsafe extern "C" fn(
+        path: *const ::core::ffi::c_char,
+        events: u64,
+    ) -> bfc_status_t;
+    pub type bfc_history_stop = unsafe extern "C" fn() -> bfc_status_t;
+    pub type bfc_history_save = unsafe extern "C" fn(
+        path: *const ::core::ffi::c_char,
+    ) -> bfc_status_t;
+    pub type bfc_history_mark = unsafe extern "C" fn(
+        name: *const ::core::ffi::c_char,
+    ) -> bfc_status_t;
     pub type bfc_torch_alloc = unsafe extern "C" fn(
         size: usize,
         device: ::core::ffi::c_int,

@@ -26,6 +26,8 @@ pub const FRAGMENTATION_FRACTION: &str = "BFC_FRAGMENTATION_FRACTION";
 pub const PLAN: &str = "BFC_PLAN";
 /// After how many seconds without a request free memory goes back.
 pub const TRIM_AFTER: &str = "BFC_TRIM_AFTER";
+/// Where the history is recorded.
+pub const HISTORY_FILE: &str = "BFC_HISTORY_FILE";
 /// It changes nothing of what a replay shows.
 const HASH_SEED: &str = "BFC_HASH_SEED";
 

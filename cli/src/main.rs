@@ -9,6 +9,7 @@ mod environment;
 mod ffi;
 mod find_limit;
 mod generate;
+mod history;
 mod info;
 mod inspect;
 mod library;

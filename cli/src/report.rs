@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::history;
 use crate::output::Output;
 use crate::process::{self, Liveness};
 use counters::{ENDED, REPLACED, Record};
@@ -28,8 +29,11 @@ const FAMILY: &[u8] = b"libbfc counters ";
 /// What `bfc report` is asked for.
 #[derive(Args)]
 pub struct Report {
-    /// The FILE of bfc run --report=FILE, or of BFC_PRELOAD_REPORT
+    /// The FILE of bfc run --report=FILE or of BFC_PRELOAD_REPORT, or a history: the FILE of BFC_HISTORY_FILE
     file: PathBuf,
+    /// Print a history as one JSON document
+    #[arg(long)]
+    json: bool,
 }
 
 /// Shown after the options of `bfc report`.
@@ -49,6 +53,12 @@ States of a process:
 
 /// Prints the summary of each process in the file.
 pub fn report(args: &Report, output: &mut Output) -> Result<()> {
+    if history::is_one(&args.file) {
+        return history::report(&args.file, args.json, output);
+    }
+    if args.json {
+        bail!("--json is for a history, and {} is none", args.file.display());
+    }
     let (records, end) = read(&args.file)?;
     if records.is_empty() {
         end?;

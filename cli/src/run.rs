@@ -94,6 +94,10 @@ pub struct Run {
     /// others FILE.PID; %p in FILE is the process id
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Record the history, the last events of the pool, for bfc report: who held what at the peak and when memory ran
+    /// out, also if the program is killed. An existing FILE is removed. A further process writes FILE.PID
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
     /// The interposer, or its folder; libbfc.so.N must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
     /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu, or in Python's package
     /// bfc]
@@ -112,6 +116,7 @@ Examples:
   bfc run --backend cuda-vmm --fraction 0.5 -- ./train  half of it, without fragmentation
   bfc run --check -- ./train                            did its allocations come from the pool?
   bfc run --trace train.trace -- ./train                record allocations for bfc replay
+  bfc run --history train.history -- ./train            record the last events for bfc report
   bfc run --report=train.counters -- ./train            counters for bfc report";
 
 /// What `bfc run --help` ends with.
@@ -210,6 +215,7 @@ pub fn run(args: &Run) -> Result<ExitCode> {
     // Last: whoever mistyped the program keeps the trace of yesterday.
     files::check_report(args)?;
     files::make_room_for_trace(args)?;
+    files::make_room_for_history(args)?;
     let folder = interposer.parent().unwrap_or(Path::new("/"));
     for note in ignored::notes(args, &settings, &Facts::of(&program.file), folder) {
         output::complain(format_args!("note: {note}"));

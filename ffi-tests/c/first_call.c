@@ -166,6 +166,17 @@ static void scope_begin(void) {
 
 static void scope_end(void) { refused(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT, "bfc_scope_begin"); }
 
+static void history_start(void) {
+  CHECK_OK(bfc_history_start(NULL, 1));
+  CHECK_OK(bfc_history_stop());
+}
+
+static void history_stop(void) { refused(bfc_history_stop(), BFC_ERROR_INVALID_ARGUMENT, "no history"); }
+
+static void history_save(void) { refused(bfc_history_save("unused"), BFC_ERROR_INVALID_ARGUMENT, "no history"); }
+
+static void history_mark(void) { refused(bfc_history_mark("unused"), BFC_ERROR_INVALID_ARGUMENT, "no history"); }
+
 static void set_log_callback(void) { CHECK_OK(bfc_set_log_callback(NULL, NULL)); }
 static void status_string(void) { CHECK(strlen(bfc_status_string(BFC_ERROR_BUSY)) > 3); }
 
@@ -317,6 +328,10 @@ int main(int argc, char **argv) {
       CASE(report),
       CASE(scope_begin),
       CASE(scope_end),
+      CASE(history_start),
+      CASE(history_stop),
+      CASE(history_save),
+      CASE(history_mark),
       CASE(set_log_callback),
       CASE(status_string),
       CASE(last_error),

@@ -1,6 +1,7 @@
 """The code on the pages that no framework is needed for, and the tables of pages."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -85,6 +86,14 @@ def test_a_program_prints_what_its_page_shows(name, program, variables, block, c
         page.ran(block)
     else:
         assert words(shown) in words(printed)
+
+
+def test_the_report_is_what_the_page_of_the_history_shows(compiled, run, prefix, tmp_path):
+    page = Page("history")
+    run(compiled(page.file("c-1"), tmp_path / "program"), cwd=tmp_path)
+    printed = run(prefix / "bin/bfc", "report", "program.history", cwd=tmp_path)
+    without = lambda text: re.sub(r"process \d+|\d+\.\d{3} s", "", text).split()
+    assert without(printed) == without(page.text("text-1"))
 
 
 def words(text):

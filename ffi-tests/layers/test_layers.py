@@ -35,6 +35,7 @@ LAYERS = Tree(
     """
     sys
     error log
+    history
     core
     backend
     options
@@ -69,6 +70,7 @@ TREES = [
         """
         mutation
         captures events guard_state idle_time listener
+        history
         pool
         slot
         order region_io snapshot stamp_merge
@@ -78,9 +80,10 @@ TREES = [
         lifecycle shrink
         """,
     ),
-    Tree("src/options", "src", "values\n types\n variables\n environment\n limit plan resolution"),
+    Tree("src/options", "src", "values\n types\n variables\n environment\n history limit plan resolution"),
     Tree("src/report", "src", ""),
-    Tree("src/device", "src", "table\n forks idle_trim\n clients"),
+    Tree("src/history", "src", "layout memory\n recorder\n recording"),
+    Tree("src/device", "src", "table\n forks history idle_trim\n clients"),
     Tree("src/capi", "src", ""),
     Tree(
         "preload/src",

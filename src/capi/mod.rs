@@ -9,6 +9,7 @@
 mod adapters;
 mod create;
 mod ffi_result;
+mod history;
 mod last_status;
 mod memory;
 mod order;
@@ -21,6 +22,7 @@ mod versioned;
 
 pub use adapters::*;
 pub use create::*;
+pub use history::*;
 pub use memory::*;
 pub use order::*;
 pub use pools::*;

@@ -1,6 +1,7 @@
 //! The settings of a new allocator: the caller's options, then the environment, then the defaults.
 
 mod environment;
+mod history;
 mod limit;
 mod plan;
 mod resolution;
@@ -8,6 +9,7 @@ mod types;
 mod values;
 mod variables;
 
+pub(crate) use self::history::start_as_set as start_history_as_set;
 pub(crate) use self::resolution::{Resolution, SetVariable};
 pub use self::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,

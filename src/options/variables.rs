@@ -59,6 +59,8 @@ variables! {
     TRIM_AFTER = c"BFC_TRIM_AFTER": Seconds;
     REPORT_ON_FAILURE = c"BFC_REPORT_ON_FAILURE": Switch;
     PLAN = c"BFC_PLAN": Path;
+    HISTORY = c"BFC_HISTORY": Number;
+    HISTORY_FILE = c"BFC_HISTORY_FILE": Path;
     HASH_SEED = c"BFC_HASH_SEED": Number;
     DEBUG = c"BFC_DEBUG": Debug;
     LOG = c"BFC_LOG": Level;

@@ -11,7 +11,7 @@ use crate::error::{Error, fail};
 pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
     match free_at_once(slot, addr, Stream::NONE) {
         Ok(()) => Ok(()),
-        Err(entered) => free_otherwise(slot, entered, addr),
+        Err(entered) => free_recorded(slot, entered, addr),
     }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
     match free_at_once(slot, addr, stream) {
         Ok(()) => Ok(()),
-        Err(entered) => free_otherwise_on(slot, entered, addr, stream),
+        Err(entered) => free_recorded_on(slot, entered, addr, stream),
     }
 }
 
@@ -31,12 +31,56 @@ fn free_at_once(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<AtO
     if !entered.pool().is_some_and(|pool| pool.arena.free_at_once(addr, stream)) {
         return Err(Some(entered));
     }
+    leave(entered);
+    Ok(())
+}
+
+/// Frees a chunk in the usual case of a pool that is recorded, and otherwise as [`free_otherwise`] does.
+#[inline(never)]
+fn free_recorded(slot: &Slot, entered: Option<AtOnce<'_>>, addr: u64) -> Result<(), Error> {
+    match free_recorded_at_once(entered, addr, Stream::NONE) {
+        Ok(()) => Ok(()),
+        Err(entered) => free_otherwise(slot, entered, addr),
+    }
+}
+
+#[inline(never)]
+fn free_recorded_on(
+    slot: &Slot,
+    entered: Option<AtOnce<'_>>,
+    addr: u64,
+    stream: Stream,
+) -> Result<(), Error> {
+    match free_recorded_at_once(entered, addr, stream) {
+        Ok(()) => Ok(()),
+        Err(entered) => free_otherwise_on(slot, entered, addr, stream),
+    }
+}
+
+#[inline(always)]
+fn free_recorded_at_once<'a>(
+    entered: Option<AtOnce<'a>>,
+    addr: u64,
+    stream: Stream,
+) -> Result<(), Option<AtOnce<'a>>> {
+    let Some(mut entered) = entered else { return Err(None) };
+    // Without a closure, which the compiler would not inline.
+    if let Some(pool) = entered.recorded_pool()
+        && pool.free_recorded(addr, stream)
+    {
+        leave(entered);
+        return Ok(());
+    }
+    Err(Some(entered))
+}
+
+#[inline(always)]
+fn leave(entered: AtOnce<'_>) {
     if entered.has_sleepers() {
         wake(entered);
     } else {
         entered.leave();
     }
-    Ok(())
 }
 
 #[cold]

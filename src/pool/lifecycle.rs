@@ -65,12 +65,13 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
         forgotten: false,
         given_back: 0,
         idle: IdleTime::new(resolved.trim_after),
-        listener: Listener { callback: None, user_data: std::ptr::null_mut(), device },
+        listener: Listener::new(device),
         device,
         name: resolved.name,
         retry: resolved.retry,
         report_failures: resolved.report_failures,
         guards,
+        history: None,
     })?;
     if let Some(granules) = pool.backend.get().granules() {
         pool.arena.set_range(granules.range());
@@ -85,16 +86,40 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
 }
 
 #[inline(never)]
-fn put_in(slot: &Slot, device: i32, pool: Box<Pool>) -> Result<(), Error> {
+fn put_in(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
     let mut guard = slot.try_lock().map_err(busy)?;
     while guard.inner().phase != Phase::Empty {
         drop(guard);
         require_vacant(slot, device)?;
         guard = slot.try_lock().map_err(busy)?;
     }
+    // With the lock held, so that a recording that starts or stops now finds the pool.
+    pool.begin_history();
     let inner = guard.inner_mut();
     (inner.phase, inner.pool) = (Phase::of(&pool), Some(pool));
     Ok(())
+}
+
+/// Begins to record a pool's events in the history, if the slot has a pool.
+pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
+    let mut guard = slot.try_lock().map_err(busy)?;
+    if guard.inner().phase.is_live() {
+        guard.begin_history();
+        guard.inner_mut().phase = Phase::of(&guard);
+    }
+    Ok(())
+}
+
+/// Stops recording a pool's events. Returns whether a call is under way that may still record one.
+pub(crate) fn end_history(slot: &Slot) -> Result<bool, Error> {
+    let mut guard = slot.try_lock().map_err(busy)?;
+    if guard.has_pool() {
+        guard.end_history();
+    }
+    if guard.inner().phase.is_live() {
+        guard.inner_mut().phase = Phase::of(&guard);
+    }
+    Ok(guard.is_calling())
 }
 
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
@@ -139,6 +164,9 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     }
     if guard.is_lost() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
+    }
+    if let Some(history) = &guard.history {
+        history.ended();
     }
     let inner = guard.inner_mut();
     let pool = inner.pool.take();

@@ -4,6 +4,7 @@ use crate::backend::granules::Granules;
 use crate::core::units::Span;
 use crate::core::vmm::Range;
 use crate::error::{Error, keeping_last_error};
+use crate::history::{Entry, Kind, Recorder};
 use std::ffi::c_void;
 
 /// What happens to a region. The numbers are those of the C ABI.
@@ -27,6 +28,8 @@ pub(crate) struct Listener {
     pub(crate) callback: Option<RegionCallback>,
     pub(crate) user_data: *mut c_void,
     pub(crate) device: i32,
+    /// Records the same events in the history, if one is recorded.
+    pub(super) recorder: Option<Recorder>,
 }
 
 // SAFETY: the caller that sets a callback promises that it may be called, with its pointer, from any thread.
@@ -35,14 +38,29 @@ unsafe impl Send for Listener {}
 unsafe impl Sync for Listener {}
 
 impl Listener {
-    /// Returns the listener without its callback if `suppressed`.
-    pub(super) fn unless(self, suppressed: bool) -> Self {
-        Listener { callback: self.callback.filter(|_| !suppressed), ..self }
+    pub(super) fn new(device: i32) -> Self {
+        Listener { callback: None, user_data: std::ptr::null_mut(), device, recorder: None }
     }
 
-    /// Calls the callback, if there is one. The lock is open.
+    /// Returns the listener, or one that does nothing if `suppressed`.
+    pub(super) fn unless(self, suppressed: bool) -> Self {
+        if suppressed { Listener { callback: None, recorder: None, ..self } } else { self }
+    }
+
+    /// Returns whether anything is to be notified.
+    pub(super) fn is_there(&self) -> bool {
+        self.callback.is_some() || self.recorder.is_some()
+    }
+
+    /// Records the event, and calls the callback, if there is one. The lock is open.
     pub(super) fn notify(&self, event: RegionEvent, base: u64, bytes: u64) {
-        let Some(callback) = self.callback.filter(|_| bytes != 0) else { return };
+        if bytes == 0 {
+            return;
+        }
+        if let Some(recorder) = &self.recorder {
+            record(recorder, event, base, bytes);
+        }
+        let Some(callback) = self.callback else { return };
         let (user_data, device, base) = (self.user_data, self.device, base as *mut c_void);
         // SAFETY: the caller that set the callback guarantees that this call is valid.
         keeping_last_error(|| unsafe { callback(user_data, device, base, bytes as usize, event as i32) });
@@ -68,6 +86,16 @@ impl Listener {
     ) -> Result<(), E> {
         work().inspect(|()| self.notify(RegionEvent::Obtained, base, bytes))
     }
+}
+
+/// Records memory that was obtained or is about to be given back.
+#[cold]
+pub(super) fn record(recorder: &Recorder, event: RegionEvent, address: u64, bytes: u64) {
+    let kind = match event {
+        RegionEvent::Obtained => Kind::Obtained,
+        RegionEvent::Returning => Kind::Returned,
+    };
+    recorder.record_rarely(&Entry { address, bytes, ..Entry::of(kind) });
 }
 
 /// Granules whose mapping and unmapping are reported to the listener.

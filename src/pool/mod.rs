@@ -25,6 +25,7 @@ pub(crate) mod free;
 pub(crate) mod graph_pools;
 mod guard_state;
 pub(crate) mod guarded;
+mod history;
 mod idle_time;
 pub(crate) mod lifecycle;
 pub(crate) mod listener;

@@ -3,13 +3,17 @@
 use super::captures;
 use super::events::Events;
 use super::guard_state::Guards;
+use super::history::PoolHistory;
 use super::idle_time::IdleTime;
 use super::listener::Listener;
 use super::mutation;
 use crate::backend::Owned;
 use crate::core::arena::Arena;
+use crate::core::request::AllocRequest;
+use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
+use crate::history;
 use crate::report::Subject;
 use std::time::Duration;
 
@@ -32,6 +36,8 @@ pub(crate) struct Pool {
     pub(super) idle: IdleTime,
     /// The state of the debug mode, if it is on.
     pub(super) guards: Option<Box<Guards>>,
+    /// The pool's part in the history, if one is recorded.
+    pub(super) history: Option<PoolHistory>,
 }
 
 impl Pool {
@@ -53,6 +59,67 @@ impl Pool {
             Error::Unsupported,
             "the allocator was created with BFC_TIMESTAMPS, which excludes stream order: create it without that flag"
         ))
+    }
+
+    /// Records an allocation in the history, if there is one. `before` bytes were in use before it.
+    #[inline]
+    pub(super) fn note_allocated(&mut self, addr: u64, request: &AllocRequest<'_>, before: u64) {
+        let Pool { history: Some(history), arena, .. } = self else { return };
+        history.allocated(arena, addr, request, before);
+    }
+
+    /// Allocates in the usual case and records it, with a history. Otherwise nothing changes.
+    #[inline(always)]
+    pub(super) fn alloc_recorded(&mut self, size: u64, requested: u64, stream: Stream) -> Option<u64> {
+        let before = self.arena.counters().bytes_in_use;
+        let addr = self.arena.alloc_at_once(size, requested, stream)?;
+        if let Some(history) = &self.history {
+            history.allocated_plainly(&self.arena, addr, requested, stream, before);
+        }
+        Some(addr)
+    }
+
+    /// Frees in the usual case and records it, with a history. Otherwise nothing changes.
+    #[inline(always)]
+    pub(super) fn free_recorded(&mut self, addr: u64, stream: Stream) -> bool {
+        let before = self.arena.counters().bytes_in_use;
+        let is_freed = self.arena.free_at_once(addr, stream);
+        if is_freed && let Some(history) = &self.history {
+            history.freed(&self.arena, addr, stream, before);
+        }
+        is_freed
+    }
+
+    /// Records a free in the history, if there is one. `before` bytes were in use before it.
+    #[inline]
+    pub(super) fn note_freed(&self, addr: u64, stream: Stream, before: u64) {
+        if let Some(history) = &self.history {
+            history.freed(&self.arena, addr, stream, before);
+        }
+    }
+
+    /// Counts a failed request, and records it.
+    #[cold]
+    pub(super) fn note_failure(&mut self, requested: u64, cause: FailureCause) {
+        self.arena.count_failure(requested, cause);
+        if let Some(history) = &self.history {
+            history.failed(&self.arena, requested, cause);
+        }
+    }
+
+    /// Begins to record the pool's events, unless that is done already.
+    pub(super) fn begin_history(&mut self) {
+        if self.history.is_some() {
+            return;
+        }
+        let Some(recorder) = history::recorder_for(self.device, &self.name) else { return };
+        self.history = Some(PoolHistory::new(recorder, &self.arena));
+        self.listener.recorder = Some(recorder);
+    }
+
+    /// Stops recording.
+    pub(super) fn end_history(&mut self) {
+        (self.history, self.listener.recorder) = (None, None);
     }
 
     /// Returns whether the debug mode is on.

@@ -276,7 +276,7 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
 pub(super) fn notify_end(mut guard: Guard<'_>) -> Guard<'_> {
     let listener = guard.listener;
     let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
-    if guard.arena.range().is_none() || listener.callback.is_none() {
+    if guard.arena.range().is_none() || !listener.is_there() {
         return guard;
     }
     let mut next = first.and_then(|first| guard.arena.mapped_from(first));

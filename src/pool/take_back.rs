@@ -15,8 +15,10 @@ pub(super) fn free_now(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
     if !guard.arena.frees_fast() {
         return free_specially(guard, addr);
     }
+    let before = guard.arena.counters().bytes_in_use;
     match guard.arena.free_fast(addr) {
         Ok(()) => {
+            guard.note_freed(addr, Stream::NONE, before);
             guard.notify();
             guard.leave();
             Ok(())
@@ -27,8 +29,17 @@ pub(super) fn free_now(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
 
 #[inline(never)]
 fn free_specially(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
+    let before = guard.arena.counters().bytes_in_use;
     let freed = guard.arena.free(addr);
+    note_free(&guard, addr, Stream::NONE, before, freed);
     finish_free(guard, addr, freed)
+}
+
+#[inline]
+fn note_free(guard: &Guard<'_>, addr: u64, stream: Stream, before: u64, freed: Freed) {
+    if !matches!(freed, Freed::Refused(_)) {
+        guard.note_freed(addr, stream, before);
+    }
 }
 
 #[inline(always)]
@@ -51,7 +62,9 @@ fn finish_free(guard: Guard<'_>, addr: u64, freed: Freed) -> Result<(), Error> {
 #[inline]
 pub(super) fn free_now_on(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     guard.require_no_timestamps()?;
+    let before = guard.arena.counters().bytes_in_use;
     let freed = guard.arena.free_on(addr, stream)?;
+    note_free(&guard, addr, stream, before, freed);
     finish_free(guard, addr, freed)
 }
 

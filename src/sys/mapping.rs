@@ -66,6 +66,10 @@ impl Mapping {
         self.base
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Asks the kernel not to back this memory with huge pages. A table with one used line a megabyte must not become
     /// resident by the megabyte. A refusal is harmless.
     pub(crate) fn prefer_small_pages(&self) {

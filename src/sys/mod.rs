@@ -6,6 +6,7 @@
 pub(crate) mod clock;
 pub(crate) mod env;
 pub(crate) mod file;
+pub(crate) mod file_mapping;
 pub(crate) mod futex;
 pub(crate) mod host;
 pub(crate) mod lock;
@@ -58,6 +59,15 @@ pub(crate) fn random() -> u64 {
 pub(crate) fn process() -> i32 {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() }
+}
+
+/// Returns when this process started, in clock ticks since the machine did, or 0 if that cannot be read.
+pub(crate) fn process_started() -> u64 {
+    let Ok(stat) = file::read(std::path::Path::new("/proc/self/stat"), 1 << 16) else { return 0 };
+    // The second field is the program's name in parentheses, with any bytes in it. This is the 22nd.
+    let behind = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
+    let started = stat[behind..].split(|&byte| byte == b' ').nth(20);
+    started.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]

@@ -23,6 +23,18 @@ impl<T> Mutex<T> {
         self.lock.acquire()?;
         Ok(Guard(self))
     }
+
+    /// Replaces the value in a forked child and opens the lock. Returns the old value, in the middle of whose change
+    /// another thread of the parent may have been.
+    ///
+    /// # Safety
+    /// This is the only thread, and it is in no access to the value.
+    pub(crate) unsafe fn replace_in_child(&self, value: T) -> T {
+        // SAFETY: by this function's contract.
+        let old = std::mem::replace(unsafe { &mut *self.value.get() }, value);
+        self.lock.reset_after_fork();
+        old
+    }
 }
 
 pub(crate) struct Guard<'a, T>(&'a Mutex<T>);

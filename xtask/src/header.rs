@@ -68,7 +68,7 @@ pub fn headers(workspace: &Workspace) -> Result<[Generated; 2]> {
          // version of the ABI, which changes only with an incompatible release.\n\
          #define BFC_SONAME \"{soname}\"\n\n{macros}"
     ));
-    let files = ["types", "create", "memory", "order", "pools", "query", "reports"];
+    let files = ["types", "create", "memory", "order", "pools", "query", "reports", "history"];
     let main = Generated { path: format!("include/{}", NAMES[0]), text: text(config, &capi, &files)? };
 
     let adapters = capi.join("adapters");

@@ -11,6 +11,7 @@ use std::process;
 use anyhow::{Context, Result, bail};
 
 use super::Run;
+use crate::history;
 use crate::output;
 use crate::process::{self as processes, Liveness};
 use crate::report;
@@ -82,6 +83,29 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
     }
     let tried = File::create_new(&file).and_then(|_| fs::remove_file(&file));
     tried.with_context(|| format!("--trace {name}: no file can be made there; name another"))
+}
+
+/// Removes the history that is there. The library would write beside it. Another file stays, and so does the history of a
+/// process that runs.
+pub fn make_room_for_history(args: &Run) -> Result<()> {
+    let Some(file) = &args.history else {
+        return Ok(());
+    };
+    let name = file.display();
+    check_kind(file).with_context(|| format!("--history {name}"))?;
+    if !file.exists() {
+        return Ok(());
+    }
+    if !history::is_one(file) {
+        bail!("--history {name}: the file exists and is not a history; remove it, or name another");
+    }
+    if let Some(process) = history::running(file) {
+        output::complain(format_args!(
+            "note: {name} is the history of process {process}, which runs; this one is {name}.PID"
+        ));
+        return Ok(());
+    }
+    fs::remove_file(file).with_context(|| format!("--history {name}: the old file cannot be removed"))
 }
 
 /// Whether a file begins as a trace does, or has nothing in it: what else a user names by mistake must stay. `#` and `%` alone

@@ -63,6 +63,11 @@ impl Settings {
         if let Some(file) = &args.trace {
             settings.set(names::PRELOAD_TRACE, absolute(file)?);
         }
+        if let Some(file) = &args.history {
+            let file =
+                path::absolute(file).with_context(|| format!("cannot tell where {} is", file.display()))?;
+            settings.set(names::HISTORY_FILE, file);
+        }
         Ok(settings)
     }
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
-use crate::common::{bfc, file, run_to};
+use crate::common::{bfc, file, json, recorded, run_to};
 
 const HEAD: &[u8] = b"libbfc counters 1, one record a process; read by: bfc report\n\0\0\0";
 
@@ -79,4 +79,48 @@ fn a_message_is_written_at_once() {
     let length = reader.recv(&mut buffer).expect("it says something");
     let message = String::from_utf8_lossy(&buffer[..length]);
     assert!(message.starts_with("bfc: cannot open") && message.ends_with('\n'), "{message}");
+}
+
+/// A replay records itself into a history, and its summary agrees with the replay's statistics.
+#[test]
+fn a_history_is_summarized() {
+    let history = file("replay.history", "");
+    std::fs::remove_file(&history).expect("the file");
+    let mut replay = bfc();
+    replay
+        .args(["replay", "--repeat", "1", "-q"])
+        .arg(recorded("gpt2.trace.gz"))
+        .env("BFC_HISTORY_FILE", &history);
+    let replayed = json(&mut replay);
+    let summary = json(bfc().arg("report").arg(&history));
+    let stats = &replayed["traces"][0]["stats"];
+    let pool = &summary["pools"][0];
+    assert_eq!(summary["state"], "ended");
+    assert_eq!(summary["incomplete"], 0);
+    assert_eq!(pool["allocations"], stats["num_allocs"]);
+    assert_eq!(pool["frees"], stats["num_frees"]);
+    assert_eq!(pool["in_use"], stats["bytes_in_use"]);
+    assert_eq!(pool["peak"]["in_use"], stats["peak_bytes_in_use"]);
+    assert_eq!(pool["peak_held"]["bytes"], stats["peak_pool_bytes"]);
+    let text = run_to(0, bfc().arg("report").arg(&history)).0;
+    assert!(text.contains("the process has ended"), "{text}");
+    assert!(text.contains("  at the peak, after "), "{text}");
+    std::fs::remove_file(history).expect("the file");
+}
+
+#[test]
+fn a_history_that_is_cut_off_or_of_another_version_is_refused() {
+    let cases = [
+        (b"libbfc history 1".to_vec(), "is cut off: it has 16 of 4096 bytes; copy it again"),
+        (b"libbfc history 2, later".to_vec(), "is a history of another version of libbfc"),
+        ([b"libbfc history 1".to_vec(), vec![0; 8000]].concat(), "is damaged: the header has other sizes"),
+    ];
+    for (content, words) in cases {
+        let path = file("cut.history", content).display().to_string();
+        let (_, error) = reported(1, &path);
+        assert!(error.starts_with(&format!("bfc: {path} {words}")), "{error}");
+    }
+    let path = file("no.history", "text").display().to_string();
+    let (_, error) = run_to(1, bfc().args(["report", "--json", &path]));
+    assert!(error.contains("--json is for a history"), "{error}");
 }

@@ -15,7 +15,7 @@ use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::core::units::{UNIT, round_up, round_up_to_512};
+use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report;
@@ -58,8 +58,28 @@ impl RequestParams<'_> {
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
     match alloc_at_once(slot, bytes, stream) {
         Ok(addr) => Ok(addr),
-        Err(entered) => alloc_otherwise(slot, entered, bytes, stream),
+        Err(entered) => alloc_recorded(slot, entered, bytes, stream),
     }
+}
+
+/// Serves a request in the usual case of a pool that is recorded, and otherwise as [`alloc_otherwise`] does.
+#[inline(never)]
+fn alloc_recorded(
+    slot: &Slot,
+    mut entered: Option<AtOnce<'_>>,
+    bytes: u64,
+    stream: Stream,
+) -> Result<u64, Error> {
+    // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
+    if bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
+        && let Some(at_once) = &mut entered
+        && let Some(pool) = at_once.recorded_pool()
+        && let Some(addr) = pool.alloc_recorded(bytes.next_multiple_of(UNIT), bytes, stream)
+    {
+        entered.into_iter().for_each(AtOnce::leave);
+        return Ok(addr);
+    }
+    alloc_otherwise(slot, entered, bytes, stream)
 }
 
 /// Serves a request in the usual case. Otherwise returns the slot, if it was ready.
@@ -162,8 +182,12 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
     if guard.is_guarded() {
         return alloc_slowly(guard, &request, no_growth);
     }
+    let before = guard.arena.counters().bytes_in_use;
     match guard.arena.alloc(&request) {
-        Ok(Some(addr)) => Ok(addr),
+        Ok(Some(addr)) => {
+            guard.note_allocated(addr, &request, before);
+            Ok(addr)
+        }
         _ => alloc_slowly(guard, &request, no_growth),
     }
 }
@@ -176,7 +200,7 @@ fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
 /// Refuses an alignment larger than the limit, because only chance could provide a place with it.
 #[cold]
 fn refuse_alignment(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    guard.arena.count_failure(request.requested, FailureCause::Alignment);
+    guard.note_failure(request.requested, FailureCause::Alignment);
     let (alignment, limit) = (request.alignment, guard.arena.growth().limit());
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
@@ -249,7 +273,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
 #[inline(never)]
 fn give_up(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
     let verdict = report::failure::Verdict::new(&guard.arena, request);
-    guard.arena.count_failure(request.requested, verdict.cause());
+    guard.note_failure(request.requested, verdict.cause());
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
         match failure_report(guard, &verdict) {

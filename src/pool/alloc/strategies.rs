@@ -88,7 +88,12 @@ fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
             return Err(guard.fail(exhausted.into(), request.requested));
         }
     }
-    match guard.arena.alloc(request) {
+    let before = guard.arena.counters().bytes_in_use;
+    let allocated = guard.arena.alloc(request);
+    if let Ok(Some(addr)) = allocated {
+        guard.note_allocated(addr, request, before);
+    }
+    match allocated {
         Ok(Some(addr)) if guard.is_guarded() => {
             // If the context has ended meanwhile, the chunk is lost and the search has found nothing.
             let lost = guarded::hand_out(guard, addr, request.stream)?;

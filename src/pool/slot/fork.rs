@@ -14,6 +14,7 @@ impl Slot {
         if !survives {
             guard.inner_mut().phase = Phase::Lost;
         }
+        guard.end_history_in_child();
         std::mem::forget(guard);
         self.ranges.forget_readers();
     }
@@ -46,14 +47,18 @@ impl Slot {
                 self.ranges.abandon();
             }
         }
+        guard.end_history_in_child();
+        let inner = guard.inner_mut();
         match inner.phase {
-            Phase::Live | Phase::Guarded if survives => {
+            phase if survives && phase.is_live() => {
                 guard.arena.forget_unfinished(reserved, releases);
                 if let Some(guards) = guard.guards.as_mut().filter(|_| interrupted) {
                     guards.abandon();
                 }
             }
-            Phase::Live | Phase::Guarded | Phase::Destroying if !survives => inner.phase = Phase::Lost,
+            phase if !survives && (phase.is_live() || phase == Phase::Destroying) => {
+                inner.phase = Phase::Lost
+            }
             _ => {}
         }
         self.ranges.forget_readers();
@@ -85,5 +90,18 @@ impl Slot {
         std::mem::forget(guard);
         self.ranges.abandon();
         self.lock.reset_after_fork();
+    }
+}
+
+impl Guard<'_> {
+    /// Stops recording in the child: the history is the parent's.
+    fn end_history_in_child(&mut self) {
+        let inner = self.inner_mut();
+        if let Some(pool) = &mut inner.pool {
+            pool.end_history();
+            if inner.phase == Phase::Recorded {
+                inner.phase = Phase::Live;
+            }
+        }
     }
 }

@@ -74,7 +74,7 @@ impl Slot {
     pub(crate) fn accepts_null(&self) -> Result<(), Error> {
         let guard = self.try_lock().map_err(busy)?;
         match guard.inner().phase {
-            Phase::Empty | Phase::Live | Phase::Guarded | Phase::Destroying => Ok(()),
+            Phase::Empty | Phase::Live | Phase::Guarded | Phase::Recorded | Phase::Destroying => Ok(()),
             Phase::Poisoned | Phase::Lost => guard.check_entry().map(drop),
         }
     }
@@ -141,6 +141,15 @@ impl<'a> AtOnce<'a> {
         // SAFETY: the lock is held, and `&mut self` excludes another borrow.
         let inner = unsafe { &mut *self.slot.inner.get() };
         if inner.is_ready() { inner.pool.as_deref_mut() } else { None }
+    }
+
+    /// Returns the pool in phase [`Phase::Recorded`] without calls under way.
+    #[inline(always)]
+    pub(in crate::pool) fn recorded_pool(&mut self) -> Option<&mut Pool> {
+        // SAFETY: the lock is held, and `&mut self` excludes another borrow.
+        let inner = unsafe { &mut *self.slot.inner.get() };
+        let is_ready = inner.phase == Phase::Recorded && inner.calls.is_empty();
+        if is_ready { inner.pool.as_deref_mut() } else { None }
     }
 
     /// Returns whether threads sleep until something changes.
@@ -248,7 +257,7 @@ impl<'a> Guard<'a> {
             ));
         }
         match phase {
-            Phase::Live | Phase::Guarded => Ok(self),
+            Phase::Live | Phase::Guarded | Phase::Recorded => Ok(self),
             Phase::Empty => Err(fail!(Error::NoAllocator, "no allocator was created: create one first")),
             Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
             Phase::Lost => Err(fail!(
@@ -270,7 +279,7 @@ impl<'a> Guard<'a> {
 
     /// Counts a failed request for `requested` bytes whose error message is already stored. Returns `error`.
     pub(crate) fn fail(mut self, error: Error, requested: u64) -> Error {
-        self.arena.count_failure(requested, FailureCause::Other);
+        self.note_failure(requested, FailureCause::Other);
         error
     }
 

@@ -17,6 +17,8 @@ pub(in crate::pool) enum Phase {
     /// Live, and every allocation and free goes through [`guarded`](crate::pool::guarded). This is a phase of its own,
     /// so that the fast path needs no extra check.
     Guarded,
+    /// Live, and every allocation and free is recorded in the history. A phase of its own for the same reason.
+    Recorded,
     Destroying,
     /// An invariant was broken, or a panic occurred. The pool is no longer accessed.
     Poisoned,
@@ -54,13 +56,17 @@ impl Linked for Sleeper {
 }
 
 impl Phase {
-    pub(super) fn is_live(self) -> bool {
-        matches!(self, Phase::Live | Phase::Guarded)
+    pub(in crate::pool) fn is_live(self) -> bool {
+        matches!(self, Phase::Live | Phase::Guarded | Phase::Recorded)
     }
 
     /// Returns the phase of a pool in service.
     pub(in crate::pool) fn of(pool: &Pool) -> Self {
-        if pool.guards.is_some() { Phase::Guarded } else { Phase::Live }
+        match () {
+            () if pool.guards.is_some() => Phase::Guarded,
+            () if pool.history.is_some() => Phase::Recorded,
+            () => Phase::Live,
+        }
     }
 }
 

@@ -1,0 +1,250 @@
+//! Reads the file of a history, which may be written at the moment, cut off, or damaged.
+//!
+//! Nothing in it is trusted: sizes are compared with the length of the file, and an event counts only if its stamp is
+//! that of its place.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::layout::{
+    Event, HEADER_BYTES, Header, Kind, MAGIC, RECORDING, TEXT_BYTES, TextHead, TextKind, text_extent,
+};
+
+const EVENT_BYTES: usize = size_of::<Event>();
+
+/// The history of a process.
+#[derive(Debug, Default)]
+pub struct History {
+    pub process: u32,
+    /// When the process started, in clock ticks since the machine did.
+    pub started: u64,
+    pub program: String,
+    /// Whether the recording was not stopped: it goes on, or the process ended.
+    pub is_open: bool,
+    /// The number of events that the process has recorded. The file has the last of them.
+    pub written: u64,
+    /// In the order in which they were recorded.
+    pub events: Vec<Recorded>,
+    /// Events that should be in the ring and are not complete: the process was killed while it wrote them, or writes
+    /// them now.
+    pub incomplete: u64,
+    /// Names that did not fit into the file.
+    pub texts_lost: u64,
+    /// When the recording began, in nanoseconds since 1970.
+    pub began: u64,
+    pools: HashMap<u16, (i32, String)>,
+    operations: HashMap<(u16, u32), String>,
+    marks: HashMap<u32, String>,
+}
+
+/// An event. [`Event`] says what the numbers mean for each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Nanoseconds since the recording began.
+    pub time: u64,
+    pub kind: Kind,
+    pub cause: u8,
+    pub pool: u16,
+    /// The number of the operation or of the mark. 0 is none.
+    pub name: u32,
+    pub address: u64,
+    pub bytes: u64,
+    pub requested: u64,
+    pub stream: Option<u64>,
+    pub in_use: u64,
+}
+
+/// Why a file is not read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Malformed {
+    OtherFile,
+    OtherVersion,
+    CutOff { bytes: usize, expected: u64 },
+    Damaged(&'static str),
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Malformed::OtherFile => f.write_str("is not a history"),
+            Malformed::OtherVersion => {
+                f.write_str("is a history of another version of libbfc; use the bfc command of that version")
+            }
+            Malformed::CutOff { bytes, expected } => {
+                write!(f, "is cut off: it has {bytes} of {expected} bytes; copy it again")
+            }
+            Malformed::Damaged(what) => write!(f, "is damaged: {what}"),
+        }
+    }
+}
+
+/// What the file of a history begins with, of any version.
+pub const FAMILY: &[u8; 15] = b"libbfc history ";
+
+macro_rules! field {
+    ($bytes:expr, $of:ty, $($field:ident).+, $as:ty) => {
+        number::<{ size_of::<$as>() }>($bytes, std::mem::offset_of!($of, $($field).+)) as $as
+    };
+}
+
+/// A number of the file. The caller has checked that it is there.
+fn number<const BYTES: usize>(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word[..BYTES].copy_from_slice(&bytes[at..at + BYTES]);
+    u64::from_le_bytes(word)
+}
+
+/// Reads a whole file.
+pub fn parse(file: &[u8]) -> Result<History, Malformed> {
+    if !file.starts_with(FAMILY) {
+        return Err(Malformed::OtherFile);
+    }
+    if !file.starts_with(&MAGIC) {
+        return Err(Malformed::OtherVersion);
+    }
+    if file.len() < HEADER_BYTES {
+        return Err(Malformed::CutOff { bytes: file.len(), expected: HEADER_BYTES as u64 });
+    }
+    let sizes = [
+        (field!(file, Header, header_bytes, u32) as u64, HEADER_BYTES),
+        (field!(file, Header, event_bytes, u32) as u64, EVENT_BYTES),
+        (field!(file, Header, text_bytes, u64), TEXT_BYTES),
+    ];
+    if sizes.iter().any(|&(there, here)| there != here as u64) {
+        return Err(Malformed::Damaged("the header has other sizes than this version's"));
+    }
+    let capacity = field!(file, Header, capacity, u64);
+    if !capacity.is_power_of_two() {
+        return Err(Malformed::Damaged("the number of events is no power of two"));
+    }
+    let expected =
+        capacity.saturating_mul(EVENT_BYTES as u64).saturating_add((HEADER_BYTES + TEXT_BYTES) as u64);
+    if (file.len() as u64) < expected {
+        return Err(Malformed::CutOff { bytes: file.len(), expected });
+    }
+    let mut history = History {
+        process: field!(file, Header, process, u32),
+        started: field!(file, Header, started, u64),
+        is_open: field!(file, Header, state, u32) == RECORDING,
+        written: field!(file, Header, written, u64),
+        texts_lost: field!(file, Header, text_lost, u64),
+        began: field!(file, Header, first.nanoseconds, u64),
+        ..History::default()
+    };
+    let used = field!(file, Header, text_used, u64).min(TEXT_BYTES as u64) as usize;
+    history.read_texts(&file[HEADER_BYTES..HEADER_BYTES + used]);
+    let ring = &file[HEADER_BYTES + TEXT_BYTES..expected as usize];
+    history.read_events(ring, capacity, &Clock::of(file));
+    Ok(history)
+}
+
+/// Returns the process that records into a file and when it started, from the first page, unless it was stopped.
+pub fn writer(head: &[u8]) -> Option<(u32, u64)> {
+    let is_open = head.len() >= HEADER_BYTES
+        && head.starts_with(&MAGIC)
+        && field!(head, Header, state, u32) == RECORDING;
+    is_open.then(|| (field!(head, Header, process, u32), field!(head, Header, started, u64)))
+}
+
+/// Makes times of ticks.
+struct Clock {
+    begin: u64,
+    ticks: u64,
+    nanoseconds: u64,
+}
+
+impl Clock {
+    fn of(file: &[u8]) -> Self {
+        let begin = field!(file, Header, first.ticks, u64);
+        let ticks = field!(file, Header, last.ticks, u64).wrapping_sub(begin);
+        let (from, to) =
+            (field!(file, Header, first.nanoseconds, u64), field!(file, Header, last.nanoseconds, u64));
+        Clock { begin, ticks, nanoseconds: to.saturating_sub(from) }
+    }
+
+    fn time(&self, ticks: u64) -> u64 {
+        let since = u128::from(ticks.saturating_sub(self.begin));
+        let time = since * u128::from(self.nanoseconds) / u128::from(self.ticks.max(1));
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
+}
+
+impl History {
+    fn read_texts(&mut self, mut area: &[u8]) {
+        while area.len() >= size_of::<TextHead>() {
+            let bytes = field!(area, TextHead, bytes, u32) as usize;
+            let extent = text_extent(bytes);
+            if extent > area.len() {
+                return;
+            }
+            let text = &area[size_of::<TextHead>()..size_of::<TextHead>() + bytes];
+            let text = String::from_utf8_lossy(text).into_owned();
+            let (pool, number) = (field!(area, TextHead, pool, u16), field!(area, TextHead, number, u32));
+            match field!(area, TextHead, kind, u16) {
+                kind if kind == TextKind::Pool as u16 => {
+                    self.pools.insert(pool, (number.cast_signed(), text));
+                }
+                kind if kind == TextKind::Operation as u16 => {
+                    self.operations.insert((pool, number), text);
+                }
+                kind if kind == TextKind::Mark as u16 => {
+                    self.marks.insert(number, text);
+                }
+                kind if kind == TextKind::Program as u16 => self.program = text,
+                _ => {}
+            }
+            area = &area[extent..];
+        }
+    }
+
+    fn read_events(&mut self, ring: &[u8], capacity: u64, clock: &Clock) {
+        let oldest = self.written.saturating_sub(capacity);
+        let places = ring.chunks_exact(EVENT_BYTES).zip(0..);
+        self.events.extend(places.filter_map(|(bytes, place)| {
+            let number = field!(bytes, Event, stamp, u64).checked_sub(1)?;
+            let is_here = number & (capacity - 1) == place && (oldest..self.written).contains(&number);
+            if is_here { event(bytes, number, clock) } else { None }
+        }));
+        self.events.sort_unstable_by_key(|event| event.number);
+        self.incomplete = (self.written - oldest).saturating_sub(self.events.len() as u64);
+    }
+
+    /// The ordinal of a pool's device, and the pool's name.
+    pub fn pool(&self, pool: u16) -> Option<(i32, &str)> {
+        self.pools.get(&pool).map(|(device, name)| (*device, &**name))
+    }
+
+    /// The name of an operation of a pool.
+    pub fn operation(&self, pool: u16, number: u32) -> Option<&str> {
+        self.operations.get(&(pool, number)).map(|name| &**name)
+    }
+
+    pub fn mark(&self, number: u32) -> Option<&str> {
+        self.marks.get(&number).map(|name| &**name)
+    }
+
+    /// How many of the first events are not in the file any more.
+    pub fn overwritten(&self) -> u64 {
+        self.written - self.incomplete - self.events.len() as u64
+    }
+}
+
+fn event(bytes: &[u8], number: u64, clock: &Clock) -> Option<Recorded> {
+    let what = field!(bytes, Event, what, u64).to_le_bytes();
+    let stream = field!(bytes, Event, stream, u64);
+    Some(Recorded {
+        number,
+        time: clock.time(field!(bytes, Event, ticks, u64)),
+        kind: Kind::from_code(what[0])?,
+        cause: what[1],
+        pool: u16::from_le_bytes([what[2], what[3]]),
+        name: u32::from_le_bytes([what[4], what[5], what[6], what[7]]),
+        address: field!(bytes, Event, address, u64),
+        bytes: field!(bytes, Event, bytes, u64),
+        requested: field!(bytes, Event, requested, u64),
+        stream: (stream != 0).then_some(stream),
+        in_use: field!(bytes, Event, in_use, u64),
+    })
+}

@@ -1,0 +1,391 @@
+//! What a history says, for people and as JSON.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::layout::{Kind, cause_name};
+use super::reader::{History, Recorded};
+use super::timeline::{PoolState, follow};
+use crate::process::Liveness;
+use crate::size::{counted, human};
+
+/// How many operations, failures and marks are listed.
+const LISTED: usize = 10;
+
+#[derive(Serialize)]
+pub struct Summary {
+    schema: &'static str,
+    process: u32,
+    program: String,
+    state: &'static str,
+    /// Nanoseconds since 1970.
+    began: u64,
+    seconds: f64,
+    events: u64,
+    /// Events that newer ones have displaced.
+    overwritten: u64,
+    incomplete: u64,
+    texts_lost: u64,
+    pools: Vec<PoolSummary>,
+    marks: Vec<MarkSummary>,
+}
+
+#[derive(Serialize)]
+struct PoolSummary {
+    device: Option<i32>,
+    name: String,
+    limit: u64,
+    held: u64,
+    in_use: u64,
+    /// What is live and was allocated by an event that the file has, or was there when it began.
+    known_bytes: u64,
+    live: usize,
+    allocations: u64,
+    frees: u64,
+    failures: Vec<Failure>,
+    failed: u64,
+    peak: Moment,
+    peak_held: Peak,
+    /// Who holds what at the end.
+    holders: Vec<Holder>,
+}
+
+#[derive(Serialize, Default, Clone, Copy)]
+struct Peak {
+    seconds: f64,
+    bytes: u64,
+}
+
+#[derive(Serialize, Default)]
+struct Moment {
+    seconds: f64,
+    in_use: u64,
+    held: u64,
+    holders: Vec<Holder>,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    seconds: f64,
+    requested: u64,
+    largest_free: u64,
+    in_use: u64,
+    held: u64,
+    cause: &'static str,
+    holders: Vec<Holder>,
+}
+
+#[derive(Serialize, Clone)]
+struct Holder {
+    operation: Option<String>,
+    bytes: u64,
+    allocations: u64,
+}
+
+#[derive(Serialize)]
+struct MarkSummary {
+    seconds: f64,
+    name: String,
+    in_use: u64,
+    held: u64,
+    /// What was allocated since the mark before and is live at this one.
+    kept_bytes: u64,
+    kept_allocations: u64,
+}
+
+/// Nanoseconds as seconds.
+fn seconds(time: u64) -> f64 {
+    time as f64 / 1e9
+}
+
+impl Summary {
+    /// Follows the history twice: to find the peaks, and to see who holds what there.
+    pub fn new(history: &History, process: Liveness) -> Self {
+        let mut peaks: HashMap<u16, (u64, u64)> = HashMap::new();
+        let mut held: HashMap<u16, Peak> = HashMap::new();
+        follow(history, |event, state| {
+            if event.kind == Kind::Mark {
+                return;
+            }
+            let peak = peaks.entry(event.pool).or_insert((event.number, 0));
+            if state.in_use > peak.1 {
+                *peak = (event.number, state.in_use);
+            }
+            let most = held.entry(event.pool).or_default();
+            if state.held > most.bytes {
+                *most = Peak { seconds: seconds(event.time), bytes: state.held };
+            }
+        });
+        let (mut moments, mut failures) = (HashMap::new(), HashMap::<u16, Vec<Failure>>::new());
+        let mut marks = Marks::default();
+        let ends = follow(history, |event, state| {
+            marks.see(history, event, state);
+            if event.kind == Kind::Mark {
+                return;
+            }
+            if peaks.get(&event.pool).is_some_and(|&(number, _)| number == event.number) {
+                moments.insert(event.pool, moment(history, event, state));
+            }
+            let of_pool = failures.entry(event.pool).or_default();
+            if event.kind == Kind::OutOfMemory && of_pool.len() < LISTED {
+                of_pool.push(failure(history, event, state));
+            }
+        });
+        let pools = ends.iter().map(|(&pool, state)| {
+            let (device, name) = history.pool(pool).unzip();
+            PoolSummary {
+                device,
+                name: name.unwrap_or_default().to_owned(),
+                limit: state.limit,
+                held: state.held,
+                in_use: state.in_use,
+                known_bytes: state.known,
+                live: state.live.len(),
+                allocations: state.allocations,
+                frees: state.frees,
+                failures: failures.remove(&pool).unwrap_or_default(),
+                failed: state.failures,
+                peak: moments.remove(&pool).unwrap_or_default(),
+                peak_held: held.get(&pool).copied().unwrap_or_default(),
+                holders: holders(history, pool, state),
+            }
+        });
+        Summary {
+            schema: "bfc-history/1",
+            process: history.process,
+            program: history.program.clone(),
+            state: match (history.is_open, process) {
+                (false, _) => "stopped",
+                (true, Liveness::Running) => "recording",
+                (true, Liveness::Ended) => "ended",
+                (true, Liveness::Unknown) => "unknown",
+            },
+            began: history.began,
+            seconds: history.events.last().map_or(0.0, |last| seconds(last.time)),
+            events: history.events.len() as u64,
+            overwritten: history.overwritten(),
+            incomplete: history.incomplete,
+            texts_lost: history.texts_lost,
+            pools: pools.collect(),
+            marks: marks.list,
+        }
+    }
+
+    /// The summary for people.
+    pub fn text(&self) -> String {
+        let mut text = format!("history of process {}: {}\n", self.process, shown(&self.program));
+        let state = match self.state {
+            "stopped" => "the recording was stopped",
+            "recording" => "the recording goes on: this is the state of now",
+            "ended" => "the process has ended, by itself or by a signal",
+            _ => "it is not known whether the process still runs",
+        };
+        let _ = writeln!(text, "  state        {state}");
+        let events = counted(self.events as usize, "event");
+        let _ = writeln!(text, "  recorded     {events} in {:.3} s", self.seconds);
+        if self.overwritten != 0 {
+            let _ = writeln!(
+                text,
+                "  displaced    {} before them, of which the file has no room: what they allocated is not known \
+                 (record more with BFC_HISTORY)",
+                counted(self.overwritten as usize, "event")
+            );
+        }
+        for (number, what) in [(self.incomplete, "event"), (self.texts_lost, "name")] {
+            if number != 0 {
+                let _ = writeln!(text, "  missing      {}", counted(number as usize, what));
+            }
+        }
+        if self.pools.is_empty() {
+            text.push_str("  no allocator was recorded\n");
+        }
+        self.pools.iter().for_each(|pool| pool.write(&mut text));
+        self.write_marks(&mut text);
+        text
+    }
+
+    fn write_marks(&self, text: &mut String) {
+        if self.marks.is_empty() {
+            return;
+        }
+        text.push_str(
+            "marks: when, in use, held, and what was allocated since the mark before and is live\n",
+        );
+        for mark in self.marks.iter().take(LISTED) {
+            let kept = counted(mark.kept_allocations as usize, "allocation");
+            let _ = writeln!(
+                text,
+                "  {:9.3} s  {:>11}  {:>11}  {:>11} in {kept}  {}",
+                mark.seconds,
+                human(mark.in_use),
+                human(mark.held),
+                human(mark.kept_bytes),
+                shown(&mark.name)
+            );
+        }
+        if self.marks.len() > LISTED {
+            let _ = writeln!(text, "  and {} more (--json has all)", self.marks.len() - LISTED);
+        }
+    }
+}
+
+impl PoolSummary {
+    fn write(&self, text: &mut String) {
+        let device = self.device.map_or("an unknown device".into(), |device| format!("device {device}"));
+        let _ = writeln!(text, "{device} ({})", shown(&self.name));
+        let _ = writeln!(text, "  limit        {}", human(self.limit));
+        let _ =
+            writeln!(text, "  held         {}, at most {}", human(self.held), human(self.peak_held.bytes));
+        let live = counted(self.live, "allocation");
+        let _ = writeln!(
+            text,
+            "  in use       {} in {live}, at most {}",
+            human(self.in_use),
+            human(self.peak.in_use)
+        );
+        if self.known_bytes < self.in_use {
+            let _ = writeln!(
+                text,
+                "  unknown      {} were allocated by displaced events",
+                human(self.in_use - self.known_bytes)
+            );
+        }
+        let calls = counted(self.allocations as usize, "allocation");
+        let _ = writeln!(text, "  calls        {calls}, {}", counted(self.frees as usize, "free"));
+        if self.peak.in_use != 0 {
+            let _ = writeln!(text, "  at the peak, after {:.3} s:", self.peak.seconds);
+            write_holders(text, &self.peak.holders);
+        }
+        for failure in &self.failures {
+            let Failure { seconds, requested, largest_free, in_use, held, cause, .. } = failure;
+            let _ = writeln!(
+                text,
+                "  out of memory after {seconds:.3} s: {} requested, {cause}; {} in use of {} held, largest free chunk {}:",
+                human(*requested),
+                human(*in_use),
+                human(*held),
+                human(*largest_free)
+            );
+            write_holders(text, &failure.holders);
+        }
+        if self.failed > self.failures.len() as u64 {
+            let _ = writeln!(
+                text,
+                "  and {} more",
+                counted((self.failed as usize) - self.failures.len(), "failed request")
+            );
+        }
+        if self.live != 0 {
+            text.push_str("  at the end:\n");
+            write_holders(text, &self.holders);
+        }
+    }
+}
+
+fn write_holders(text: &mut String, holders: &[Holder]) {
+    for holder in holders {
+        let name = holder.operation.as_deref().map_or("(no operation)".into(), shown);
+        let _ = writeln!(
+            text,
+            "    {:>11}  {}  {name}",
+            human(holder.bytes),
+            counted(holder.allocations as usize, "allocation")
+        );
+    }
+}
+
+/// A name without what would steer a terminal.
+fn shown(name: &str) -> String {
+    name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+}
+
+fn moment(history: &History, event: &Recorded, state: &PoolState) -> Moment {
+    Moment {
+        seconds: seconds(event.time),
+        in_use: state.in_use,
+        held: state.held,
+        holders: holders(history, event.pool, state),
+    }
+}
+
+fn failure(history: &History, event: &Recorded, state: &PoolState) -> Failure {
+    Failure {
+        seconds: seconds(event.time),
+        requested: event.requested,
+        largest_free: event.bytes,
+        in_use: state.in_use,
+        held: state.held,
+        cause: cause_name(event.cause),
+        holders: holders(history, event.pool, state),
+    }
+}
+
+/// The operations that hold most, and the rest as none.
+fn holders(history: &History, pool: u16, state: &PoolState) -> Vec<Holder> {
+    let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
+    for live in state.live.values() {
+        let sum = sums.entry(live.operation).or_default();
+        *sum = (sum.0.saturating_add(live.bytes), sum.1 + 1);
+    }
+    let name = |number: u32| match number {
+        0 => None,
+        _ => Some(history.operation(pool, number).map_or(format!("operation {number}"), str::to_owned)),
+    };
+    let mut holders: Vec<Holder> = sums
+        .into_iter()
+        .map(|(number, (bytes, allocations))| Holder { operation: name(number), bytes, allocations })
+        .collect();
+    holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.operation.cmp(&b.operation)));
+    if holders.len() > LISTED {
+        let rest = holders.split_off(LISTED - 1);
+        let sum = |of: fn(&Holder) -> u64| rest.iter().map(of).sum();
+        holders.push(Holder {
+            operation: Some(format!("({} others)", rest.len())),
+            bytes: sum(|holder| holder.bytes),
+            allocations: sum(|holder| holder.allocations),
+        });
+    }
+    holders
+}
+
+/// Collects the marks.
+#[derive(Default)]
+struct Marks {
+    list: Vec<MarkSummary>,
+    pools: HashMap<u16, (u64, u64)>,
+    /// What was allocated since the last mark and is live.
+    kept: HashMap<(u16, u64), u64>,
+}
+
+impl Marks {
+    fn see(&mut self, history: &History, event: &Recorded, state: &PoolState) {
+        match event.kind {
+            Kind::Mark => self.add(history, event),
+            Kind::Alloc => {
+                self.kept.insert((event.pool, event.address), event.bytes);
+            }
+            Kind::Free => {
+                self.kept.remove(&(event.pool, event.address));
+            }
+            _ => {}
+        }
+        if event.kind != Kind::Mark {
+            self.pools.insert(event.pool, (state.in_use, state.held));
+        }
+    }
+
+    fn add(&mut self, history: &History, event: &Recorded) {
+        let sum = |of: fn(&(u64, u64)) -> u64| self.pools.values().map(of).sum();
+        self.list.push(MarkSummary {
+            seconds: seconds(event.time),
+            name: history.mark(event.name).unwrap_or_default().to_owned(),
+            in_use: sum(|pool| pool.0),
+            held: sum(|pool| pool.1),
+            kept_bytes: self.kept.values().sum(),
+            kept_allocations: self.kept.len() as u64,
+        });
+        self.kept.clear();
+    }
+}

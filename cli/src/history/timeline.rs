@@ -1,0 +1,133 @@
+//! Follows the events of a history: what is live, in use and held at each moment.
+
+use std::collections::BTreeMap;
+
+use super::layout::Kind;
+use super::reader::{History, Recorded};
+
+/// A chunk in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    pub bytes: u64,
+    pub requested: u64,
+    pub stream: Option<u64>,
+    pub operation: u32,
+    /// The event that allocated it.
+    pub since: u64,
+}
+
+/// The state of a pool at a moment.
+#[derive(Clone, Debug, Default)]
+pub struct PoolState {
+    pub live: BTreeMap<u64, Live>,
+    /// The bytes of what is held, by address.
+    pub regions: BTreeMap<u64, u64>,
+    pub held: u64,
+    /// As the pool counts it.
+    pub in_use: u64,
+    /// The sum over `live`. Less than `in_use` if the events that allocated the rest are not in the file any more.
+    pub known: u64,
+    pub limit: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub failures: u64,
+    /// The sizes of the requests that are live, before rounding.
+    pub requested: u64,
+}
+
+impl PoolState {
+    /// Takes an event into account.
+    pub fn apply(&mut self, event: &Recorded) {
+        match event.kind {
+            Kind::Alloc | Kind::Present => {
+                let live = Live {
+                    bytes: event.bytes,
+                    requested: event.requested,
+                    stream: event.stream,
+                    operation: event.name,
+                    since: event.number,
+                };
+                self.remove(event.address);
+                self.live.insert(event.address, live);
+                self.known = self.known.saturating_add(live.bytes);
+                self.requested = self.requested.saturating_add(live.requested);
+                self.allocations += u64::from(event.kind == Kind::Alloc);
+                self.in_use = event.in_use;
+            }
+            Kind::Free => {
+                self.remove(event.address);
+                self.frees += 1;
+                self.in_use = event.in_use;
+            }
+            Kind::Obtained => {
+                let before = self.regions.insert(event.address, event.bytes).unwrap_or(0);
+                self.held = self.held.saturating_sub(before).saturating_add(event.bytes);
+            }
+            Kind::Returned => self.give_back(event.address, event.bytes),
+            Kind::OutOfMemory => {
+                self.failures += 1;
+                self.in_use = event.in_use;
+            }
+            Kind::Begin => self.limit = event.bytes,
+            Kind::End => *self = PoolState { limit: self.limit, ..PoolState::counts_of(self) },
+            Kind::Mark | Kind::Step => {}
+        }
+    }
+
+    fn counts_of(state: &Self) -> Self {
+        let PoolState { allocations, frees, failures, .. } = *state;
+        PoolState { allocations, frees, failures, ..PoolState::default() }
+    }
+
+    fn remove(&mut self, address: u64) {
+        if let Some(gone) = self.live.remove(&address) {
+            self.known -= gone.bytes;
+            self.requested -= gone.requested;
+        }
+    }
+
+    /// Takes memory back out of what is held. It may be a part of what was obtained at once, and chunks in it are gone:
+    /// its context was lost.
+    fn give_back(&mut self, address: u64, bytes: u64) {
+        let end = address.saturating_add(bytes);
+        let touched: Vec<(u64, u64)> = self
+            .regions
+            .range(..end)
+            .rev()
+            .take_while(|&(&base, &size)| base.saturating_add(size) > address)
+            .map(|(&base, &size)| (base, size))
+            .collect();
+        for (base, size) in touched {
+            self.regions.remove(&base);
+            self.held = self.held.saturating_sub(size);
+            let whole_end = base.saturating_add(size);
+            for (from, to) in [(base, address.min(whole_end)), (end.max(base), whole_end)] {
+                if from < to {
+                    self.regions.insert(from, to - from);
+                    self.held += to - from;
+                }
+            }
+        }
+        let gone: Vec<u64> = self.live.range(address..end).map(|(&address, _)| address).collect();
+        for address in gone {
+            self.remove(address);
+            self.in_use = self.known;
+        }
+    }
+}
+
+/// Follows all events, and calls `see` after each with the state of its pool.
+pub fn follow(history: &History, mut see: impl FnMut(&Recorded, &PoolState)) -> BTreeMap<u16, PoolState> {
+    let mut pools: BTreeMap<u16, PoolState> = BTreeMap::new();
+    let nothing = PoolState::default();
+    for event in &history.events {
+        if event.kind == Kind::Mark {
+            see(event, &nothing);
+            continue;
+        }
+        let state = pools.entry(event.pool).or_default();
+        state.apply(event);
+        see(event, state);
+    }
+    pools
+}

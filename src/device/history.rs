@@ -1,0 +1,48 @@
+//! Recording the history of all allocators.
+
+use super::table::{USED, devices_in};
+use crate::core::op_names;
+use crate::error::Error;
+use crate::pool::lifecycle;
+use crate::{history, options};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The number of events where none is given: 16 MiB.
+const EVENTS: u64 = 1 << 18;
+
+/// Starts recording the last `events` events of all allocators into a new file, or without a path into memory. 0 events
+/// stands for 262,144.
+pub fn start(path: Option<&CStr>, events: u64) -> Result<(), Error> {
+    history::begin(path, if events == 0 { EVENTS } else { events })?;
+    devices_in(&USED).try_for_each(|device| lifecycle::begin_history(device.slot()))
+}
+
+/// Stops recording.
+pub fn stop() -> Result<(), Error> {
+    history::close()?;
+    let mut is_used = false;
+    for device in devices_in(&USED) {
+        // A pool that cannot be told goes on writing into memory that stays mapped.
+        is_used |= lifecycle::end_history(device.slot()).unwrap_or(true);
+    }
+    history::end(is_used)
+}
+
+/// Writes a copy of the history so far to a new file.
+pub fn save(path: &CStr) -> Result<(), Error> {
+    history::save(path)
+}
+
+/// Marks this moment in the history.
+pub fn mark(name: &str) -> Result<(), Error> {
+    history::mark(name, op_names::hash(name.as_bytes()))
+}
+
+/// Starts recording if the environment says so, at the first creation of an allocator in the process.
+pub(super) fn start_as_the_environment_says() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if !IS_DONE.load(Relaxed) && !IS_DONE.swap(true, Relaxed) {
+        options::start_history_as_set(start);
+    }
+}

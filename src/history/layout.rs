@@ -1,0 +1,158 @@
+//! The layout of a history: a header, a text area, and a ring of events. docs/history.md describes it.
+//!
+//! The library writes it through a mapping, and `bfc report` reads it from the file, perhaps while it is written, or
+//! after the process was killed. So every field that changes is atomic, and an event is complete only if its `stamp` is
+//! its number.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+pub const MAGIC: [u8; 16] = *b"libbfc history 1";
+/// The bytes of the header, a page.
+pub const HEADER_BYTES: usize = 4096;
+/// The bytes of the text area.
+pub const TEXT_BYTES: usize = 1 << 20;
+/// The most events of a ring.
+pub const MOST_EVENTS: u64 = 1 << 28;
+/// The least events of a ring.
+pub const LEAST_EVENTS: u64 = 1 << 10;
+
+/// The first page.
+#[repr(C)]
+pub struct Header {
+    pub magic: [u8; 16],
+    /// The sizes that the writer used, so that a reader notices another layout.
+    pub header_bytes: u32,
+    pub event_bytes: u32,
+    pub text_bytes: u64,
+    /// The number of events in the ring, a power of two.
+    pub capacity: u64,
+    /// The number of events so far. The ring has the last `capacity` of them.
+    pub written: AtomicU64,
+    /// How many bytes of the text area are written.
+    pub text_used: AtomicU64,
+    /// How many texts did not fit.
+    pub text_lost: AtomicU64,
+    /// Two readings of both clocks, from which ticks become times.
+    pub first: ClockReading,
+    pub last: ClockReading,
+    pub process: u32,
+    pub state: AtomicU32,
+    /// When the process started, in clock ticks since the machine did, so that a later one of the same number is not
+    /// taken for it. 0 is not known.
+    pub started: u64,
+}
+
+/// The history is recorded, unless the process was killed.
+pub const RECORDING: u32 = 1;
+/// The recording was stopped, or the process exited.
+pub const STOPPED: u32 = 2;
+
+/// The tick counter and the clock at one moment.
+#[repr(C)]
+pub struct ClockReading {
+    pub ticks: AtomicU64,
+    /// Nanoseconds since 1970.
+    pub nanoseconds: AtomicU64,
+}
+
+/// An event of 64 bytes, a cache line.
+#[repr(C)]
+pub struct Event {
+    /// The event's number from 1, stored last. 0 while the event is written.
+    pub stamp: AtomicU64,
+    pub ticks: AtomicU64,
+    pub address: AtomicU64,
+    /// The bytes of the chunk, the region or the limit. The largest free chunk for [`Kind::OutOfMemory`].
+    pub bytes: AtomicU64,
+    /// The bytes of the request, for an allocation and for [`Kind::OutOfMemory`].
+    pub requested: AtomicU64,
+    /// The stream's handle: 0 is none, 1 the default stream, 2 a thread's default stream.
+    pub stream: AtomicU64,
+    /// The bytes in use in the pool after the event.
+    pub in_use: AtomicU64,
+    /// The kind (8 bits), the cause of a failure (8 bits), the pool (16 bits), and the number of the operation's name or
+    /// of the mark (32 bits), from the lowest bit on.
+    pub what: AtomicU64,
+}
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A chunk was allocated.
+    Alloc = 1,
+    /// A chunk was freed.
+    Free = 2,
+    /// A chunk was in use when the recording began.
+    Present = 3,
+    /// The pool obtained a region, or mapped granules if its memory is virtual.
+    Obtained = 4,
+    /// The pool gave a region back, or unmapped granules.
+    Returned = 5,
+    /// A request failed.
+    OutOfMemory = 6,
+    /// The program marked this moment.
+    Mark = 7,
+    /// The step of the pool's operations changed. `bytes` is the new one.
+    Step = 8,
+    /// The recording of a pool began: it was created, or existed before. `bytes` is its limit.
+    Begin = 9,
+    /// The pool was destroyed.
+    End = 10,
+}
+
+impl Kind {
+    pub fn from_code(code: u8) -> Option<Self> {
+        const ALL: [Kind; 10] = [
+            Kind::Alloc,
+            Kind::Free,
+            Kind::Present,
+            Kind::Obtained,
+            Kind::Returned,
+            Kind::OutOfMemory,
+            Kind::Mark,
+            Kind::Step,
+            Kind::Begin,
+            Kind::End,
+        ];
+        ALL.into_iter().find(|kind| *kind as u8 == code)
+    }
+}
+
+/// What a text is the name of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum TextKind {
+    /// A pool; its number is the device's ordinal.
+    Pool = 1,
+    /// An operation of a pool.
+    Operation = 2,
+    /// A mark.
+    Mark = 3,
+    /// The program.
+    Program = 4,
+}
+
+/// The beginning of a text. Behind it are its bytes, padded to a multiple of 8.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct TextHead {
+    pub kind: u16,
+    pub pool: u16,
+    pub number: u32,
+    pub bytes: u32,
+    pub unused: u32,
+}
+
+/// The bytes of a text with its head.
+pub const fn text_extent(bytes: usize) -> usize {
+    size_of::<TextHead>() + bytes.next_multiple_of(8)
+}
+
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES && size_of::<Event>() == 64);
+
+/// The name of a failure's cause, as `cause` of an event has it.
+pub fn cause_name(cause: u8) -> &'static str {
+    const NAMES: [&str; 5] = ["exhaustion", "fragmentation", "stamps", "alignment", "other"];
+    cause.checked_sub(1).and_then(|cause| NAMES.get(usize::from(cause))).copied().unwrap_or("unknown cause")
+}

@@ -1,0 +1,138 @@
+//! What a pool records into the history, while one is recorded.
+
+use super::listener::{RegionEvent, record};
+use crate::core::arena::Arena;
+use crate::core::heap::Tag;
+use crate::core::ids::NIL;
+use crate::core::request::AllocRequest;
+use crate::core::stats::FailureCause;
+use crate::core::stream_id::Stream;
+use crate::history::{self, Entry, Kind, Recorder};
+
+/// A pool's part in the recording. It is in the pool while that is recorded.
+pub(super) struct PoolHistory {
+    recorder: Recorder,
+    /// How many names of operations were stored.
+    named: u32,
+    /// The step of the last request in a scope.
+    step: u64,
+}
+
+impl PoolHistory {
+    /// Begins with what the pool has already.
+    pub(super) fn new(recorder: Recorder, arena: &Arena) -> Self {
+        recorder.record_rarely(&Entry { bytes: arena.growth().limit(), ..Entry::of(Kind::Begin) });
+        let mut history = PoolHistory { recorder, named: 0, step: 0 };
+        history.record_present(arena);
+        history
+    }
+
+    #[cold]
+    fn record_present(&mut self, arena: &Arena) {
+        let mut in_use = 0;
+        for (_, region) in arena.regions().iter() {
+            if arena.range().is_none() {
+                record(&self.recorder, RegionEvent::Obtained, region.base, region.given);
+            }
+            let mut mapped = arena.range().and_then(|_| arena.mapped_from(region.first));
+            while let Some((span, behind)) = mapped {
+                record(&self.recorder, RegionEvent::Obtained, span.base, span.bytes);
+                mapped = arena.mapped_from(behind);
+            }
+            let (chunks, mut id) = (arena.chunks(), region.first);
+            while id != NIL {
+                if chunks.in_use(id) {
+                    let (cold, tag, bytes) = (chunks.cold(id), chunks.tag(id), chunks.size(id));
+                    in_use += bytes;
+                    let number = self.number_of(&tag, arena, in_use);
+                    let (address, requested) = (chunks.addr(id), cold.requested);
+                    let entry =
+                        Entry { address, bytes, requested, in_use, number, ..Entry::of(Kind::Present) };
+                    self.recorder.record(&entry);
+                }
+                id = chunks.next(id);
+            }
+        }
+    }
+
+    /// Records an allocation. `before` bytes were in use before it.
+    #[inline]
+    pub(super) fn allocated(&mut self, arena: &Arena, address: u64, request: &AllocRequest<'_>, before: u64) {
+        let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, before));
+        self.record_alloc(arena, address, request.requested, request.stream, before, number);
+    }
+
+    /// Does the same for an allocation without an operation.
+    #[inline(always)]
+    pub(super) fn allocated_plainly(
+        &self,
+        arena: &Arena,
+        address: u64,
+        requested: u64,
+        stream: Stream,
+        before: u64,
+    ) {
+        self.record_alloc(arena, address, requested, stream, before, 0);
+    }
+
+    #[inline(always)]
+    fn record_alloc(
+        &self,
+        arena: &Arena,
+        address: u64,
+        requested: u64,
+        stream: Stream,
+        before: u64,
+        number: u32,
+    ) {
+        let in_use = arena.counters().bytes_in_use;
+        let (stream, bytes) = (stream.handle(), in_use.wrapping_sub(before));
+        let entry = Entry { address, bytes, requested, stream, in_use, number, ..Entry::of(Kind::Alloc) };
+        self.recorder.record(&entry);
+    }
+
+    /// Records a free. `before` bytes were in use before it.
+    #[inline(always)]
+    pub(super) fn freed(&self, arena: &Arena, address: u64, stream: Stream, before: u64) {
+        let in_use = arena.counters().bytes_in_use;
+        let (stream, bytes) = (stream.handle(), before.wrapping_sub(in_use));
+        self.recorder.record(&Entry { address, bytes, stream, in_use, ..Entry::of(Kind::Free) });
+    }
+
+    /// Records a failed request.
+    #[cold]
+    pub(super) fn failed(&self, arena: &Arena, requested: u64, cause: FailureCause) {
+        let (in_use, bytes, cause) = (arena.counters().bytes_in_use, arena.largest_free(), cause as u8 + 1);
+        let entry = Entry { cause, bytes, requested, in_use, ..Entry::of(Kind::OutOfMemory) };
+        self.recorder.record_rarely(&entry);
+    }
+
+    /// Records the end of the pool.
+    #[cold]
+    pub(super) fn ended(&self) {
+        self.recorder.record_rarely(&Entry::of(Kind::End));
+    }
+
+    /// Returns the number of an operation's name, which is stored first if it is new. Records a new step.
+    fn number_of(&mut self, tag: &Tag, arena: &Arena, in_use: u64) -> u32 {
+        if tag.name > self.named {
+            self.store_names(tag.name, arena);
+        }
+        if tag.name != 0 && tag.step != self.step {
+            self.step = tag.step;
+            self.recorder.record_rarely(&Entry { bytes: tag.step, in_use, ..Entry::of(Kind::Step) });
+        }
+        tag.name
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_names(&mut self, up_to: u32, arena: &Arena) {
+        for number in self.named + 1..=up_to {
+            if let Some(name) = arena.names().name(number) {
+                history::name_operation(&self.recorder, number, name);
+            }
+        }
+        self.named = up_to;
+    }
+}

@@ -1,0 +1,339 @@
+//! The history: what is recorded is what happened, in the order in which it happened, and survives the process.
+
+mod common;
+
+/// The reader of `bfc report`.
+#[allow(dead_code)]
+#[path = "."]
+mod history {
+    #[path = "../src/history/layout.rs"]
+    pub mod layout;
+    #[path = "../cli/src/history/reader.rs"]
+    pub mod reader;
+    #[path = "../cli/src/history/timeline.rs"]
+    pub mod timeline;
+}
+
+use common::*;
+use history::layout::{Kind, cause_name};
+use history::reader::{History, Malformed, Recorded, parse};
+use history::timeline::follow;
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard};
+
+/// There is one recording in a process.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A path in the temporary folder that no file has.
+fn new_path(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("libbfc-history-{name}-{}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+fn c(path: &Path) -> CString {
+    CString::new(path.to_str().expect("UTF-8")).expect("no NUL")
+}
+
+/// The pointer of a text, or NULL.
+fn pointer_of(text: Option<&CStr>) -> *const std::ffi::c_char {
+    text.map_or(ptr::null(), CStr::as_ptr)
+}
+
+fn try_start(path: Option<&CStr>, events: u64) -> Status {
+    // SAFETY: NULL or a NUL-terminated string.
+    unsafe { bfc_history_start(pointer_of(path), events) }
+}
+
+fn try_save(path: Option<&CStr>) -> Status {
+    // SAFETY: as above.
+    unsafe { bfc_history_save(pointer_of(path)) }
+}
+
+fn try_mark(name: Option<&CStr>) -> Status {
+    // SAFETY: as above.
+    unsafe { bfc_history_mark(pointer_of(name)) }
+}
+
+fn start(path: &Path, events: u64) {
+    assert_eq!(try_start(Some(&c(path)), events), BFC_OK);
+}
+
+fn mark(name: &str) {
+    assert_eq!(try_mark(Some(&CString::new(name).expect("no NUL"))), BFC_OK);
+}
+
+fn read(path: &Path) -> History {
+    parse(&fs::read(path).expect("a file")).expect("a history")
+}
+
+/// Stops recording, reads the file, and removes it.
+fn stopped(path: &Path) -> History {
+    assert_eq!(bfc_history_stop(), BFC_OK);
+    let history = read(path);
+    fs::remove_file(path).expect("a file");
+    history
+}
+
+/// The events of a device, in order.
+fn of(history: &History, pool: &Pool) -> Vec<Recorded> {
+    let is_its =
+        |event: &&Recorded| history.pool(event.pool).is_some_and(|(device, _)| device == pool.device());
+    history.events.iter().filter(is_its).copied().collect()
+}
+
+fn kinds(events: &[Recorded]) -> Vec<Kind> {
+    events.iter().map(|event| event.kind).collect()
+}
+
+#[test]
+fn events_are_what_happened() {
+    let _alone = alone();
+    let path = new_path("events");
+    start(&path, 0);
+    let pool = Pool::host(MIB, |_| {});
+    let first = pool.get(1000);
+    mark("half");
+    let second = pool.get(5000);
+    pool.put(first);
+    assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    pool.put(second);
+    let device = pool.device();
+    drop(pool);
+    let history = stopped(&path);
+    assert_eq!((history.process, history.is_open, history.incomplete), (std::process::id(), false, 0));
+    let is_its =
+        |event: &&Recorded| event.kind != Kind::Mark && history.pool(event.pool).unwrap().0 == device;
+    let events: Vec<Recorded> = history.events.iter().filter(is_its).copied().collect();
+    use Kind::*;
+    assert_eq!(kinds(&events), [Begin, Obtained, Alloc, Alloc, Free, OutOfMemory, Free, Returned, End]);
+    let [begin, region, a, b, free_a, failed, free_b, back, _] = events[..] else { panic!() };
+    assert_eq!((begin.bytes, region.bytes), (MIB, MIB));
+    assert_eq!((a.address, a.bytes, a.requested, a.in_use), (first, 1024, 1000, 1024));
+    assert_eq!((b.address, b.bytes, b.requested, b.in_use), (second, 5120, 5000, 6144));
+    assert_eq!((free_a.address, free_a.bytes, free_a.in_use), (first, 1024, 5120));
+    assert_eq!((free_b.address, free_b.bytes, free_b.in_use), (second, 5120, 0));
+    assert_eq!((failed.requested, failed.in_use, cause_name(failed.cause)), (MIB, 5120, "exhaustion"));
+    assert_eq!(failed.bytes, MIB - 6144, "the largest free chunk");
+    assert_eq!((back.address, back.bytes), (region.address, MIB));
+    let marks: Vec<_> = history.events.iter().filter(|event| event.kind == Mark).collect();
+    assert_eq!(marks.len(), 1);
+    assert_eq!(history.mark(marks[0].name), Some("half"));
+    assert!(a.number < marks[0].number && marks[0].number < b.number);
+    assert!(history.events.is_sorted_by_key(|event| event.time), "one thread's times rise");
+}
+
+/// Follows a random program in several threads, streams and scopes beside the pool's own statistics.
+#[test]
+fn the_timeline_ends_with_the_pools_statistics() {
+    let _alone = alone();
+    let path = new_path("random");
+    let pool = Pool::host(64 * MIB, |options| options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION);
+    let before: Vec<u64> = (0..20).map(|i| pool.get(1000 * (i + 1))).collect();
+    start(&path, 1 << 16);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut random = Random::new(thread + 1);
+                let mut live = Vec::new();
+                // SAFETY: a NUL-terminated string.
+                assert_eq!(unsafe { bfc_scope_begin(c"op".as_ptr(), thread) }, BFC_OK);
+                for _ in 0..2000 {
+                    if random.below(2) == 0 || live.is_empty() {
+                        live.extend(pool.alloc(random.below(100_000) + 1).ok());
+                    } else {
+                        pool.put(live.swap_remove(random.below(live.len() as u64) as usize));
+                    }
+                }
+                assert_eq!(bfc_scope_end(), BFC_OK);
+            });
+        }
+    });
+    before.iter().step_by(2).for_each(|&address| pool.put(address));
+    let stats = pool.stats();
+    let history = stopped(&path);
+    assert_eq!((history.incomplete, history.overwritten()), (0, 0));
+    let mut disagreements = 0;
+    let pools = follow(&history, |event, state| {
+        let is_alone = matches!(event.kind, Kind::Alloc | Kind::Free);
+        disagreements += u64::from(is_alone && state.known != state.in_use);
+    });
+    let number =
+        history.events.iter().find(|event| event.kind == Kind::Present).expect("some were there").pool;
+    let state = &pools[&number];
+    assert_eq!(disagreements, 0);
+    assert_eq!(state.in_use, stats.bytes_in_use);
+    assert_eq!(state.held, stats.pool_bytes);
+    assert_eq!(state.requested, stats.bytes_requested);
+    assert_eq!(state.failures, stats.num_failures);
+    assert_eq!((state.allocations + 20, state.frees), (stats.num_allocs, stats.num_frees));
+    assert_eq!(history.operation(number, 1), Some("op"));
+    assert!(history.events.iter().any(|event| event.kind == Kind::Step && event.bytes == 3));
+}
+
+#[test]
+fn the_ring_keeps_the_last_events() {
+    let _alone = alone();
+    let path = new_path("ring");
+    let pool = Pool::host(MIB, |_| {});
+    start(&path, 1);
+    for _ in 0..5000 {
+        pool.put(pool.get(256));
+    }
+    let last = pool.get(512);
+    let history = stopped(&path);
+    assert_eq!(history.events.len(), 1024, "the least number");
+    assert_eq!(history.events.last().map(|event| (event.kind, event.address)), Some((Kind::Alloc, last)));
+    assert_eq!(history.overwritten() + 1024, history.written);
+    assert!(history.events.windows(2).all(|pair| pair[0].number + 1 == pair[1].number));
+}
+
+#[test]
+fn virtual_memory_is_recorded_by_what_is_mapped() {
+    let _alone = alone();
+    let path = new_path("vmm");
+    start(&path, 0);
+    let pool = Pool::host(64 * MIB, |options| {
+        (options.backend, options.flags) = (BFC_BACKEND_HOST_VMM, BFC_ALLOW_GROWTH);
+    });
+    let held: Vec<u64> = (0..5).map(|_| pool.get(3 * MIB)).collect();
+    held.iter().for_each(|&address| pool.put(address));
+    pool.trim(0);
+    let stats = pool.stats();
+    let history = stopped(&path);
+    let mut most = 0;
+    let pools = follow(&history, |_, state| most = most.max(state.held));
+    let number = of(&history, &pool)[0].pool;
+    assert_eq!(pools[&number].held, stats.pool_bytes);
+    assert!(most >= 15 * MIB, "{most}");
+}
+
+#[test]
+fn a_history_in_memory_is_saved() {
+    let _alone = alone();
+    let (path, again) = (new_path("saved"), new_path("saved-again"));
+    assert_eq!(try_start(None, 2000), BFC_OK);
+    let pool = Pool::host(MIB, |_| {});
+    let address = pool.get(256);
+    assert_eq!(try_save(Some(&c(&path))), BFC_OK);
+    let history = read(&path);
+    assert_eq!(kinds(&of(&history, &pool)), [Kind::Begin, Kind::Obtained, Kind::Alloc]);
+    assert!(history.is_open);
+    assert_eq!(try_save(Some(&c(&path))), BFC_ERROR_INVALID_ARGUMENT, "the file exists");
+    pool.put(address);
+    assert_eq!(try_save(Some(&c(&again))), BFC_OK);
+    assert_eq!(of(&read(&again), &pool).len(), 4);
+    assert_eq!(bfc_history_stop(), BFC_OK);
+    [path, again].iter().for_each(|path| fs::remove_file(path).expect("a file"));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let _alone = alone();
+    let path = new_path("refused");
+    let name = c(&path);
+    assert_eq!(try_mark(Some(c"early")), BFC_ERROR_INVALID_ARGUMENT);
+    assert_eq!(try_save(Some(&name)), BFC_ERROR_INVALID_ARGUMENT);
+    assert_eq!(bfc_history_stop(), BFC_ERROR_INVALID_ARGUMENT);
+    assert!(last_error().contains("no history is recorded"), "{}", last_error());
+    assert_eq!(try_start(Some(c"/nonexistent/folder/history"), 0), BFC_ERROR_INVALID_ARGUMENT);
+    assert!(last_error().contains("/nonexistent/folder/history"), "{}", last_error());
+    assert_eq!(try_start(Some(&name), 0), BFC_OK);
+    assert_eq!(try_start(None, 0), BFC_ERROR_ALREADY_EXISTS);
+    assert_eq!(try_mark(None), BFC_ERROR_INVALID_ARGUMENT);
+    assert_eq!(try_mark(Some(c"\xff")), BFC_ERROR_INVALID_ARGUMENT);
+    assert_eq!(try_save(None), BFC_ERROR_INVALID_ARGUMENT);
+    assert_eq!(bfc_history_stop(), BFC_OK);
+    assert_eq!(try_start(Some(&name), 0), BFC_ERROR_INVALID_ARGUMENT);
+    assert!(last_error().contains("exists"), "{}", last_error());
+    fs::remove_file(path).expect("a file");
+}
+
+/// No damage makes the reader fail otherwise than by a reason, or read much memory.
+#[test]
+fn a_damaged_file_is_read_or_refused() {
+    let _alone = alone();
+    let path = new_path("damaged");
+    start(&path, 1024);
+    let pool = Pool::host(MIB, |_| {});
+    pool.put(pool.get(256));
+    mark("end");
+    assert_eq!(bfc_history_stop(), BFC_OK);
+    let whole = fs::read(&path).expect("a file");
+    fs::remove_file(&path).expect("a file");
+    assert_eq!(parse(b"something else").err(), Some(Malformed::OtherFile));
+    assert_eq!(parse(b"libbfc history 2 of later").err(), Some(Malformed::OtherVersion));
+    for length in [20, 4095, 4096, 5000, whole.len() - 1] {
+        assert!(matches!(parse(&whole[..length]), Err(Malformed::CutOff { .. })), "{length}");
+    }
+    let mut random = Random::new(5);
+    for _ in 0..20_000 {
+        let mut damaged = whole.clone();
+        for _ in 0..=random.below(4) {
+            // Mostly where something is written.
+            let within = [200, 4096 + 200, whole.len() as u64][random.below(3) as usize];
+            let at = random.below(within) as usize;
+            damaged[at] = random.below(256) as u8;
+        }
+        if let Ok(history) = parse(&damaged) {
+            assert!(history.events.len() <= 1024);
+            follow(&history, |_, _| {});
+        }
+    }
+}
+
+/// A program that is killed leaves what it recorded, and a child neither writes into its parent's file nor fails.
+#[test]
+fn a_killed_process_leaves_its_history_and_a_child_none() {
+    let _alone = alone();
+    let path = new_path("killed");
+    let name = c(&path);
+    // SAFETY: the child calls only the library and ends by a signal.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        start_in_child(&name);
+    }
+    let mut status = 0;
+    // SAFETY: the status is valid for writing.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "{status:#x}");
+    let history = read(&path);
+    fs::remove_file(path).expect("a file");
+    assert_eq!((history.process, history.is_open), (child as u32, true));
+    use Kind::*;
+    assert_eq!(kinds(&history.events), [Begin, Obtained, Alloc, Alloc]);
+}
+
+/// Records, forks a child that allocates from the same pool, and is killed.
+fn start_in_child(name: &CString) -> ! {
+    let started = try_start(Some(name), 0);
+    let pool = Pool::host(MIB, |_| {});
+    let first = pool.alloc(256);
+    // SAFETY: the child calls only the library.
+    let grandchild = unsafe { libc::fork() };
+    if grandchild == 0 {
+        let allocated = pool.alloc(512).is_ok();
+        let mark = try_mark(Some(c"of the child"));
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(i32::from(!(allocated && mark == BFC_ERROR_INVALID_ARGUMENT))) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is valid for writing.
+    unsafe { libc::waitpid(grandchild, &mut status, 0) };
+    let second = pool.alloc(512);
+    let is_well = started == BFC_OK && first.is_ok() && second.is_ok() && status == 0;
+    if is_well {
+        // SAFETY: ends the process.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(3) }
+}
