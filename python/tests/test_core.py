@@ -246,6 +246,38 @@ class Pool(unittest.TestCase):
         self.assertEqual(bfc.stats(DEVICE).num_frees, 4 * 399)
 
 
+class History(unittest.TestCase):
+    """The history as a block."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_a_block_records_into_a_file(self) -> None:
+        file = self.folder / "history"
+        with bfc.history(file, events=2000) as recording:
+            recording.mark("begin")
+            with self.assertRaises(bfc.Error) as caught:
+                bfc.history().__enter__()
+            self.assertEqual(caught.exception.status, bfc.Status.ALREADY_EXISTS)
+        self.assertTrue(file.read_bytes().startswith(b"libbfc history 1"))
+        self.assertEqual(file.stat().st_mode & 0o777, 0o600)
+
+    def test_memory_is_saved(self) -> None:
+        with bfc.history() as recording:
+            recording.save(self.folder / "saved")
+        self.assertIn(b"libbfc history 1", (self.folder / "saved").read_bytes())
+
+    def test_what_cannot_be_is_refused(self) -> None:
+        with self.assertRaises(TypeError), bfc.history() as recording:
+            recording.mark(b"bytes")  # type: ignore[arg-type]
+        with self.assertRaisesRegex(bfc.Error, "no history is recorded"):
+            recording.mark("late")
+        with self.assertRaisesRegex(bfc.Error, "/nonexistent/history"), bfc.history("/nonexistent/history"):
+            pass
+
+
 class Life(unittest.TestCase):
     """Creation and the end."""
 

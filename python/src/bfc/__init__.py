@@ -25,6 +25,7 @@ from . import _abi, _find, _library
 from ._block import Block
 from ._devices import HOST, Backend, GrowthPolicy, create, destroy, lost, set_memory_limit, trim
 from ._errors import Error, OutOfMemoryError, Status
+from ._history import history
 from ._memory import (
     AddressRange,
     address_range,
@@ -65,6 +66,7 @@ __all__ = [
     "destroy",
     "forget_stream",
     "free",
+    "history",
     "include_dir",
     "library_path",
     "lost",

@@ -1,0 +1,43 @@
+"""The history: the last events of all allocators."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import SupportsIndex
+
+from . import _library, _numbers
+
+
+class history:
+    """Records the history of all allocators of the process in a ``with`` block: ``bfc_history_start``.
+
+    ``bfc report FILE`` on the command line shows it, during the block and afterwards. See docs/history.md.
+
+    :param file: A path. A file there must not exist yet. None records into memory, for :meth:`save`.
+    :param events: How many of the last events are kept.
+    :raises Error: ALREADY_EXISTS if a history is recorded already; INVALID_ARGUMENT if the file cannot be created.
+
+    >>> import bfc
+    >>> with bfc.history() as recording:
+    ...     recording.mark("epoch 1")
+    """
+
+    def __init__(self, file: str | os.PathLike[str] | None = None, *, events: SupportsIndex = 1 << 18) -> None:
+        self._file = None if file is None else os.fsencode(file)
+        self._events = _numbers.unsigned(events, "events")
+
+    def __enter__(self) -> history:
+        _library.call("bfc_history_start", self._file, self._events)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _library.call("bfc_history_stop")
+
+    def mark(self, name: str) -> None:
+        """Marks this moment, for example the beginning of an epoch."""
+        _library.call("bfc_history_mark", _numbers.text(name, "name"))
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Writes a copy of the history so far to a file, which must not exist yet."""
+        _library.call("bfc_history_save", os.fsencode(file))
