@@ -41,6 +41,7 @@ from ._memory import (
 )
 from ._pool import Pool
 from ._reports import Stats, check, memory_map, occupancy, report, reset_stats, scope, stats
+from ._snapshot import dump_snapshot, memory_snapshot
 
 __version__ = f"{_abi.BFC_VERSION_MAJOR}.{_abi.BFC_VERSION_MINOR}.{_abi.BFC_VERSION_PATCH}"
 """The version of this package. :func:`version` returns that of the library, which ``BFC_LIBRARY`` may replace."""
@@ -64,6 +65,7 @@ __all__ = [
     "check",
     "create",
     "destroy",
+    "dump_snapshot",
     "forget_stream",
     "free",
     "history",
@@ -71,6 +73,7 @@ __all__ = [
     "library_path",
     "lost",
     "memory_map",
+    "memory_snapshot",
     "occupancy",
     "owner",
     "record_stream",

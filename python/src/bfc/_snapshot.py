@@ -1,0 +1,140 @@
+"""Snapshots for PyTorch's memory viewer, made of memory maps."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any, SupportsIndex
+
+from . import _numbers, _reports
+from ._errors import Error, Status
+
+_MOST_DEVICES = 1024
+
+# The viewer reads protocols 2 to 4. The default of Python 3.14 is 5.
+_PROTOCOL = 4
+
+# The names of PyTorch's snapshots. What waits for other streams, for a stamp or for the backend is not reusable yet.
+_STATES = {"in_use": "active_allocated", "held": "active_pending_free", "free": "inactive"}
+
+
+def memory_snapshot(device: SupportsIndex | None = None) -> dict[str, Any]:
+    """Returns a dictionary with the keys of ``torch.cuda.memory._snapshot()``: ``segments`` and ``device_traces``. Sizes are
+    in bytes.
+
+    A segment is a region, or a mapped part of a virtual range. Its blocks tile it in address order, with one of these states:
+
+    - ``active_allocated``: in use
+    - ``active_pending_free``: freed, but not reusable yet. The requested size is not known any more: it is that of the block
+    - ``inactive``: free
+
+    The scope and the step of an allocation are its only frame. ``device_traces`` has an empty list for each ordinal up to
+    the highest device in the snapshot: events are not recorded.
+
+    Each device is of one moment; several devices are not of the same. May be called from any thread.
+
+    :param device: An ordinal; None for every device that has an allocator.
+    :raises Error: NO_ALLOCATOR for a device without one, and others: see ``bfc_memory_map``.
+
+    >>> import bfc
+    >>> bfc.create(bfc.HOST, memory_limit=1 << 20)
+    >>> address = bfc.alloc(bfc.HOST, 1000)
+    >>> bfc.memory_snapshot(bfc.HOST)["segments"][0]["blocks"][0]["requested_size"]
+    1000
+    >>> bfc.destroy(bfc.HOST, force=True)
+    """
+    return of_devices(range(_MOST_DEVICES)) if device is None else _of_maps([_reports.memory_map(_numbers.device(device))])
+
+
+def dump_snapshot(file: str | os.PathLike[str], device: SupportsIndex | None = None) -> None:
+    """Writes :func:`memory_snapshot` to a file that PyTorch's memory viewer opens (https://pytorch.org/memory_viz): a pickle
+    of protocol 4. A file of that name is replaced; it stays as it is if there is no snapshot.
+
+    :raises Error: As :func:`memory_snapshot`.
+    :raises OSError: The file cannot be written.
+    """
+    dump(memory_snapshot(device), file)
+
+
+def dump(snapshot: dict[str, Any], file: str | os.PathLike[str]) -> None:
+    # Pickled before the file is opened, so that a failure leaves an older file alone.
+    pickled = pickle.dumps(snapshot, protocol=_PROTOCOL)
+    with open(file, "wb") as out:
+        out.write(pickled)
+
+
+def of_devices(devices: Iterable[int]) -> dict[str, Any]:
+    """The snapshot of those devices that have an allocator."""
+    maps = []
+    for device in devices:
+        try:
+            maps.append(_reports.memory_map(device))
+        except Error as error:
+            if error.status != Status.NO_ALLOCATOR:
+                raise
+    return _of_maps(maps)
+
+
+def _of_maps(maps: list[dict[str, Any]]) -> dict[str, Any]:
+    count = max((found["device"] + 1 for found in maps), default=0)
+    return {
+        "segments": [segment for found in maps for segment in _segments(found)],
+        "device_traces": [[] for _ in range(count)],
+    }
+
+
+def _segments(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    expandable = found["backend"].endswith("_vmm")
+    for region in found["regions"]:
+        for is_unmapped, chunks in itertools.groupby(region["chunks"], lambda chunk: chunk["state"] == "unmapped"):
+            # The viewer's blocks tile a segment, so an unmapped range ends it.
+            if not is_unmapped:
+                yield _segment(found["device"], list(chunks), expandable)
+
+
+def _segment(device: int, chunks: list[dict[str, Any]], expandable: bool) -> dict[str, Any]:
+    blocks = [_block(chunk) for chunk in chunks]
+    active = [block for block in blocks if block["state"] != "inactive"]
+    # Of PyTorch's segments each has one stream and one pool. What a region has several of is left at 0.
+    streams = {chunk["stream"] for chunk in chunks if chunk.get("stream") is not None}
+    pools = {chunk.get("pool") for chunk in chunks}
+    return {
+        "device": device,
+        "address": blocks[0]["address"],
+        "total_size": sum(block["size"] for block in blocks),
+        "allocated_size": sum(block["size"] for block in active if block["state"] == "active_allocated"),
+        "active_size": sum(block["size"] for block in active),
+        "requested_size": sum(block["requested_size"] for block in active),
+        "stream": _signed(int(streams.pop(), 16)) if len(streams) == 1 else 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, _signed(pools.pop() or 0) if len(pools) == 1 else 0),
+        "is_expandable": expandable,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def _block(chunk: dict[str, Any]) -> dict[str, Any]:
+    state = _STATES[chunk["state"]]
+    # With 0 the viewer would draw a pending free as lost to rounding.
+    pending = chunk["size"] if state == "active_pending_free" else 0
+    return {
+        "address": int(chunk["address"], 16),
+        "size": chunk["size"],
+        "requested_size": chunk.get("requested", pending),
+        "state": state,
+        "frames": _frames(chunk),
+    }
+
+
+def _frames(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    if "operation" not in chunk:
+        return []
+    return [{"filename": "bfc.scope", "line": _signed(chunk["step"]), "name": chunk["operation"]}]
+
+
+def _signed(value: int) -> int:
+    """64 bits as a signed number, as PyTorch has streams: the viewer's numbers have 8 bytes."""
+    return value - (1 << 64) if value >> 63 else value
