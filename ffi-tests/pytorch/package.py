@@ -420,6 +420,35 @@ def statistics():
     assert bfc.report(0) not in bfc.torch.memory_summary(abbreviated=True)
 
 
+def snapshots():
+    """torch.cuda._memory_viz reads ours, and its figures are the statistics."""
+    expect_error(RuntimeError, "is not libbfc", bfc.torch.memory_snapshot)
+    bfc.torch.use()
+    assert bfc.torch.memory_snapshot() == []
+    kept = [tensor(size) for size in [1, 1000, 30 * MiB, 700, 5 * MiB]]
+    del kept[2:4]
+    said, segments = bfc.torch.memory_stats(), bfc.torch.memory_snapshot()
+    assert sum(segment["total_size"] for segment in segments) == said["reserved_bytes.all.current"]
+    assert sum(segment["allocated_size"] for segment in segments) == said["allocated_bytes.all.current"]
+    assert sum(segment["requested_size"] for segment in segments) == said["requested_bytes.all.current"]
+    expect_error(ValueError, "mempool_id must be None", lambda: bfc.torch.memory_snapshot((0, 1)))
+    with tempfile.TemporaryDirectory() as folder:
+        file, page = pathlib.Path(folder, "snapshot.pickle"), pathlib.Path(folder, "page.html")
+        bfc.torch._dump_snapshot(file)
+        assert pickle.loads(file.read_bytes()) == {"segments": segments, "device_traces": [[]] * torch.cuda.device_count()}
+        viz = [sys.executable, "-W", "ignore", "-m", "torch.cuda._memory_viz"]
+        summary = subprocess.run([*viz, "stats", file], capture_output=True, text=True, check=True).stdout
+        subprocess.run([*viz, "trace_plot", file, "-o", page], check=True)
+        assert "add_local_files" in page.read_text()
+    size = importlib.import_module("torch.cuda._memory_viz").Bytes
+    for line in [
+        f"segments: {len(segments)}",
+        f"total_reserved: {size(said['reserved_bytes.all.current'])}",
+        f"total_allocated: {size(said['requested_bytes.all.current'])}",
+    ]:
+        assert line in summary.splitlines(), (line, summary)
+
+
 def random_sizes():
     """A thousand requests, for which the limit is too small, while the driver fails too."""
     bfc.torch.use(memory_limit=64 * MiB, name="random")

@@ -13,7 +13,7 @@ COMPILED = "compiled"
 CASES = """page; page_with_arguments; page_mem_pool; refused_by_pytorch; refusals late; refusals other; refusals twice; limit; limit compiled;
     one_of_two_devices; between_devices; between_devices mapped; of_another_device; configured; other_failures;
     without_a_compiler; in_a_thread_of_pytorchs; in_a_thread_of_pytorchs without_a_compiler; profiler; profiler compiled; statistics;
-    random_sizes; mem_pool_random_sizes"""
+    snapshots; random_sizes; mem_pool_random_sizes"""
 # What a case needs besides.
 VARIABLES = {
     "one_of_two_devices": {"SIMCUDA_DEVICES": "2"},

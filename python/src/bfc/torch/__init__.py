@@ -18,11 +18,14 @@ from __future__ import annotations
 from typing import Any
 
 from ._statistics import (
+    _dump_snapshot,
+    _snapshot,
     empty_cache,
     max_memory_allocated,
     max_memory_reserved,
     memory_allocated,
     memory_reserved,
+    memory_snapshot,
     memory_stats,
     memory_summary,
     report,
@@ -33,12 +36,15 @@ from ._use import Used, mem_pool, use
 
 __all__ = [
     "Used",
+    "_dump_snapshot",
+    "_snapshot",
     "empty_cache",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_pool",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_summary",
     "report",

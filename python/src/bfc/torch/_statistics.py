@@ -8,7 +8,7 @@ import dataclasses
 import threading
 from typing import Any
 
-from .. import _reports
+from .. import _reports, _snapshot as _snapshots
 from .._errors import Error, Status
 from .._reports import Stats
 from . import _summary
@@ -32,8 +32,7 @@ def _index(device: Any) -> int:
     """The ordinal that PyTorch means by a device: an int, a string, a ``torch.device``, or None for the current one."""
     import torch
 
-    if torch.cuda.memory.get_allocator_backend() != "pluggable":
-        raise RuntimeError("PyTorch's allocator is not libbfc: torch.cuda has its statistics (see bfc.torch.use)")
+    _refuse_other_allocators()
     if isinstance(device, int):
         return device
     if device is not None:
@@ -43,6 +42,13 @@ def _index(device: Any) -> int:
         if found.index is not None:
             return int(found.index)
     return int(torch.cuda.current_device())
+
+
+def _refuse_other_allocators() -> None:
+    import torch
+
+    if torch.cuda.memory.get_allocator_backend() != "pluggable":
+        raise RuntimeError("PyTorch's allocator is not libbfc: torch.cuda has its statistics (see bfc.torch.use)")
 
 
 def _stats(index: int) -> Stats | None:
@@ -151,6 +157,37 @@ def report(device: Any = None) -> str:
     device that was not used yet."""
     index = _index(device)
     return "" if _stats(index) is None else _reports.report(index)
+
+
+def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """Returns :func:`bfc.memory_snapshot` of all CUDA devices, as ``torch.cuda.memory._snapshot``. The arguments are accepted
+    and have no effect: PyTorch takes all devices too, and there are no traces to augment."""
+    import torch
+
+    _refuse_other_allocators()
+    count = torch.cuda.device_count()
+    found = _snapshots.of_devices(range(count))
+    # PyTorch has a list for each device.
+    found["device_traces"] = [[] for _ in range(count)]
+    return found
+
+
+def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: bool = True) -> list[dict[str, Any]]:
+    """Returns the segments of all CUDA devices, as ``torch.cuda.memory_snapshot``: see :func:`bfc.memory_snapshot`.
+
+    :param mempool_id: Must be None: a region of libbfc's has memory of several pools.
+    :param include_traces: Has no effect: there are no traces.
+    :raises ValueError: There is a ``mempool_id``.
+    """
+    if mempool_id is not None:
+        raise ValueError(f"mempool_id must be None, not {mempool_id!r}: libbfc's segments have memory of several pools")
+    segments: list[dict[str, Any]] = _snapshot()["segments"]
+    return segments
+
+
+def _dump_snapshot(filename: Any = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
+    """Writes a file for PyTorch's memory viewer, as ``torch.cuda.memory._dump_snapshot``: see :func:`bfc.dump_snapshot`."""
+    _snapshots.dump(_snapshot(), filename)
 
 
 def empty_cache() -> None:
