@@ -25,6 +25,7 @@ OWNERS = {
     "docs/pytorch-cpu.md": "pytorch-cpu",
     "docs/pytorch.md": "pytorch",
     "docs/rmm.md": "rmm",
+    "docs/snapshots.md": "pytorch",
     "docs/tensorflow.md": "keras",
     "docs/tensorrt.md": "tensorrt",
 }

@@ -1,10 +1,15 @@
 """Python's package in the place of lines that a user writes: `bfc.torch`, from its wheel. Each case of package.py has a process
 of its own, for PyTorch takes an allocator once."""
 
+import pickle
+import subprocess
+import sys
+
 import pytest
 
 import programs
-from running import environment, python
+from pages import Page
+from running import environment, python, with_bfc
 
 # Where there is no compiler either, so that the function that was compiled without PyTorch is taken.
 WITHOUT = "without_a_compiler"
@@ -31,3 +36,12 @@ def test_package(case, package_environment, compiling_environment):
     is_prebuilt = WITHOUT not in case and COMPILED not in case
     variables |= package_environment if is_prebuilt else compiling_environment
     programs.run(*python("package.py", *case.removesuffix(COMPILED).split()), env=environment(**variables))
+
+
+def test_the_page_of_snapshots(tmp_path):
+    page = Page("snapshots")
+    subprocess.run([sys.executable, page.file("python-1")], cwd=tmp_path, env=with_bfc(), check=True)
+    (segment,) = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())["segments"]
+    assert segment["blocks"][0]["requested_size"] == 5 << 20
+    assert segment["blocks"][0]["frames"] == [{"filename": "bfc.scope", "line": 3, "name": "attention"}]
+    page.ran("python-1")
