@@ -61,8 +61,8 @@ const REPLAY_EXAMPLES: &str = "\
 Examples:
   bfc replay train.trace                            time and memory, on host memory
   bfc replay --find-limit train.trace               the lowest limit in which it runs
-  bfc replay --growth --growth-policy need --gc --split-always train.trace
-                                                    with the defaults of bfc run
+  bfc replay --as-run train.trace                   with the pool of bfc run
+  bfc replay --as-run --find-limit train.trace      the lowest --limit for bfc run
   bfc replay --report --limit 3MB train.trace       why a request fails with that limit
   bfc replay --device-capacity 1GB train.trace      the same addresses in every run
   bfc replay --json train.trace                     machine-readable output";
@@ -139,6 +139,9 @@ struct Replay {
     /// Split off any remainder of 256 bytes or more
     #[arg(long)]
     split_always: bool,
+    /// The pool of bfc run: the same as --growth --growth-policy need --gc --split-always
+    #[arg(long, conflicts_with_all = ["growth", "growth_policy", "gc", "split_always"])]
+    as_run: bool,
     /// Place sizes that are usually freed soon at the upper end of free memory
     #[arg(long)]
     two_ends: bool,
@@ -239,10 +242,10 @@ impl Replay {
     fn pool(&self) -> PoolConfig {
         PoolConfig {
             backend: if self.device_capacity.is_some() { Backend::Simulated } else { self.backend },
-            growth: self.growth,
-            growth_policy: self.growth_policy,
-            gc: self.gc,
-            split_always: self.split_always,
+            growth: self.growth || self.as_run,
+            growth_policy: if self.as_run { Some(GrowthPolicy::Need) } else { self.growth_policy },
+            gc: self.gc || self.as_run,
+            split_always: self.split_always || self.as_run,
             two_ends: self.two_ends,
             fragmentation_fraction: self.fragmentation_fraction,
             initial_region: self.initial_region,
@@ -426,6 +429,13 @@ fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
 
 /// The job's limit is not looked at: it is what is searched for.
 fn find_one(args: &Replay, job: &Job<'_>) -> Result<Searched> {
+    if job.trace.refused != 0 && !args.quiet {
+        output::complain(format_args!(
+            "note: {} was refused {} when it was recorded; the program may need more than it asked for until then",
+            job.trace.name,
+            size::counted(job.trace.refused, "request")
+        ));
+    }
     let bar = progress(args.quiet, None, "{msg} ({pos})");
     let found = find_limit::find_limit(job, args.precision, &bar);
     bar.finish_and_clear();

@@ -145,7 +145,7 @@ enum Free {
 enum Backend {
     /// Regions from cuMemAlloc
     Cuda,
-    /// Granules that are mapped on demand and moved, so memory does not fragment; no legacy IPC
+    /// Granules that are mapped on demand and moved, so memory hardly fragments; no legacy IPC
     #[value(alias = "cuda_vmm")]
     CudaVmm,
 }

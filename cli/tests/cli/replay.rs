@@ -358,3 +358,27 @@ fn a_recording_that_stopped_early_is_replayed_with_a_note() {
     assert_eq!(run_to(0, bfc().arg("replay").arg(&trace)).1, note);
     assert_eq!(run_to(0, bfc().arg("replay").arg(&trace).arg("--quiet")).1, "");
 }
+
+/// `--as-run` is the pool of `bfc run`.
+#[test]
+fn the_pool_of_bfc_run_has_one_option() {
+    let pool = |options: &[&str]| {
+        json(bfc().args(["replay", "-q"]).args(options).arg(recorded("mlp_tiny.trace.gz")))["traces"][0]["pool"].clone()
+    };
+    let by_name = pool(&["--growth", "--growth-policy", "need", "--gc", "--split-always"]);
+    assert_eq!(pool(&["--as-run"]), by_name);
+    assert_ne!(pool(&[]), by_name);
+    let (_, error) = run_to(2, bfc().args(["replay", "--as-run", "--gc"]).arg(recorded("mlp_tiny.trace.gz")));
+    assert!(error.contains("cannot be used with"), "{error}");
+}
+
+/// What a program would have asked for after a refused request is not in its trace.
+#[test]
+fn a_limit_found_by_a_trace_with_refusals_comes_with_a_note() {
+    let refused = file("refused.trace", "+ 0 1000 0\n! 5000 0\n- 0 0\n");
+    let note = "was refused 1 request when it was recorded; the program may need more";
+    let stderr = |options: &[&str]| run_to(0, bfc().arg("replay").args(options).arg(&refused)).1;
+    assert!(stderr(&["--find-limit"]).contains(note));
+    assert!(!stderr(&["--find-limit", "-q"]).contains(note));
+    assert!(!stderr(&[]).contains(note));
+}
