@@ -121,7 +121,10 @@ int main() {
     const bool has_gpu = Driver::load() != nullptr;
     std::cout << "running on " << (has_gpu ? "GPU 0" : "host memory") << '\n';
     bfc::pool pool(has_gpu ? 0 : bfc::host_device,
-                   bfc::options::growing().memory_limit(64 * mib).split_always().name("runtime"));
+                   bfc::options::recommended()
+                       .backend(has_gpu ? bfc::backend::prefer_cuda_vmm : bfc::backend::host)
+                       .memory_limit(64 * mib)
+                       .name("runtime"));
     two_streams(pool);
     captured_graph(pool);
     two_threads(pool);

@@ -55,6 +55,29 @@ void exceptions() {
   });
 }
 
+// The message of a failure is there once.
+void messages_are_not_repeated() {
+  const std::string expected = "bfc_stats: no allocator was created for device 300: create one first";
+  try {
+    bfc::device(300).stats();
+    CHECK(false);
+  } catch (const bfc::status_error &error) {
+    CHECK(error.what() == expected);
+    CHECK(bfc::status_error(error).what() == expected);
+  }
+}
+
+// What most programs should set is what a pool without options has.
+void recommended_options() {
+  std::size_t length = 0;
+  CHECK_OK(bfc_resolve_options(bfc::host_device, nullptr, nullptr, 0, &length));
+  std::string without(length + 1, '\0');
+  CHECK_OK(bfc_resolve_options(bfc::host_device, nullptr, without.data(), without.size(), &length));
+  without.resize(length);
+  CHECK(bfc::options::recommended().resolve(bfc::host_device) == without);
+  CHECK(bfc::options::growing().resolve(bfc::host_device) != without);
+}
+
 // Each type by which a failure can be caught, alone.
 void kinds_of_exceptions() {
   const bfc::pool pool(bfc::host_device, small());
@@ -430,6 +453,8 @@ int main(int argc, char **argv) {
   { #name, name }
   static const test_case cases[] = {
       CASE(exceptions),
+      CASE(messages_are_not_repeated),
+      CASE(recommended_options),
       CASE(kinds_of_exceptions),
       CASE(error_codes),
       CASE(memory_and_questions),

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -114,9 +115,13 @@ class error {
 /* Any failure except out of memory. */
 class status_error final : public std::system_error, public error {
  public:
-  status_error(std::error_code code, const std::string &message) : std::system_error(code, message) {}
+  status_error(std::error_code code, const std::string &message) : std::system_error(code), message_(message) {}
   const std::error_code &code() const noexcept override { return std::system_error::code(); }
-  const char *what() const noexcept override { return std::system_error::what(); }
+  const char *what() const noexcept override { return message_.what(); }
+
+ private:
+  /* std::system_error would repeat the status behind the message. Unlike a string this is copied without a failure. */
+  std::runtime_error message_;
 };
 
 /* Device or host memory ran out. Allocates nothing. A message longer than its buffer of 512 bytes is cut. */

@@ -5,7 +5,7 @@
  *     #include <onnxruntime_c_api.h>                   // ORT's, on the compiler's path; or its C++ header
  *     #include <bfc/onnxruntime.hpp>
  *
- *     bfc::pool pool(bfc::host_device, bfc::options::growing());
+ *     bfc::pool pool(bfc::host_device, bfc::options::recommended());
  *     bfc::ort_allocator &memory = bfc::ort_allocator::cpu(*OrtGetApiBase(), pool);
  *     bfc::ort_registration shared(*OrtGetApiBase(), env, memory);   // env: an OrtEnv *
  *     // and in each session's options: AddSessionConfigEntry(options, "session.use_env_allocators", "1")
@@ -212,7 +212,7 @@ class ort_allocator final : public OrtAllocator {
     if (from.ordinal() == host_device) {
       pool::create(from.ordinal(), ec).release();
     } else {
-      pool::create(from.ordinal(), options::growing().backend(backend::host), ec).release();
+      pool::create(from.ordinal(), options::recommended().backend(backend::host), ec).release();
     }
     /* Another thread may have been first. */
     if (ec && ec != errc::already_exists) detail::raise("bfc_create", ec);

@@ -46,8 +46,16 @@ class options {
  public:
   options() noexcept = default;
 
-  /* Returns options with growth and garbage collection. */
+  /* Returns options with growth and garbage collection. Regions double and small remainders are not split off, as in
+   * TensorFlow: recommended() holds less. */
   static options growing() noexcept { return options().allow_growth().garbage_collection(); }
+
+  /* Returns options for most programs, the same as those of a pool without options: growth by need unless BFC_GROWTH
+   * says otherwise, garbage collection, and every remainder split off. Default-constructed options have no growth: the
+   * pool takes its whole limit at the first allocation. */
+  static options recommended() noexcept {
+    return growing().split_always().growth_policy(bfc::growth_policy::prefer_need);
+  }
 
   options &backend(bfc::backend kind) noexcept { return raw_.backend = static_cast<std::uint32_t>(kind), *this; }
   /* The most bytes held from the backend. 0: the available memory. */
