@@ -12,6 +12,7 @@ if redirect.IMPOSSIBLE:
 REDIRECTED = redirect.redirect()
 
 import cupy
+import numpy
 
 import bfc
 import checks
@@ -91,6 +92,8 @@ def test_what_cannot_be_had_is_refused():
         with pytest.raises(BufferError, match="is not the host's"):
             block.view()
         assert not hasattr(block, "__array_interface__")
+        with pytest.raises(TypeError, match="is not the host's: use an array library of the device"):
+            numpy.asarray(block)
 
 
 def test_a_lost_context_takes_the_blocks_along():

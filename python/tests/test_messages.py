@@ -59,7 +59,7 @@ class Messages(unittest.TestCase):
 
     def test_reports_have_pythons_names(self) -> None:
         with bfc.Pool(307, backend="host"):
-            self.assertIn("(bfc.scope names the operation that allocates", bfc.report(307))
+            self.assertIn("name the operations that allocate: bfc.scope)", bfc.report(307))
 
     def test_out_of_memory_has_pythons_names(self) -> None:
         """Free memory in two regions, because regions double."""

@@ -75,6 +75,12 @@ class Pools(unittest.TestCase):
             self.assertEqual(made.memory_map()["name"], "a pool")
             block.free()
             self.assertGreater(made.trim(), 0)
+            made.reset_stats()
+            self.assertEqual(made.stats().num_allocs, 0)
+            with made.alloc("1 MiB", stream=7):
+                pass
+            made.synchronized(7)
+            made.forget_stream(7)
         with self.assertRaises(bfc.Error):
             bfc.stats(DEVICE)
 

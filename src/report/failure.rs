@@ -287,7 +287,7 @@ fn write_holders(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     if view.names.len() == 0 {
         return writeln!(
             out,
-            "  (bfc_scope_begin names the operation that allocates: then its holders stand here)"
+            "  (to see the holders by operation, name the operations that allocate: bfc_scope_begin)"
         );
     }
     writeln!(out, "  largest holders            bytes    chunks  last step  operation")?;

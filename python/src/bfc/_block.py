@@ -139,6 +139,14 @@ class Block:
         # Not the address: by its buffer an array keeps the memory, and free() knows of it.
         return {"shape": (self._size,), "typestr": "|u1", "data": self.view(), "strides": None, "version": 3}
 
+    def __array__(self, *arguments: Any, **keywords: Any) -> Any:
+        if not self._allocator.is_host:
+            # NumPy would make an array of one object otherwise.
+            raise TypeError(f"the memory of device {self.device} is not the host's: use an array library of the device, such as cupy.asarray")
+        import numpy
+
+        return numpy.array(self.view(), *arguments, **keywords)
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self._allocator.is_host:

@@ -111,6 +111,18 @@ class Pool:
         """Returns regions, chunks, bins and statistics: :func:`bfc.memory_map`."""
         return _reports.memory_map(self._open())
 
+    def reset_stats(self) -> None:
+        """Resets the counts to 0 and the peaks to the current values: :func:`bfc.reset_stats`."""
+        _reports.reset_stats(self._open())
+
+    def synchronized(self, stream: SupportsIndex = 0) -> None:
+        """Declares that all work queued on a stream so far has completed: :func:`bfc.synchronized`."""
+        _memory.synchronized(self._open(), stream)
+
+    def forget_stream(self, stream: SupportsIndex) -> None:
+        """Declares that a stream is about to be destroyed: :func:`bfc.forget_stream`."""
+        _memory.forget_stream(self._open(), stream)
+
     def trim(self, keep_bytes: SupportsIndex | str = 0) -> int:
         """Releases wholly free regions, as long as ``keep_bytes`` stay held. Returns the bytes released: :func:`bfc.trim`."""
         return _devices.trim(self._open(), keep_bytes)
