@@ -35,6 +35,7 @@ EXCEPTIONS = {
     ("README.md", "cargo xtask test"): "all suites, of which this is one; .ci/run runs it on each change",
     ("docs/install.md", "pip install ."): "the suite python does it in a copy of the source",
     ("docs/python.md", "pip install ."): "the suite python does it in a copy of the source",
+    ("docs/framework.md", "cargo xtask test --suite simcuda"): "the suite itself; its own tests run programs with these variables",
     ("docs/install.md", "cargo xtask package"): "the tests of installing make them, and look into them",
     ("docs/python.md", "cargo xtask wheel                # for systems like this one"): "the suites python and manylinux build both",
 }
