@@ -296,7 +296,8 @@ static void without_timestamps(void) {
   WITHOUT(bfc_alloc_freed_before(HOST, 1, 1, &ptr));
   CHECK(ptr == NULL);
   WITHOUT(bfc_alloc_freed_before(HOST, 1, 0, &ptr));
-  CHECK_REFUSED(bfc_alloc_freed_before(HOST, 1, 1, &ptr), BFC_ERROR_UNSUPPORTED, "bfc_alloc_freed_before needs BFC_TIMESTAMPS");
+  CHECK_REFUSED(bfc_alloc_freed_before(HOST, 1, 1, &ptr), BFC_ERROR_UNSUPPORTED,
+                "bfc_alloc_freed_before needs BFC_TIMESTAMPS");
   WITHOUT(bfc_timestamp(HOST, &count));
   CHECK(count == 0);
   WITHOUT(bfc_set_safe_frontier(HOST, 1));
