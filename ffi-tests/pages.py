@@ -35,7 +35,13 @@ EXCEPTIONS = {
     ("README.md", "cargo xtask test"): "all suites, of which this is one; .ci/run runs it on each change",
     ("docs/install.md", "pip install ."): "the suite python does it in a copy of the source",
     ("docs/python.md", "pip install ."): "the suite python does it in a copy of the source",
-    ("docs/framework.md", "cargo xtask test --suite simcuda"): "the suite itself; its own tests run programs with these variables",
+    (
+        "docs/framework.md",
+        "SIMCUDA_HOLD_NEW=1 SIMCUDA_STALE_ABORTS=1 cargo xtask simulate -- ./app",
+    ): "ffi-tests/pytorch/test_simulate.py runs it",
+    ("docs/pytorch.md", "cargo xtask simulate --pytorch train.py"): "ffi-tests/pytorch/test_simulate.py runs it",
+    ("docs/pytorch.md", "BFC_HISTORY_FILE=train.history python3 train.py"): "ffi-tests/pytorch/test_simulate.py does the same",
+    ("docs/run.md", "cargo xtask simulate -- bfc run --limit 256MiB --report -- ./train"): "ffi-tests/pytorch/test_simulate.py runs it",
     ("docs/install.md", "cargo xtask package"): "the tests of installing make them, and look into them",
     ("docs/python.md", "cargo xtask wheel                # for systems like this one"): "the suites python and manylinux build both",
 }

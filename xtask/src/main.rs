@@ -18,6 +18,7 @@ mod peers;
 mod progress;
 mod scripts;
 mod simcuda;
+mod simulate;
 mod suites;
 mod tally;
 mod targets;
@@ -62,6 +63,9 @@ enum Chore {
     Hooks,
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
+    /// Run a program on the simulated CUDA driver, also with PyTorch
+    #[command(after_help = simulate::EXAMPLES)]
+    Simulate(simulate::Simulate),
     /// Remove target/, and with --cache also ~/.cache/libbfc
     Clean(clean::Clean),
     /// Install the library, its headers, the bfc command, and the CMake and pkg-config files
@@ -90,6 +94,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Demo(demo) => demo.run(&workspace)?,
         Chore::Test(test) => return test.run(workspace),
         Chore::Bench(bench) => bench.run(&workspace)?,
+        Chore::Simulate(simulate) => simulate.run(&workspace)?,
         Chore::Clean(clean) => clean.run(&workspace)?,
         Chore::Budget(script) => script.run(&workspace, scripts::BUDGET)?,
         Chore::Cliffs(script) => script.run(&workspace, scripts::CLIFFS)?,

@@ -1,0 +1,62 @@
+"""`cargo xtask simulate`, by which a user tries a program of his own without a GPU."""
+
+import re
+import subprocess
+
+import pytest
+
+import programs
+from programs import ROOT
+from running import BFC
+
+# One after the other: each looks whether the simulation is to be built.
+pytestmark = pytest.mark.xdist_group("simulate")
+
+SIMULATE = ["cargo", "run", "--quiet", "--package", "xtask", "--", "simulate"]
+TRAIN = """import bfc.torch, torch
+bfc.torch.use()
+model = torch.nn.Linear(64, 8).cuda()
+with bfc.scope("forward"):
+    loss = model(torch.randn(4, 64, device="cuda"))
+loss.sum().backward()
+print(torch.cuda.get_allocator_backend(), bfc.owner(model.weight.data_ptr()), bfc.stats(0).bytes_in_use > 0)
+"""
+SERVE = """#include <stdio.h>
+int cudaMalloc(void **, unsigned long);
+int main(void) {
+  void *memory;
+  printf("%d %d\\n", cudaMalloc(&memory, 1 << 20), cudaMalloc(&memory, 1 << 30));
+  return 0;
+}
+"""
+
+
+def simulated(*words, **variables):
+    environment = programs.environment(LD_LIBRARY_PATH=None, **variables)
+    done = subprocess.run([*SIMULATE, *words], cwd=ROOT, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_script_with_pytorch(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    done = simulated("--pytorch", tmp_path / "train.py", BFC_HISTORY_FILE=tmp_path / "history")
+    assert done.stdout == "pluggable 0 True\n"
+    report = programs.run(BFC, "report", tmp_path / "history")
+    assert re.search(r"at the peak, after [\d.]+ s:\n(    .*\n)*    .* allocations?  forward\n", report), report
+
+
+def test_a_program_under_bfc_run(tmp_path):
+    (tmp_path / "serve.c").write_text(SERVE)
+    programs.check(
+        [programs.compiler("c"), tmp_path / "serve.c", f"-L{programs.SIMULATION}", "-l:libcudart.so.12", "-o", tmp_path / "serve"]
+    )
+    done = simulated("--", "bfc", "run", "--limit", "64MiB", "--report", "--", tmp_path / "serve")
+    # cudaErrorMemoryAllocation is 2.
+    assert done.stdout == "0 2\n"
+    assert "refused" in done.stderr
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    done = subprocess.run([*SIMULATE, "/nonexistent/app"], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 1 and "cannot run /nonexistent/app" in done.stderr

@@ -1,0 +1,88 @@
+//! Running a program on the simulated CUDA driver, with libbfc and the bfc command of this checkout.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::cargo::{self, Built, Profile};
+use crate::workspace::{Workspace, capture, plainly};
+use crate::{simcuda, uv};
+
+#[derive(Args)]
+pub struct Simulate {
+    /// Run a Python script with PyTorch: with PyTorch 2.15 of the tests' environment (600 MB, fetched once), the package
+    /// bfc of this checkout, and stubs of NVIDIA's other libraries. Kernels compute nothing, so losses have no meaning
+    #[arg(long)]
+    pytorch: bool,
+    /// The program and its arguments. With --pytorch a Python script; bfc is the command of this checkout
+    #[arg(trailing_var_arg = true, required = true, value_names = ["PROGRAM", "ARGS"])]
+    words: Vec<OsString>,
+}
+
+/// Shown after the options.
+pub const EXAMPLES: &str = "\
+Examples:
+  cargo xtask simulate -- ./app                           libbfc in the program
+  cargo xtask simulate -- bfc run --limit 1GiB -- ./app   libbfc under it
+  cargo xtask simulate --pytorch train.py                 PyTorch, with or without bfc.torch.use()
+  SIMCUDA_MEMORY=8589934592 cargo xtask simulate ./app    a device of 8 GiB
+
+The program runs in the current folder. ffi-tests/simcuda/README.md lists the variables that steer the driver.";
+
+impl Simulate {
+    /// Builds what is needed and becomes the program. Returns only if it cannot be started.
+    pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        let built = cargo::build(workspace, Profile::Release)?;
+        let mut libraries = vec![simcuda::build(workspace)?];
+        let mut command = if self.pytorch {
+            let python = uv::environment(workspace, &workspace.path("ffi-tests/pytorch"))?;
+            libraries.push(stubs(workspace, &python, &libraries[0])?);
+            let mut command = Command::new(&python);
+            command.args(&self.words);
+            command.env("PYTHONPATH", in_front(&[workspace.path("python/src")], "PYTHONPATH")?);
+            command
+        } else {
+            let mut command = Command::new(program(&built, &self.words[0]));
+            command.args(&self.words[1..]);
+            command
+        };
+        let folder = built.shared.parent().context("it is in a folder")?.to_owned();
+        libraries.push(folder.clone());
+        command.env("LD_LIBRARY_PATH", in_front(&libraries, "LD_LIBRARY_PATH")?);
+        command.env("PATH", in_front(&[folder], "PATH")?).env("BFC_LIBRARY", &built.shared);
+        let error = command.exec();
+        Err(error).with_context(|| format!("cannot run {}", self.words[0].display()))
+    }
+}
+
+/// The program, or for `bfc` the command of this checkout.
+fn program<'a>(built: &'a Built, name: &'a OsStr) -> &'a OsStr {
+    if name == "bfc" { built.command.as_os_str() } else { name }
+}
+
+/// Builds libraries in the place of those of NVIDIA that PyTorch is linked with. Returns their folder.
+fn stubs(workspace: &Workspace, python: &Path, simulation: &Path) -> Result<PathBuf> {
+    const PROGRAM: &str =
+        "import running, stub_libraries; print(stub_libraries.build(running.TORCH / 'lib'))";
+    let mut command = workspace.command(python);
+    plainly(&mut command);
+    let folders = [workspace.path("ffi-tests/pytorch"), workspace.path("ffi-tests")];
+    command.env("PYTHONPATH", env::join_paths(folders)?);
+    command.env("LIBBFC_TESTS_SCRATCH", workspace.target.join("tests"));
+    command.env("LIBBFC_TESTS_SIMULATION", simulation);
+    let folder = capture(command.args(["-c", PROGRAM]))?;
+    Ok(folder.trim().into())
+}
+
+/// The value of a variable that lists folders, with these first.
+fn in_front(folders: &[PathBuf], variable: &str) -> Result<OsString> {
+    let rest = env::var_os(variable).filter(|rest| !rest.is_empty());
+    let rest = rest.iter().flat_map(env::split_paths);
+    env::join_paths(folders.iter().cloned().chain(rest))
+        .with_context(|| format!("a folder has a colon in its name, which {variable} cannot have"))
+}
