@@ -73,6 +73,11 @@ def test_each_statement_is_on_its_page_and_has_a_test(listed):
     assert not wrong, "\n".join(wrong)
 
 
+def test_each_page_has_a_list():
+    pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} | {"README.md", "CHANGELOG.md", "include/bfc.h"}
+    assert not pages - {str(page_of(listed).relative_to(ROOT)) for listed in LISTS}
+
+
 @pytest.mark.parametrize(
     "test, reason",
     [
