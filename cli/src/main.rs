@@ -101,7 +101,7 @@ enum Command {
     /// and becomes the program. Variables without an option keep their values.
     #[command(override_usage = run::USAGE, after_help = run::EXAMPLES, after_long_help = format!("{}\n\n{}", run::EXAMPLES, run::EXIT_CODES))]
     Run(Box<Run>),
-    /// Show the counters of each process of bfc run --report=FILE, including killed processes
+    /// Show a history, or the counters of each process of bfc run --report=FILE, including killed processes
     ///
     /// Processes may still be running. Their counters are those of this moment.
     #[command(after_help = report::EXAMPLES, after_long_help = format!("{}\n\n{}", report::EXAMPLES, report::STATES))]

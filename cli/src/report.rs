@@ -29,7 +29,7 @@ const FAMILY: &[u8] = b"libbfc counters ";
 /// What `bfc report` is asked for.
 #[derive(Args)]
 pub struct Report {
-    /// The FILE of bfc run --report=FILE or of BFC_PRELOAD_REPORT, or a history: the FILE of BFC_HISTORY_FILE
+    /// The FILE of bfc run --report=FILE or --history FILE, or of BFC_PRELOAD_REPORT or BFC_HISTORY_FILE
     file: PathBuf,
     /// Print a history as one JSON document
     #[arg(long)]
@@ -40,7 +40,9 @@ pub struct Report {
 pub const EXAMPLES: &str = "\
 Examples:
   bfc run --report=train.counters -- ./train    keep counters
-  bfc report train.counters                     show them, also while it runs";
+  bfc report train.counters                     show them, also while it runs
+  bfc run --history train.history -- ./train    record the last events
+  bfc report train.history                      who held what at the peak and at out of memory";
 
 /// What `bfc report --help` ends with.
 pub const STATES: &str = "\

@@ -25,6 +25,7 @@ fn each_command_has_examples_and_each_runs() {
     executable(&folder.join("train"), "#!/bin/sh\nexit 0\n");
     let own = Path::new(env!("CARGO_BIN_EXE_bfc")).parent().expect("its folder");
     let path = format!("{}:{}", own.display(), env::var("PATH").expect("a path"));
+    let history = recorded_history(&folder);
     for command in [&[][..], &["info"], &["run"], &["replay"], &["plan"], &["report"]] {
         let lines = examples(command, "--help");
         assert!(lines.len() > 1, "{command:?}: {lines:?}");
@@ -32,6 +33,7 @@ fn each_command_has_examples_and_each_runs() {
         for line in lines {
             // The interposer of these tests records nothing.
             fs::write(folder.join("train.trace"), SMALL).expect("writable");
+            fs::write(folder.join("train.history"), &history).expect("writable");
             let mut shell = Command::new("sh");
             shell.args(["-euc", &line]).current_dir(&folder).env("PATH", &path);
             shell.env("BFC_LIBRARY", library()).env("BFC_PRELOAD_LIBRARY", interposer);
@@ -39,4 +41,13 @@ fn each_command_has_examples_and_each_runs() {
             run_to(if line.contains("--check") { 3 } else { 0 }, &mut shell);
         }
     }
+}
+
+/// The history of a replay.
+fn recorded_history(folder: &Path) -> Vec<u8> {
+    let (trace, history) = (folder.join("train.trace"), folder.join("replay.history"));
+    fs::write(&trace, SMALL).expect("writable");
+    let _ = fs::remove_file(&history);
+    run_to(0, bfc().arg("replay").arg(trace).env("BFC_HISTORY_FILE", &history).env("BFC_HISTORY", "1024"));
+    fs::read(history).expect("the library wrote it")
 }
