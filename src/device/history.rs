@@ -39,7 +39,9 @@ pub fn mark(name: &str) -> Result<(), Error> {
     history::mark(name, op_names::hash(name.as_bytes()))
 }
 
-/// Starts recording if the environment says so, at the first creation of an allocator in the process.
+/// Starts recording if the environment says so, at the first creation of an allocator in the process. Out of line, so that
+/// its frame is not part of each creation.
+#[inline(never)]
 pub(super) fn start_as_the_environment_says() {
     static IS_DONE: AtomicBool = AtomicBool::new(false);
     if !IS_DONE.load(Relaxed) && !IS_DONE.swap(true, Relaxed) {

@@ -2,28 +2,43 @@
 
 use super::layout::{ClockReading, Event, Header, Kind};
 use crate::sys::clock;
-use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::fence;
+use std::num::NonZeroU16;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU64, fence};
 
 /// How many events pass between two readings of the clock.
 const EVENTS_PER_READING: u64 = 4096;
 
-/// What a pool records its events with. Valid until the recording stops, which no pool outlives with a recorder.
-#[derive(Clone, Copy)]
-pub(crate) struct Recorder {
-    pub(super) header: *const Header,
-    pub(super) events: *const Event,
-    /// The number of events in the ring, less 1. That number is a power of two.
-    pub(super) mask: u64,
-    /// The pool's number, shifted to where `what` of an event has it.
-    pub(super) pool: u64,
+/// Where events are written. There is one recording in a process. Null without one.
+static HEADER: AtomicPtr<Header> = AtomicPtr::new(null_mut());
+static EVENTS: AtomicPtr<Event> = AtomicPtr::new(null_mut());
+/// The number of events in the ring, less 1. That number is a power of two. It is kept here, because the one in the file
+/// could be overwritten from outside.
+static MASK: AtomicU64 = AtomicU64::new(0);
+
+/// Directs events to a ring of `capacity` events, which stays mapped until [`unset_ring`] or for ever.
+pub(super) fn set_ring(header: *mut Header, events: *mut Event, capacity: u64) {
+    MASK.store(capacity - 1, Relaxed);
+    EVENTS.store(events, Relaxed);
+    HEADER.store(header, Release);
 }
 
-// SAFETY: it points to memory that stays mapped as long as a recorder exists, and all fields there that change are
-// atomic.
-unsafe impl Send for Recorder {}
-// SAFETY: as above.
-unsafe impl Sync for Recorder {}
+/// Makes recorders do nothing, of which there should be none.
+pub(super) fn unset_ring() {
+    HEADER.store(null_mut(), Relaxed);
+}
+
+/// Returns the header of the recording, if there is one.
+pub(super) fn header() -> Option<&'static Header> {
+    // SAFETY: null, or mapped until the ring is unset. Callers do not keep the reference.
+    unsafe { HEADER.load(Acquire).as_ref() }
+}
+
+/// What a pool records its events with: its number in the file, from 1. It is as small as possible, because calls of the
+/// backend keep a copy on the stack.
+#[derive(Clone, Copy)]
+pub(crate) struct Recorder(pub(super) NonZeroU16);
 
 /// The parameters of an event. [`Event`] says what they mean for each kind.
 #[derive(Clone, Copy)]
@@ -45,17 +60,17 @@ impl Entry {
 }
 
 impl Recorder {
-    pub(super) fn header(&self) -> &Header {
-        // SAFETY: mapped as long as a recorder exists.
-        unsafe { &*self.header }
-    }
-
     /// Writes an event. Neither locks nor allocates.
     #[inline(always)]
-    pub(crate) fn record(&self, entry: &Entry) {
-        let index = self.header().written.fetch_add(1, Relaxed);
-        let event = self.events.wrapping_add((index & self.mask) as usize);
-        // SAFETY: the mask keeps it within the ring, which is mapped as long as a recorder exists.
+    pub(crate) fn record(self, entry: &Entry) {
+        let header = HEADER.load(Relaxed);
+        if header.is_null() {
+            return;
+        }
+        // SAFETY: a pool has a recorder only while its ring is mapped.
+        let index = unsafe { &*header }.written.fetch_add(1, Relaxed);
+        let event = EVENTS.load(Relaxed).wrapping_add((index & MASK.load(Relaxed)) as usize);
+        // SAFETY: the mask keeps it within the ring, which is mapped as above.
         let event = unsafe { &*event };
         // A reader, also one that reads the file of a killed process, takes no half-written event for complete.
         event.stamp.store(0, Relaxed);
@@ -68,26 +83,29 @@ impl Recorder {
         event.in_use.store(entry.in_use, Relaxed);
         let what = u64::from(entry.kind as u8)
             | u64::from(entry.cause) << 8
-            | self.pool
+            | u64::from(self.0.get()) << 16
             | u64::from(entry.number) << 32;
         event.what.store(what, Relaxed);
         event.stamp.store(index + 1, Release);
         if index.is_multiple_of(EVENTS_PER_READING) {
-            self.read_clock();
+            note_clock();
         }
     }
 
     /// Writes a rare event, with a reading of the clock.
     #[cold]
-    pub(crate) fn record_rarely(&self, entry: &Entry) {
+    pub(crate) fn record_rarely(self, entry: &Entry) {
         self.record(entry);
-        self.read_clock();
+        note_clock();
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    pub(super) fn read_clock(&self) {
-        read_clock(&self.header().last);
+/// Reads the clock for the times of the events so far.
+#[cold]
+#[inline(never)]
+pub(super) fn note_clock() {
+    if let Some(header) = header() {
+        read_clock(&header.last);
     }
 }
 

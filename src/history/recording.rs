@@ -5,18 +5,19 @@ use super::layout::{
     TextHead, TextKind, text_extent,
 };
 use super::memory::Memory;
-use super::recorder::{Entry, Recorder, read_clock};
+use super::recorder::{self, Entry, Recorder, read_clock};
 use crate::error::{Error, fail};
 use crate::sys;
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::{Guard, Mutex};
 use std::ffi::CStr;
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Marks without a pool of their own.
-const NO_POOL: u16 = u16::MAX;
+const NO_POOL: NonZeroU16 = NonZeroU16::MAX;
 /// How many different marks are known by their numbers. A mark that is displaced is written again.
 const KNOWN_MARKS: usize = 64;
 
@@ -24,7 +25,6 @@ const KNOWN_MARKS: usize = 64;
 /// held already.
 struct Recording {
     memory: Option<Memory>,
-    recorder: Recorder,
     pools: u16,
     marks: u32,
     known_marks: [(u64, u32); KNOWN_MARKS],
@@ -35,29 +35,21 @@ static RECORDING_NOW: Mutex<Recording> = Mutex::new(Recording::NONE);
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 impl Recording {
-    const NONE: Self = Recording {
-        memory: None,
-        recorder: Recorder { header: std::ptr::null(), events: std::ptr::null(), mask: 0, pool: 0 },
-        pools: 0,
-        marks: 0,
-        known_marks: [(0, 0); KNOWN_MARKS],
-    };
-
-    fn header(&self) -> Option<&Header> {
-        self.memory.as_ref().map(|_| self.recorder.header())
-    }
+    const NONE: Self = Recording { memory: None, pools: 0, marks: 0, known_marks: [(0, 0); KNOWN_MARKS] };
 
     /// Appends a text. One that does not fit is counted, and its number stays without a name.
-    fn add_text(&mut self, kind: TextKind, pool: u16, number: u32, text: &[u8]) {
-        let Some(header) = self.header() else { return };
+    fn add_text(&mut self, kind: TextKind, pool: NonZeroU16, number: u32, text: &[u8]) {
+        let Some(memory) = &self.memory else { return };
+        let Some(header) = recorder::header() else { return };
         let text = &text[..text.len().min(4096)];
         let used = header.text_used.load(Relaxed) as usize;
         if used + text_extent(text.len()) > TEXT_BYTES {
             header.text_lost.fetch_add(1, Relaxed);
             return;
         }
-        let head = TextHead { kind: kind as u16, pool, number, bytes: text.len() as u32, unused: 0 };
-        let place = self.recorder.header.cast::<u8>().wrapping_add(HEADER_BYTES + used).cast_mut();
+        let head =
+            TextHead { kind: kind as u16, pool: pool.get(), number, bytes: text.len() as u32, unused: 0 };
+        let place = memory.base().wrapping_add(HEADER_BYTES + used);
         // SAFETY: within the text area, behind what is used. The lock keeps others out, and readers look only before
         // `text_used`. The extent of each text is a multiple of 8, so the head is aligned.
         unsafe { place.cast::<TextHead>().write(head) };
@@ -66,10 +58,6 @@ impl Recording {
         unsafe { place.copy_from_nonoverlapping(text.as_ptr(), text.len()) };
         header.text_used.store((used + text_extent(text.len())) as u64, Release);
     }
-}
-
-fn shifted(pool: u16) -> u64 {
-    u64::from(pool) << 16
 }
 
 fn lock() -> Result<Guard<'static, Recording>, Error> {
@@ -101,14 +89,10 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64) -> Result<(), Error> {
     (new.text_bytes, new.capacity) = (TEXT_BYTES as u64, capacity);
     (new.process, new.started) = (std::process::id(), sys::process_started());
     new.state.store(RECORDING, Relaxed);
-    let events: *const Event = base.wrapping_add(HEADER_BYTES + TEXT_BYTES).cast();
-    *recording = Recording {
-        memory: Some(memory),
-        recorder: Recorder { header, events, mask: capacity - 1, pool: shifted(NO_POOL) },
-        ..Recording::NONE
-    };
-    read_clock(&recording.recorder.header().first);
-    recording.recorder.read_clock();
+    read_clock(&new.first);
+    read_clock(&new.last);
+    *recording = Recording { memory: Some(memory), ..Recording::NONE };
+    recorder::set_ring(header, base.wrapping_add(HEADER_BYTES + TEXT_BYTES).cast(), capacity);
     let mut name = [0; 16];
     // SAFETY: the kernel writes at most 16 bytes there.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
@@ -153,10 +137,11 @@ pub(crate) fn close() -> Result<(), Error> {
 /// memory stays mapped then.
 pub(crate) fn end(is_used: bool) -> Result<(), Error> {
     let mut recording = lock()?;
-    if let Some(header) = recording.header() {
-        recording.recorder.read_clock();
+    if let Some(header) = recorder::header() {
+        recorder::note_clock();
         header.state.store(STOPPED, Release);
     }
+    recorder::unset_ring();
     let old = std::mem::replace(&mut *recording, Recording::NONE);
     if let Some(memory) = old.memory.filter(|_| is_used) {
         memory.leak();
@@ -170,7 +155,7 @@ pub(crate) fn save(path: &CStr) -> Result<(), Error> {
     let Some(memory) = &recording.memory else {
         return Err(fail!(Error::InvalidArgument, "no history is recorded: start one before saving it"));
     };
-    recording.recorder.read_clock();
+    recorder::note_clock();
     memory.copy_to(path).map_err(|errno| refusal(Some(path), memory.bytes(), errno))
 }
 
@@ -181,16 +166,16 @@ pub(crate) fn recorder_for(device: i32, name: &str) -> Option<Recorder> {
         return None;
     }
     // Pools beyond that number share the last one.
-    let pool = recording.pools.min(NO_POOL - 1);
-    recording.pools = pool + 1;
+    recording.pools = (recording.pools + 1).min(NO_POOL.get() - 1);
+    let pool = NonZeroU16::new(recording.pools)?;
     recording.add_text(TextKind::Pool, pool, device as u32, name.as_bytes());
-    Some(Recorder { pool: shifted(pool), ..recording.recorder })
+    Some(Recorder(pool))
 }
 
 /// Stores the name of an operation of a pool.
 pub(crate) fn name_operation(recorder: &Recorder, number: u32, name: &str) {
     if let Ok(mut recording) = RECORDING_NOW.lock() {
-        recording.add_text(TextKind::Operation, (recorder.pool >> 16) as u16, number, name.as_bytes());
+        recording.add_text(TextKind::Operation, recorder.0, number, name.as_bytes());
     }
 }
 
@@ -214,13 +199,14 @@ pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
             number
         }
     };
-    recording.recorder.record_rarely(&Entry { number, ..Entry::of(Kind::Mark) });
+    Recorder(NO_POOL).record_rarely(&Entry { number, ..Entry::of(Kind::Mark) });
     Ok(())
 }
 
 /// Forgets the recording in a forked child, which does not have its memory.
 pub(crate) fn after_fork_in_child() {
     IS_ON.store(false, Relaxed);
+    recorder::unset_ring();
     // SAFETY: this is the only thread. If a signal handler forks in the middle of such an access, the process is lost in
     // it anyway: the lock is never held while a program's function is called.
     let old = unsafe { RECORDING_NOW.replace_in_child(Recording::NONE) };

@@ -10,6 +10,7 @@ use std::ffi::CStr;
 /// Starts a recording, given a path and a number of events, if the environment asks for one. `BFC_HISTORY` is a number of
 /// events, 0 for no history, and `BFC_HISTORY_FILE` a path. If there is a file already, of this process's parent for
 /// example, the process's number is appended to the name. A failure is a warning in the log, and the program goes on.
+#[inline(never)]
 pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Error>) {
     let events = setting(&names::HISTORY, Warnings::Logged, |text| text.parse::<u64>().ok());
     let started = env::with(names::HISTORY_FILE.name, |path| match events {
