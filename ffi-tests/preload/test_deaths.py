@@ -119,7 +119,7 @@ def test_an_out_of_memory_is_in_the_report_and_can_be_replayed(deaths, files):
     limit = str(1000 << 20)
     run(*files.command(deaths, "aborts_out_of_memory"), env=environment(BFC_MEMORY_LIMIT=limit), status=None)
     refused = "  refused      1 request for want of memory, the largest of 64.0 MiB\n"
-    has(files.reported(), KILLED, refused, "  last refused 64.0 MiB: preload: ", "; --limit or --fraction limits the pool")
+    has(files.reported(), KILLED, refused, "  last refused 64.0 MiB: preload: ", "; raise --limit or --fraction if one is set")
     assert "cuda-vmm" not in files.reported(), "it would not help: memory is exhausted"
     assert written(files.trace).splitlines()[-1].startswith("! 67108864 0 # preload: ")
     pool = ["--growth", "--growth-policy=need", "--gc", "--split-always", "--limit", limit]

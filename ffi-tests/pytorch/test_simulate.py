@@ -21,9 +21,9 @@ with bfc.scope("forward"):
 loss.sum().backward()
 print(torch.cuda.get_allocator_backend(), bfc.owner(model.weight.data_ptr()), bfc.stats(0).bytes_in_use > 0)
 """
-SERVE = """#include <stdio.h>
-int cudaMalloc(void **, unsigned long);
-int main(void) {
+SERVE = """#include "cudart.h"
+#include <cstdio>
+int main() {
   void *memory;
   printf("%d %d\\n", cudaMalloc(&memory, 1 << 20), cudaMalloc(&memory, 1 << 30));
   return 0;
@@ -47,9 +47,9 @@ def test_a_script_with_pytorch(tmp_path):
 
 
 def test_a_program_under_bfc_run(tmp_path):
-    (tmp_path / "serve.c").write_text(SERVE)
+    (tmp_path / "serve.cpp").write_text(SERVE)
     programs.check(
-        [programs.compiler("c"), tmp_path / "serve.c", f"-L{programs.SIMULATION}", "-l:libcudart.so.12", "-o", tmp_path / "serve"]
+        [programs.compiler("cpp"), f"-I{ROOT}/ffi-tests/simcuda/cudart", tmp_path / "serve.cpp", f"-L{programs.SIMULATION}", "-l:libcudart.so.12", "-o", tmp_path / "serve"]
     )
     done = simulated("--", "bfc", "run", "--limit", "64MiB", "--report", "--", tmp_path / "serve")
     # cudaErrorMemoryAllocation is 2.

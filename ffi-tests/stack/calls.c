@@ -161,6 +161,17 @@ static void reports(int32_t device, void *live) {
   DEEP(bfc_last_error(text, sizeof(text)));
 }
 
+static void history(int32_t device) {
+  void *ptr = NULL;
+  AS(BFC_ERROR_INVALID_ARGUMENT, bfc_history_mark("early"));
+  OK(bfc_history_start(NULL, 1));
+  ANY(bfc_alloc(device, 1000, &ptr));
+  OK(bfc_history_mark("recorded"));
+  AS(BFC_ERROR_INVALID_ARGUMENT, bfc_history_save("/nonexistent/folder/history"));
+  ANY(bfc_free(device, ptr));
+  OK(bfc_history_stop());
+}
+
 static void growth_and_failure(int32_t device) {
   bfc_request_t request = BFC_REQUEST_INIT;
   void *ptr = NULL, *live = NULL;
@@ -400,6 +411,7 @@ void exercise(const struct pool_kind *kind) {
     OK(bfc_set_region_callback(device, (bfc_region_callback_t)(uintptr_t)fence((void *)(uintptr_t)region_changed),
                                NULL));
   }
+  history(device);
   growth_and_failure(device);
   ANY(bfc_trim(device, 0, &released));
   many_regions(device);

@@ -8,6 +8,10 @@
 
 #define CUDARTAPI
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum cudaError {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -279,6 +283,10 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
 cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
                                         unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **nodes,
                                         size_t *count);
+#endif
+
+#ifdef __cplusplus
+}
 #endif
 
 #endif

@@ -13,7 +13,7 @@ use crate::sys::text::Text;
 use crate::{driver, settings};
 
 /// Which settings may be raised. The reader of a report need not know how the program was started.
-const LIMIT: &[u8] = b"; --limit or --fraction limits the pool (BFC_MEMORY_LIMIT, BFC_MEMORY_FRACTION)";
+const LIMIT: &[u8] = b"; raise --limit or --fraction if one is set (BFC_MEMORY_LIMIT, BFC_MEMORY_FRACTION)";
 
 /// The verdict of libbfc that another growth policy changes. It names the library's options, which the program lacks.
 const DOUBLING: &[u8] = b"; regions double in size";
@@ -21,7 +21,7 @@ const BY_NEED: &[u8] = b"; --growth need avoids doubling";
 
 /// The verdict of libbfc that granules change. They have no legacy IPC handles.
 const FRAGMENTATION: &[u8] = b": fragmentation. ";
-const GRANULES: &[u8] = b"; --backend cuda-vmm does not fragment (BFC_BACKEND=cuda_vmm)";
+const GRANULES: &[u8] = b"; --backend cuda-vmm fragments less (BFC_BACKEND=cuda_vmm)";
 
 /// Why there was no memory.
 #[derive(Clone, Copy)]
