@@ -14,6 +14,7 @@ mod history {
     pub mod timeline;
 }
 
+use common::child::{expect_success, is_child};
 use common::*;
 use history::layout::{Kind, cause_name};
 use history::reader::{History, Malformed, Recorded, parse};
@@ -336,4 +337,25 @@ fn start_in_child(name: &CString) -> ! {
     }
     // SAFETY: ends the process.
     unsafe { libc::_exit(3) }
+}
+
+#[test]
+fn an_existing_file_stays_and_the_log_says_where_the_history_is() {
+    const NAME: &str = "an_existing_file_stays_and_the_log_says_where_the_history_is";
+    if is_child(NAME) {
+        let pool = Pool::host(MIB, |_| {});
+        pool.put(pool.get(256));
+        return;
+    }
+    let path = new_path("existing");
+    fs::write(&path, "something else").expect("writable");
+    let shown = path.to_str().expect("UTF-8");
+    let ended = expect_success(NAME, &[("BFC_HISTORY_FILE", shown), ("BFC_LOG", "warn")]);
+    assert_eq!(fs::read(&path).expect("the file"), b"something else");
+    let words = format!("{shown} exists, so the history is recorded into ");
+    let (_, behind) = ended.errors.split_once(&words).expect(&ended.errors);
+    let other = PathBuf::from(behind.lines().next().expect("a name"));
+    let history = read(&other);
+    assert!(history.is_open && history.events.iter().any(|event| event.kind == Kind::Free));
+    [path, other].iter().for_each(|path| fs::remove_file(path).expect("a file"));
 }

@@ -258,6 +258,7 @@ class History(unittest.TestCase):
         file = self.folder / "history"
         with bfc.history(file, events=2000) as recording:
             recording.mark("begin")
+            bfc.history_mark("the same")
             with self.assertRaises(bfc.Error) as caught:
                 bfc.history().__enter__()
             self.assertEqual(caught.exception.status, bfc.Status.ALREADY_EXISTS)

@@ -17,6 +17,7 @@ pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Erro
         Some(0) => Ok(()),
         _ => keeping_last_error(|| {
             free_name(path)
+                .inspect(|name| note_other_name(path, name))
                 .map_err(Error::from)
                 .and_then(|name| start(CStr::from_bytes_with_nul(&name).ok(), events.unwrap_or(0)))
                 .inspect_err(|_| warn())
@@ -24,6 +25,16 @@ pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Erro
     });
     if let (None, Some(events @ 1..)) = (started, events) {
         let _ = keeping_last_error(|| start(None, events).inspect_err(|_| warn()));
+    }
+}
+
+/// Warns that an earlier history stays where the caller may look first.
+fn note_other_name(path: &str, name: &[u8]) {
+    if let Ok(name) = std::str::from_utf8(name)
+        && name.len() > path.len() + 1
+    {
+        let name = name.trim_end_matches('\0');
+        log::emit(Level::Warn, format_args!("{path} exists, so the history is recorded into {name}"));
     }
 }
 

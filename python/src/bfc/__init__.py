@@ -25,7 +25,7 @@ from . import _abi, _find, _library
 from ._block import Block
 from ._devices import HOST, Backend, GrowthPolicy, create, destroy, lost, set_memory_limit, trim
 from ._errors import Error, OutOfMemoryError, Status
-from ._history import history
+from ._history import history, history_mark
 from ._memory import (
     AddressRange,
     address_range,
@@ -69,6 +69,7 @@ __all__ = [
     "forget_stream",
     "free",
     "history",
+    "history_mark",
     "include_dir",
     "library_path",
     "lost",

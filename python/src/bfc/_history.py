@@ -36,8 +36,16 @@ class history:
 
     def mark(self, name: str) -> None:
         """Marks this moment, for example the beginning of an epoch."""
-        _library.call("bfc_history_mark", _numbers.text(name, "name"))
+        history_mark(name)
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Writes a copy of the history so far to a file, which must not exist yet."""
         _library.call("bfc_history_save", os.fsencode(file))
+
+
+def history_mark(name: str) -> None:
+    """Marks this moment in the history, whatever started it: ``BFC_HISTORY_FILE``, for example.
+
+    :raises Error: INVALID_ARGUMENT if no history is recorded.
+    """
+    _library.call("bfc_history_mark", _numbers.text(name, "name"))
