@@ -19,6 +19,10 @@ pub struct Simulate {
     /// bfc of this checkout, and stubs of NVIDIA's other libraries. Kernels compute nothing, so losses have no meaning
     #[arg(long)]
     pytorch: bool,
+    /// With --pytorch: another interpreter, such as venv/bin/python. It needs PyTorch 2.15.0, which `pip install --no-deps`
+    /// installs without NVIDIA's libraries, and the package bfc
+    #[arg(long, value_name = "PYTHON", requires = "pytorch")]
+    python: Option<PathBuf>,
     /// The program and its arguments. With --pytorch a Python script; bfc is the command of this checkout
     #[arg(trailing_var_arg = true, required = true, value_names = ["PROGRAM", "ARGS"])]
     words: Vec<OsString>,
@@ -42,19 +46,22 @@ impl Simulate {
         let mut command = if self.pytorch {
             let python = uv::environment(workspace, &workspace.path("ffi-tests/pytorch"))?;
             libraries.push(stubs(workspace, &python, &libraries[0])?);
-            let mut command = Command::new(&python);
+            let mut command = Command::new(self.python.as_ref().unwrap_or(&python));
             command.args(&self.words);
-            command.env("PYTHONPATH", in_front(&[workspace.path("python/src")], "PYTHONPATH")?);
+            if self.python.is_none() {
+                command.env("PYTHONPATH", in_front(&[workspace.path("python/src")], "PYTHONPATH")?);
+                command.env("BFC_LIBRARY", &built.shared);
+            }
             command
         } else {
             let mut command = Command::new(program(&built, &self.words[0]));
-            command.args(&self.words[1..]);
+            command.args(&self.words[1..]).env("BFC_LIBRARY", &built.shared);
             command
         };
         let folder = built.shared.parent().context("it is in a folder")?.to_owned();
         libraries.push(folder.clone());
         command.env("LD_LIBRARY_PATH", in_front(&libraries, "LD_LIBRARY_PATH")?);
-        command.env("PATH", in_front(&[folder], "PATH")?).env("BFC_LIBRARY", &built.shared);
+        command.env("PATH", in_front(&[folder], "PATH")?);
         let error = command.exec();
         Err(error).with_context(|| format!("cannot run {}", self.words[0].display()))
     }
