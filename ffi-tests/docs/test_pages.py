@@ -22,7 +22,8 @@ def each(*languages):
 
 @each("c", "cpp")
 def test_compiled(page, block, compiled, run, tmp_path):
-    run(compiled(page.file(block.name), tmp_path / "program"))
+    # A program may write into its folder.
+    run(compiled(page.file(block.name), tmp_path / "program"), cwd=tmp_path)
     page.ran(block.name)
 
 
