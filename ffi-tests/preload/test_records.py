@@ -151,19 +151,12 @@ def test_a_fragmented_pool_names_the_backend_that_helps(tmp_path):
     assert "; --backend cuda-vmm fragments less (BFC_BACKEND=cuda_vmm)\n" in reported(report)
 
 
-def test_a_pool_that_regions_split_names_the_growth_that_helps(tmp_path):
+# A pool whose next region does not fit below the limit: among chunks that are too small, and without any.
+@pytest.mark.parametrize("case, limit", [("fragmented", "112M"), ("doubled", "10M")])
+def test_a_pool_whose_regions_double_names_the_growth_that_helps(tmp_path, case, limit):
     report = tmp_path / "report"
     variables = preloaded(SIMCUDA_MEMORY=MEMORY, BFC_PRELOAD_REPORT=report)
-    variables |= settings("BFC_MEMORY_LIMIT=112M BFC_GROWTH=tensorflow")
-    run(program("trace"), "fragmented", env=variables)
-    assert "; regions double in size, " in reported(report)
-    assert "; --growth need avoids doubling; " in reported(report)
-
-
-def test_a_pool_whose_regions_double_names_the_option_that_helps(tmp_path):
-    report = tmp_path / "report"
-    variables = preloaded(SIMCUDA_MEMORY=MEMORY, BFC_PRELOAD_REPORT=report)
-    variables |= settings("BFC_MEMORY_LIMIT=10M BFC_GROWTH=tensorflow")
-    run(program("trace"), "doubled", env=variables)
+    variables |= settings(f"BFC_MEMORY_LIMIT={limit} BFC_GROWTH=tensorflow")
+    run(program("trace"), case, env=variables)
     assert "; regions double in size, " in reported(report)
     assert "; --growth need avoids doubling; " in reported(report)
