@@ -299,6 +299,8 @@ fn malformed_values_are_ignored_with_a_warning() {
     all.extend(numbers.map(|value| ("BFC_RETRY_TIMEOUT_MS", value)));
     all.extend(["soon", "-1", "1.5", "0x10", "18446744073709551616"].map(|value| ("BFC_HASH_SEED", value)));
     all.extend(["soon", "-1", "1s", "1e3", "nan"].map(|value| ("BFC_TRIM_AFTER", value)));
+    all.extend(["yes", "0", "huge"].map(|value| ("BFC_HUGE_PAGES", value)));
+    all.extend(["all", "0", "interleave,local"].map(|value| ("BFC_NUMA", value)));
     all.extend(["gpu", "1", "custom"].map(|value| ("BFC_BACKEND", value)));
     for name in flag_names {
         all.extend(switches.map(|value| (name, value)));

@@ -137,6 +137,8 @@ static const char *const variables[] = {
     "BFC_REPORT_ON_FAILURE",
     "BFC_HASH_SEED",
     "BFC_TRIM_AFTER",
+    "BFC_HUGE_PAGES",
+    "BFC_NUMA",
 };
 enum { VARIABLES = sizeof(variables) / sizeof(variables[0]) };
 

@@ -5,8 +5,8 @@
 //! would exhaust at 128 GiB. The backend counts its mappings and uses at most three quarters of the number allowed.
 
 use super::granules::Granules;
-use super::memory::Memory;
-use super::{Backend, Granted, Host};
+use super::memory::{Memory, ProcessMemory};
+use super::{Backend, Granted};
 use crate::core::sort::sort_by_key;
 use crate::core::units::MAX_CHUNK;
 use crate::core::units::Span;
@@ -312,7 +312,7 @@ impl Backend for HostVmm {
     }
 
     fn memory(&self) -> Option<&dyn Memory> {
-        Some(&Host)
+        Some(&ProcessMemory)
     }
 }
 

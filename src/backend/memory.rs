@@ -13,3 +13,20 @@ pub(crate) trait Memory {
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error>;
 }
+
+/// Access to any memory that this process can address, whichever backend it is from.
+pub(crate) struct ProcessMemory;
+
+impl Memory for ProcessMemory {
+    fn fill(&self, at: u64, bytes: u64, with: u8) -> Result<(), Error> {
+        // SAFETY: the pool fills memory of its regions. The program guarantees that nothing else accesses it.
+        unsafe { (at as *mut u8).write_bytes(with, bytes as usize) };
+        Ok(())
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {
+        // SAFETY: the pool reads memory of its regions. The buffer has that many bytes and is not part of them.
+        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, into.len()) };
+        Ok(())
+    }
+}

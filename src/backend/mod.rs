@@ -12,11 +12,12 @@ pub(crate) mod order;
 pub(crate) use cuda::{Cuda, CudaVmm, current_device, open_preferring_vmm};
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
-pub(crate) use host::Host;
+pub(crate) use host::{Host, HugePages};
 pub(crate) use host_vmm::HostVmm;
 
 use std::ops::Deref;
 
+use crate::core::units::Span;
 use crate::error::{Error, keeping_last_error};
 
 /// Memory provided by a backend.
@@ -36,12 +37,27 @@ pub(crate) struct Granted {
 ///   adjacent grants. Device work may still run on the memory. After a failure the pool still owns the memory and may
 ///   free it again later.
 /// - An error of either function is never a lack of memory, and its message is set with `fail!`.
-/// - Nothing here is called while an allocator is locked. Calls may come from any thread, several at once.
-/// - No function reads or writes the memory. Only the debug mode does, through `memory`.
+/// - Nothing here but `discard` is called while an allocator is locked. Calls may come from any thread, several at once.
+/// - No function but `discard` reads or writes the memory. Otherwise only the debug mode does, through `memory`.
 pub(crate) trait Backend {
     fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
 
     fn free(&self, granted: Granted) -> Result<(), Error>;
+
+    /// Returns whether [`Self::discard`] does anything.
+    fn discards(&self) -> bool {
+        false
+    }
+
+    /// Gives the memory behind a part of a region back to the system, while the region stays as it is. Its contents are
+    /// lost. Returns how many bytes that were. The allocator is locked, so that no request takes the memory meanwhile:
+    /// this neither waits nor calls other code, and the pool passes small pieces.
+    ///
+    /// # Safety
+    /// Nothing uses the memory.
+    unsafe fn discard(&self, _: Span) -> u64 {
+        0
+    }
 
     /// Closes the backend. The allocator has ended, or its creation failed, and nothing else is called afterwards. Not
     /// called at the end of the process, where nothing is released.

@@ -116,6 +116,9 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 /// Releases wholly free regions to the backend, the largest first, as long as at least `keep_bytes` bytes stay held.
 /// Also frees the host memory of pointer tables that no chunk needs. Afterwards growth begins again with small regions.
 ///
+/// On the host backend the pages of free chunks in regions that stay held are returned to the system as well, as long as
+/// `keep_bytes` bytes stay. They still count as held (pool_bytes), not as released. Contents of freed memory are lost.
+///
 /// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator
 /// that was idle for that time.
 ///

@@ -4,8 +4,9 @@ use super::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
     TIMESTAMPS, TWO_ENDS,
 };
-use super::values::{fraction, seconds, size, switch};
+use super::values::{fraction, huge_pages, numa, seconds, size, switch};
 use super::variables::{self as names, Variable, debug_words, is_guard};
+use crate::backend::Host;
 use crate::log::{self, Level};
 use crate::sys::env;
 use std::time::Duration;
@@ -114,6 +115,12 @@ pub(super) fn guard_wanted(warnings: Warnings) -> bool {
 /// Returns after which time of rest free memory is given back. 0 counts as not given.
 pub(super) fn trim_after(warnings: Warnings) -> Option<Duration> {
     setting(&names::TRIM_AFTER, warnings, seconds).filter(|time| !time.is_zero())
+}
+
+/// Returns the backend for host memory as the environment wants it.
+pub(super) fn host(warnings: Warnings) -> Host {
+    let huge_pages = setting(&names::HUGE_PAGES, warnings, huge_pages).unwrap_or_default();
+    Host::open(huge_pages, setting(&names::NUMA, warnings, numa))
 }
 
 /// How many characters of a malformed value its warning shows.

@@ -125,9 +125,11 @@ impl Options<'_> {
     fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
         let kind = self.kind_on(device)?;
         let backend = match (kind, self.suballocator) {
-            (BackendKind::Host, _) => AnyBackend::Host(Host),
+            (BackendKind::Host, _) => AnyBackend::Host(environment::host(Warnings::Logged)),
             // The range depends on the limit.
-            (BackendKind::HostVmm, _) => AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host)?)?),
+            (BackendKind::HostVmm, _) => {
+                AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host::default())?)?)
+            }
             (BackendKind::Cuda, _) => AnyBackend::Cuda(Cuda::open(device)?),
             (BackendKind::CudaVmm, _) => {
                 AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| self.choose_limit(cuda))?)

@@ -2,10 +2,12 @@
 
 use super::environment::{Warnings, guard_wanted, setting, trim_after};
 use super::types::{ALLOW_GROWTH, BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
-use super::values::switch;
+use super::values::{huge_pages, numa, switch};
 use super::variables::{self as names, Kind, Variable};
+use crate::backend::HugePages;
 use crate::error::Error;
 use crate::sys::env;
+use crate::sys::numa::Placement;
 use std::fmt;
 use std::time::Duration;
 
@@ -19,6 +21,9 @@ pub(crate) struct Resolution {
     pub(crate) guard: bool,
     pub(crate) report_failures: bool,
     pub(crate) trim_after: Option<Duration>,
+    /// How host memory is obtained, if the backend is [`BackendKind::Host`].
+    pub(crate) huge_pages: HugePages,
+    pub(crate) numa: Option<Placement>,
     /// Whether the caller's options name a plan, or forbid one.
     given_plan: bool,
     /// Whether a plan is named. Its file is not read.
@@ -88,7 +93,20 @@ impl Resolution {
         let report_failures = setting(&names::REPORT_ON_FAILURE, Warnings::Silent, switch).unwrap_or(false);
         let trim_after = trim_after(Warnings::Silent);
         let plan = named && !guard && options.flags & TIMESTAMPS == 0;
-        Ok(Resolution { given, options, backend, guard, report_failures, trim_after, given_plan, plan })
+        let huge_pages = setting(&names::HUGE_PAGES, Warnings::Silent, huge_pages).unwrap_or_default();
+        let numa = setting(&names::NUMA, Warnings::Silent, numa);
+        Ok(Resolution {
+            given,
+            options,
+            backend,
+            guard,
+            report_failures,
+            trim_after,
+            huge_pages,
+            numa,
+            given_plan,
+            plan,
+        })
     }
 
     /// Visits all variables of the environment whose names begin with `BFC_`.
@@ -128,6 +146,7 @@ impl Resolution {
             () if is(&names::PLAN) => self.plan && !self.given_plan,
             () if is(&names::DEBUG) => self.guard,
             () if is(&names::FORCE_ALLOW_GROWTH) => true,
+            () if is(&names::HUGE_PAGES) || is(&names::NUMA) => self.backend == BackendKind::Host,
             () if is(&names::TRIM_AFTER) => self.trim_after.is_some(),
             () if is(&names::REPORT_ON_FAILURE) || is(&names::HASH_SEED) || is(&names::LOG) => true,
             // The interposer's and the command's.

@@ -1,5 +1,7 @@
 //! The formats of the environment variables' values.
 
+use crate::backend::HugePages;
+use crate::sys::numa::Placement;
 use std::time::Duration;
 
 pub(super) fn is_fraction(value: f64) -> bool {
@@ -42,6 +44,16 @@ pub(super) fn switch(text: &str) -> Option<bool> {
         () if is(&["0", "false", "off", "no"]) => Some(false),
         () => None,
     }
+}
+
+/// Parses whether regions of host memory are on huge pages.
+pub(super) fn huge_pages(text: &str) -> Option<HugePages> {
+    HugePages::ALL.into_iter().find(|choice| text.eq_ignore_ascii_case(choice.name()))
+}
+
+/// Parses on which node host memory lies.
+pub(super) fn numa(text: &str) -> Option<Placement> {
+    Placement::ALL.into_iter().find(|placement| text.eq_ignore_ascii_case(placement.name()))
 }
 
 #[cfg(test)]

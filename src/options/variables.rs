@@ -1,7 +1,7 @@
 //! The environment variables of the library, the interposer and the command: what their values must be.
 
 use super::types::{BackendKind, GrowthPolicy};
-use super::values::{fraction, seconds, size, switch};
+use super::values::{fraction, huge_pages, numa, seconds, size, switch};
 use crate::log;
 use std::ffi::CStr;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use std::time::Duration;
 pub(crate) enum Kind {
     Backend,
     Growth,
+    HugePages,
+    Numa,
     Size,
     Fraction,
     Milliseconds,
@@ -57,6 +59,8 @@ variables! {
     INITIAL_REGION_BYTES = c"BFC_INITIAL_REGION_BYTES": Size;
     RETRY_TIMEOUT_MS = c"BFC_RETRY_TIMEOUT_MS": Milliseconds;
     TRIM_AFTER = c"BFC_TRIM_AFTER": Seconds;
+    HUGE_PAGES = c"BFC_HUGE_PAGES": HugePages;
+    NUMA = c"BFC_NUMA": Numa;
     REPORT_ON_FAILURE = c"BFC_REPORT_ON_FAILURE": Switch;
     PLAN = c"BFC_PLAN": Path;
     HISTORY = c"BFC_HISTORY": Number;
@@ -94,6 +98,8 @@ impl Kind {
         match self {
             Kind::Backend => "auto, host, cuda, cuda_vmm or host_vmm",
             Kind::Growth => "tensorflow or need",
+            Kind::HugePages => "auto, always, never or hugetlb",
+            Kind::Numa => "local or interleave",
             Kind::Size => "a size like 8GiB",
             Kind::Fraction => "a number from 0 to 1",
             Kind::Milliseconds => "milliseconds as a whole number",
@@ -113,6 +119,8 @@ impl Kind {
         match self {
             Kind::Backend => BackendKind::named(text).is_none(),
             Kind::Growth => GrowthPolicy::named(text).is_none(),
+            Kind::HugePages => huge_pages(text).is_none(),
+            Kind::Numa => numa(text).is_none(),
             Kind::Size => size(text).is_none(),
             Kind::Fraction => fraction(text).is_none(),
             Kind::Milliseconds => text.parse::<u32>().is_err(),
@@ -138,7 +146,8 @@ impl Kind {
             Kind::Milliseconds => text.parse() == Ok(0_u32),
             Kind::Seconds => seconds(text) == Some(Duration::ZERO),
             Kind::Debug => debug_words(text).next().is_none(),
-            Kind::Growth | Kind::Number | Kind::Switch | Kind::Level | Kind::Free | Kind::Path => false,
+            Kind::Growth | Kind::HugePages | Kind::Numa | Kind::Number | Kind::Switch => false,
+            Kind::Level | Kind::Free | Kind::Path => false,
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution) -
     }
     let trim_after = resolution.trim_after.map_or(0.0, |time| time.as_secs_f64());
     write!(out, ",\"trim_after\":{trim_after}")?;
+    let numa = resolution.numa.map_or("default", |placement| placement.name());
+    write!(out, ",\"huge_pages\":\"{}\",\"numa\":\"{numa}\"", resolution.huge_pages.name())?;
     write!(out, ",\"growth_policy\":\"{}\"", options.growth_policy.name())?;
     out.write_str(",\"environment\":[")?;
     let mut comma = "";

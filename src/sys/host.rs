@@ -70,7 +70,7 @@ fn read_number(path: &CStr) -> Option<u64> {
 }
 
 /// Reads the beginning of a file without allocating, because this also runs when host memory is short.
-fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a str> {
+pub(super) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a str> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // System calls by number, for the reason given at `write_to_stderr`.
     // SAFETY: the path is NUL-terminated.

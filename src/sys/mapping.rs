@@ -1,6 +1,7 @@
 //! Anonymous memory from `mmap`: zeroed, not reserved, and resident only where it was touched.
 
 use super::HostMemoryExhausted;
+use super::huge_pages::{HUGE_PAGE, advise};
 
 /// An owned range of anonymous memory, unmapped on drop.
 pub(crate) struct Mapping {
@@ -18,8 +19,26 @@ pub(crate) const PAGE: usize = 4096;
 impl Mapping {
     /// Maps `bytes` (not 0) of zeroed memory at a multiple of `alignment`, a power of two.
     pub(crate) fn new(bytes: usize, alignment: usize) -> Result<Self, HostMemoryExhausted> {
-        let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(HostMemoryExhausted)?;
-        let slack = if alignment > PAGE { alignment } else { 0 };
+        Self::map(bytes, alignment, PAGE, libc::MAP_NORESERVE)
+    }
+
+    /// Maps memory as [`Self::new`] does, in huge pages that the administrator has reserved (hugetlbfs). They are
+    /// taken at once, because a page that is missing later would end the program.
+    pub(crate) fn of_reserved_huge_pages(
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<Self, HostMemoryExhausted> {
+        Self::map(bytes, alignment, HUGE_PAGE, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB)
+    }
+
+    fn map(
+        bytes: usize,
+        alignment: usize,
+        page: usize,
+        flags: libc::c_int,
+    ) -> Result<Self, HostMemoryExhausted> {
+        let bytes = bytes.checked_next_multiple_of(page).ok_or(HostMemoryExhausted)?;
+        let slack = if alignment > page { alignment } else { 0 };
         let total = bytes.checked_add(slack).ok_or(HostMemoryExhausted)?;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no other memory.
         let raw = unsafe {
@@ -27,7 +46,7 @@ impl Mapping {
                 std::ptr::null_mut(),
                 total,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
                 -1,
                 0,
             )
@@ -73,8 +92,7 @@ impl Mapping {
     /// Asks the kernel not to back this memory with huge pages. A table with one used line a megabyte must not become
     /// resident by the megabyte. A refusal is harmless.
     pub(crate) fn prefer_small_pages(&self) {
-        // SAFETY: the range is this mapping's own, and the advice changes no contents.
-        unsafe { libc::madvise(self.base.cast(), self.bytes, libc::MADV_NOHUGEPAGE) };
+        advise(self.base as u64, self.bytes as u64, false);
     }
 
     /// Frees the pages of `[offset, offset + bytes)`. They read as zero afterwards.

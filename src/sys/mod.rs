@@ -9,10 +9,12 @@ pub(crate) mod file;
 pub(crate) mod file_mapping;
 pub(crate) mod futex;
 pub(crate) mod host;
+pub(crate) mod huge_pages;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfile;
 pub(crate) mod mutex;
+pub(crate) mod numa;
 pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod token;
@@ -53,6 +55,11 @@ pub(crate) fn random() -> u64 {
     unsafe { libc::syscall(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), libc::GRND_NONBLOCK) };
     // If the kernel has none, these values differ anyway: the stack's address, the process and the time.
     number ^ (&raw const number as u64).rotate_left(32) ^ (process() as u64) << 40 ^ clock::monotonic_ms()
+}
+
+/// Returns the error number of the last system call of this thread.
+pub(crate) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// Returns the id of this process.

@@ -4,12 +4,33 @@ use super::arena::Arena;
 use crate::core::heap::{InUse, Region, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::sort::sort_by_key;
+use crate::core::units::Span;
 use crate::core::vmm::has_donors;
 use crate::sys::HostMemoryExhausted;
 
 /// A region that the arena no longer knows, to be given back to the backend. Its bytes count as held until
 /// [`Arena::region_released`].
 pub(crate) type Detached = Region;
+
+/// How far [`Arena::idle_memory`] has come.
+#[derive(Default)]
+pub(crate) struct Cursor {
+    /// The search goes on at this address.
+    from: u64,
+    /// The last chunk in use before it. It is found without a walk along the region.
+    near: u64,
+}
+
+/// What [`Arena::idle_memory`] has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Idle {
+    /// A chunk, or a part of it.
+    At(Span),
+    /// Nothing among the chunks that were looked at. There are more.
+    Beyond,
+    /// Nothing.
+    None,
+}
 
 impl Arena {
     /// TensorFlow's `DeallocateFreeRegions`: detaches every wholly free region, unless even that would not make room
@@ -112,6 +133,46 @@ impl Arena {
         self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
+    /// Finds free memory that nothing waits for, in address order from the cursor on, and moves the cursor behind it. At
+    /// most `most` chunks are looked at, and at most `bytes` are found.
+    pub(crate) fn idle_memory(&self, cursor: &mut Cursor, most: usize, bytes: u64) -> Idle {
+        let mut left = most;
+        for (_, region) in self.regions().iter() {
+            if region.base + region.bytes <= cursor.from {
+                continue;
+            }
+            let first = if cursor.from > region.base { self.chunk_for(cursor) } else { Some(region.first) };
+            for id in first.into_iter().flat_map(|first| self.heap().from(first)) {
+                let (addr, end) = (self.chunks().addr(id), self.heap().end_of(id));
+                if end <= cursor.from {
+                    continue;
+                }
+                if left == 0 {
+                    return Idle::Beyond;
+                }
+                left -= 1;
+                if self.is_idle(id) {
+                    let base = addr.max(cursor.from);
+                    let bytes = bytes.min(end - base);
+                    cursor.from = base + bytes;
+                    return Idle::At(Span { base, bytes });
+                }
+                *cursor = Cursor { from: end, near: addr };
+            }
+        }
+        Idle::None
+    }
+
+    /// Returns a chunk from which it is not far to the cursor. What changed meanwhile may have merged the chunk there
+    /// into one that begins before it.
+    fn chunk_for(&self, cursor: &Cursor) -> Option<ChunkId> {
+        let is_before = |&id: &ChunkId| {
+            let same = |addr: u64| self.regions().find(addr);
+            cursor.near < cursor.from && same(self.chunks().addr(id)) == same(cursor.from)
+        };
+        self.heap().entry_at(cursor.near).filter(is_before).or_else(|| self.chunk_around(cursor.from))
+    }
+
     /// Returns whether some free memory could be given back now, with at least `keep` bytes staying held.
     pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
         self.merge_safe();
@@ -169,15 +230,14 @@ impl Arena {
     }
 
     /// Returns whether no chunk from `id` on is in use or waits for work.
-    fn is_free(&self, mut id: ChunkId) -> bool {
-        while id != NIL {
-            let waits = self.streams.is_multi() && !self.streams.is_reusable(id);
-            if waits || self.chunks().in_use(id) || !self.stamps.is_safe(self.chunks().stamp(id)) {
-                return false;
-            }
-            id = self.heap().next(id);
-        }
-        true
+    fn is_free(&self, id: ChunkId) -> bool {
+        self.heap().from(id).all(|id| self.is_idle(id))
+    }
+
+    /// Returns whether a chunk is neither in use nor waits for work.
+    fn is_idle(&self, id: ChunkId) -> bool {
+        let waits = self.streams.is_multi() && !self.streams.is_reusable(id);
+        !waits && !self.chunks().in_use(id) && self.stamps.is_safe(self.chunks().stamp(id))
     }
 
     /// Detaches the wholly free regions that `goes` accepts, which is asked from the largest to the smallest.

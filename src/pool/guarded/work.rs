@@ -170,11 +170,11 @@ fn note(damage: &mut Option<Damage>, of: u64, offset: u64, piece: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Host;
+    use crate::backend::memory::ProcessMemory;
 
     fn damage_of(bytes: &[u8], piece: usize) -> Option<Damage> {
         let range = Range { at: bytes.as_ptr() as u64, bytes: bytes.len() as u64 };
-        inspect(&Host, range, &mut vec![0; piece]).unwrap()
+        inspect(&ProcessMemory, range, &mut vec![0; piece]).unwrap()
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! Huge pages: what the system does with them, and how they are asked for.
+
+use super::host::read_file;
+use super::mapping::PAGE;
+
+/// The size of a huge page on x86-64, and on AArch64 with pages of 4 KiB.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// What the system does with anonymous memory (`/sys/kernel/mm/transparent_hugepage/enabled`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SystemSetting {
+    /// It uses huge pages wherever it can.
+    Always,
+    /// It uses them where `madvise` asks for it.
+    OnAdvice,
+    /// It uses none, or has none.
+    Never,
+}
+
+pub(crate) fn system_setting() -> SystemSetting {
+    let mut buffer = [0; 128];
+    let text = read_file(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
+    setting_in(text.unwrap_or_default())
+}
+
+/// Finds the word in brackets, as in `always [madvise] never`.
+fn setting_in(text: &str) -> SystemSetting {
+    match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
+        Some(("always", _)) => SystemSetting::Always,
+        Some(("madvise", _)) => SystemSetting::OnAdvice,
+        _ => SystemSetting::Never,
+    }
+}
+
+/// Advises the kernel to back memory with huge pages, or with small ones only. A refusal is harmless.
+pub(crate) fn advise(base: u64, bytes: u64, huge: bool) {
+    let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: the advice changes no contents, whatever is mapped there.
+    unsafe { libc::madvise(base as *mut libc::c_void, bytes as usize, advice) };
+}
+
+/// Gives the whole pages of a range back to the system. They read as zero afterwards. Returns how many bytes they have.
+///
+/// # Safety
+/// The range is private anonymous memory, and nothing uses it.
+pub(crate) unsafe fn discard(base: u64, bytes: u64) -> u64 {
+    let page = PAGE as u64;
+    let (Some(first), last) = (base.checked_next_multiple_of(page), (base + bytes) / page * page) else {
+        return 0;
+    };
+    if first >= last {
+        return 0;
+    }
+    let length = last - first;
+    // SAFETY: guaranteed by the caller; the range is within his.
+    let refused = unsafe { libc::madvise(first as *mut libc::c_void, length as usize, libc::MADV_DONTNEED) };
+    if refused == 0 { length } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_is_the_word_in_brackets() {
+        for (text, setting) in [
+            ("always [madvise] never\n", SystemSetting::OnAdvice),
+            ("[always] madvise never\n", SystemSetting::Always),
+            ("always madvise [never]\n", SystemSetting::Never),
+            ("always madvise never", SystemSetting::Never),
+            ("]madvise[", SystemSetting::Never),
+            ("", SystemSetting::Never),
+        ] {
+            assert_eq!(setting_in(text), setting, "{text}");
+        }
+    }
+}
