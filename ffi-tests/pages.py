@@ -20,6 +20,7 @@ OWNERS = {
     "docs/handlers.md": "cuda-headers",
     "docs/interposition-differences.md": "preload",
     "docs/numba.md": "cupy",
+    "docs/numpy.md": "numpy",
     "docs/onnxruntime.md": "onnxruntime",
     "docs/python.md": "python",
     "docs/pytorch-cpu.md": "pytorch-cpu",

@@ -21,6 +21,7 @@
  * - PyTorch and the handlers (bfc_torch_..., bfc_handler_...) name a stream, like bfc_alloc_async and bfc_free_async.
  *   Stream 0 is the legacy default stream however the program is compiled, because the framework's library queues the
  *   work.
+ * - NumPy (bfc_numpy_...) has no streams. Its memory is the host's.
  * - CuPy and ONNX Runtime (bfc_cupy_..., bfc_ort_...) name no stream. Memory that they get may be used on any stream
  *   at once. Memory that they free is not reusable on any stream until the context was synchronized. The library
  *   synchronizes the context (cuCtxSynchronize) if half of the memory that it holds, and at least 32 MiB, is idle and
@@ -145,6 +146,45 @@ void *bfc_cupy_malloc(void *param,
 //
 // @param ptr  NULL does nothing.
 void bfc_cupy_free(void *param, void *ptr, int device);
+
+// For the malloc of NumPy's PyDataMemAllocator. Allocates host memory from the allocator of ordinal 256.
+//
+// @param ctx   Ignored.
+// @param size  The number of bytes. 0 is taken for 1.
+// @return The address, a multiple of 256, or NULL on failure, which NumPy turns into a MemoryError.
+void *bfc_numpy_malloc(void *ctx, size_t size);
+
+// For the calloc of NumPy's PyDataMemAllocator. Allocates zeroed host memory. Large memory is not written: its pages are
+// returned to the system, and the next touch of each brings in a zeroed one. So memory that is never touched is not
+// resident.
+//
+// @param ctx     Ignored.
+// @param nelem   The number of elements.
+// @param elsize  The size of an element in bytes.
+// @return As for bfc_numpy_malloc.
+void *bfc_numpy_calloc(void *ctx,
+                       size_t nelem,
+                       size_t elsize);
+
+// For the realloc of NumPy's PyDataMemAllocator. Changes the size of an allocation, which may move.
+//
+// @param ctx       Ignored.
+// @param ptr       What was allocated with these functions. NULL allocates.
+// @param new_size  The number of bytes. 0 is taken for 1.
+// @return As for bfc_numpy_malloc. On failure the old allocation stays as it is.
+//
+// Precondition: No other thread uses `ptr` during the call.
+void *bfc_numpy_realloc(void *ctx, void *ptr, size_t new_size);
+
+// For the free of NumPy's PyDataMemAllocator.
+//
+// @param ctx   Ignored.
+// @param ptr   What was allocated with these functions. NULL does nothing. A wrong pointer is refused with a message to
+//              the log, and nothing is freed.
+// @param size  Ignored.
+void bfc_numpy_free(void *ctx,
+                    void *ptr,
+                    size_t size);
 
 // For ONNX Runtime's gpu_external_alloc. Allocates memory of the calling thread's current device that may be used on
 // any stream.

@@ -511,6 +511,25 @@ unsafe extern "C" {
         ptr: *mut ::core::ffi::c_void,
         device: ::core::ffi::c_int,
     );
+    pub fn bfc_numpy_malloc(
+        ctx: *mut ::core::ffi::c_void,
+        size: usize,
+    ) -> *mut ::core::ffi::c_void;
+    pub fn bfc_numpy_calloc(
+        ctx: *mut ::core::ffi::c_void,
+        nelem: usize,
+        elsize: usize,
+    ) -> *mut ::core::ffi::c_void;
+    pub fn bfc_numpy_realloc(
+        ctx: *mut ::core::ffi::c_void,
+        ptr: *mut ::core::ffi::c_void,
+        new_size: usize,
+    ) -> *mut ::core::ffi::c_void;
+    pub fn bfc_numpy_free(
+        ctx: *mut ::core::ffi::c_void,
+        ptr: *mut ::core::ffi::c_void,
+        size: usize,
+    );
     pub fn bfc_ort_alloc(size: usize) -> *mut ::core::ffi::c_void;
     pub fn bfc_ort_alloc_on_stream(
         device: ::core::ffi::c_int,
@@ -771,6 +790,25 @@ pub mod pointers {
         param: *mut ::core::ffi::c_void,
         ptr: *mut ::core::ffi::c_void,
         device: ::core::ffi::c_int,
+    );
+    pub type bfc_numpy_malloc = unsafe extern "C" fn(
+        ctx: *mut ::core::ffi::c_void,
+        size: usize,
+    ) -> *mut ::core::ffi::c_void;
+    pub type bfc_numpy_calloc = unsafe extern "C" fn(
+        ctx: *mut ::core::ffi::c_void,
+        nelem: usize,
+        elsize: usize,
+    ) -> *mut ::core::ffi::c_void;
+    pub type bfc_numpy_realloc = unsafe extern "C" fn(
+        ctx: *mut ::core::ffi::c_void,
+        ptr: *mut ::core::ffi::c_void,
+        new_size: usize,
+    ) -> *mut ::core::ffi::c_void;
+    pub type bfc_numpy_free = unsafe extern "C" fn(
+        ctx: *mut ::core::ffi::c_void,
+        ptr: *mut ::core::ffi::c_void,
+        size: usize,
     );
     pub type bfc_ort_alloc = unsafe extern "C" fn(
         size: usize,

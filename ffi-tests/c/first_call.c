@@ -191,12 +191,14 @@ static void version(void) { CHECK(strchr(bfc_version(), '.') != NULL); }
 /* The adapters, of which a request creates an allocator from the environment. Here that is one without a device. */
 static void on_the_host(void) { CHECK(setenv("BFC_BACKEND", "host", 1) == 0); }
 
-static void served(void *ptr) {
+static void served_on(int32_t device, void *ptr) {
   CHECK(ptr != NULL);
-  CHECK(stats_of(0).num_allocs == 1);
-  CHECK_OK(bfc_free(0, ptr));
-  CHECK_OK(bfc_destroy(0));
+  CHECK(stats_of(device).num_allocs == 1);
+  CHECK_OK(bfc_free(device, ptr));
+  CHECK_OK(bfc_destroy(device));
 }
+
+static void served(void *ptr) { served_on(0, ptr); }
 
 static void said(const char *words) {
   char reason[1100];
@@ -261,6 +263,20 @@ static void cupy_malloc(void) {
 static void cupy_free(void) {
   bfc_cupy_free(garbage, garbage, 0);
   said("device 0");
+}
+
+static void numpy_malloc(void) { served_on(256, bfc_numpy_malloc(garbage, 1000)); }
+
+static void numpy_calloc(void) { served_on(256, bfc_numpy_calloc(garbage, 10, 100)); }
+
+static void numpy_realloc(void) {
+  CHECK(bfc_numpy_realloc(garbage, garbage, 1000) == NULL);
+  said("device 256");
+}
+
+static void numpy_free(void) {
+  bfc_numpy_free(garbage, garbage, 1000);
+  said("device 256");
 }
 
 static void ort_alloc(void) {
@@ -353,6 +369,10 @@ int main(int argc, char **argv) {
       CASE(torch_release_pool),
       CASE(cupy_malloc),
       CASE(cupy_free),
+      CASE(numpy_malloc),
+      CASE(numpy_calloc),
+      CASE(numpy_realloc),
+      CASE(numpy_free),
       CASE(ort_alloc),
       CASE(ort_free),
       CASE(ort_alloc_on_stream),

@@ -304,6 +304,13 @@ static void with_adapters(int32_t device) {
   DEEP_VOID(bfc_cupy_free(NULL, ptr, device));
   DEEP_VOID(bfc_cupy_free(NULL, text, device));
   DEEP(bfc_cupy_malloc(NULL, 65 * MIB, device));
+  ptr = DEEP(bfc_numpy_malloc(NULL, 3000));
+  ptr = DEEP(bfc_numpy_realloc(NULL, ptr, 3 * MIB));
+  DEEP_VOID(bfc_numpy_free(NULL, ptr, 3 * MIB));
+  ptr = DEEP(bfc_numpy_calloc(NULL, 3, MIB));
+  DEEP_VOID(bfc_numpy_free(NULL, ptr, 3 * MIB));
+  DEEP(bfc_numpy_realloc(NULL, text, 3000));
+  DEEP_VOID(bfc_numpy_free(NULL, text, 3000));
   ANY(bfc_adapter_status());
   ptr = DEEP(bfc_ort_alloc_on_stream(device, 3000, streams[0]));
   DEEP_VOID(bfc_ort_free(ptr));

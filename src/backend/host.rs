@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(unsafe { host.discard(span) }, 2 * 4096);
         assert_eq!(resident(granted.base, 1 << 20), (1 << 20) - 2 * 4096);
         // SAFETY: the region has that many bytes.
-        let byte = |at: usize| unsafe { base.add(at).read() };
+        let byte = |at: usize| unsafe { base.wrapping_add(at).read() };
         assert_eq!([byte(4095), byte(4096), byte(3 * 4096 - 1), byte(3 * 4096)], [7, 0, 0, 7]);
         for (offset, bytes) in [(1, 4095), (4096, 0), (100, 4096)] {
             // SAFETY: as above.

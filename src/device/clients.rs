@@ -7,7 +7,7 @@ use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
 use crate::pool::alloc::RequestParams;
-use crate::pool::{free, graph_pools, order, shrink};
+use crate::pool::{free, graph_pools, order, shrink, zeroing};
 use std::sync::atomic::Ordering::*;
 
 /// The alignment that the driver provides in practice, and the frameworks' own allocators on top of it. Some kernels
@@ -24,6 +24,15 @@ impl Device {
     /// Returns the CUDA ordinals that ever had an allocator.
     pub(crate) fn all_of_cuda() -> impl Iterator<Item = Self> {
         devices_in(&USED).filter(|device| device.ordinal() <= LAST_CUDA_DEVICE)
+    }
+
+    /// Zeroes an allocation of host memory.
+    ///
+    /// # Safety
+    /// The caller has just allocated these bytes and nothing else uses them. They are accessible from the host.
+    pub(crate) unsafe fn zero(self, addr: u64, bytes: u64) -> Result<(), Error> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { zeroing::zero(self.slot(), addr, bytes) }
     }
 
     /// Returns whether the device ever had an allocator.

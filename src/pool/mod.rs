@@ -12,6 +12,7 @@
 //!   order        pending device work                     region_io    obtaining regions and giving them back
 //!   context_loss a reset of the device's context         stamp_merge  merges of stamped chunks, in pieces
 //!                                                        snapshot     the copy that reports are written from
+//!                                                        zeroing      zeroed host memory
 //! ```
 //!
 //! The modules are ordered from the bottom layer up: the left column from the top down, then the right column from the
@@ -40,5 +41,6 @@ pub(crate) mod slot;
 pub(crate) mod snapshot;
 mod stamp_merge;
 mod take_back;
+pub(crate) mod zeroing;
 
 pub(crate) use self::pool::Pool;

@@ -19,6 +19,7 @@ mod cupy;
 mod failed;
 mod first_use;
 mod handler;
+mod numpy;
 mod ort;
 mod torch;
 
@@ -26,5 +27,6 @@ pub use adapter_options::bfc_adapter_options;
 pub use cupy::*;
 pub use failed::bfc_adapter_status;
 pub use handler::*;
+pub use numpy::*;
 pub use ort::*;
 pub use torch::*;
