@@ -12,7 +12,7 @@ pub use self::table::{Device, MAX_DEVICES};
 use self::table::{USED, devices_in};
 use crate::core::stats::Stats;
 use crate::core::stream_id::Stream;
-use crate::error::{Error, append_to_last_error, fail};
+use crate::error::{Error, append_to_last_error, fail, keeping_last_error};
 use crate::options::{DEFAULT_FLAGS, Options, Resolution};
 use crate::pool::alloc::RequestParams;
 use crate::pool::listener::RegionCallback;
@@ -20,6 +20,7 @@ use crate::pool::slot::{Guard, Slot};
 use crate::pool::{
     Pool, alloc, context_loss, free, graph_pools, guarded, lifecycle, order, shrink, snapshot,
 };
+use crate::report::metrics::Sample;
 use crate::report::{self, Subject};
 use crate::scope;
 use crate::sys::HostMemoryExhausted;
@@ -370,11 +371,45 @@ impl Device {
 
     /// Returns the current statistics.
     pub fn stats(self) -> Result<Stats, Error> {
-        let guard = self.enter()?;
+        Ok(Self::stats_of(&self.enter()?))
+    }
+
+    fn stats_of(guard: &Guard<'_>) -> Stats {
         let mut stats = guard.arena.stats();
         stats.metadata_bytes += (size_of::<Slot>() + size_of::<Pool>() - size_of_val(&guard.arena)) as u64;
         stats.metadata_bytes += guard.ranges_bytes();
-        Ok(stats)
+        stats
+    }
+
+    /// Writes the statistics of all allocators of the process as OpenMetrics text. Allocators are copied one after the
+    /// other, each at one moment. The text is written with no lock held. Poisoned allocators are only counted: they stay
+    /// until the process ends, and must not hide the others.
+    pub(crate) fn write_metrics(out: &mut dyn fmt::Write) -> Result<(), Error> {
+        let (mut samples, mut poisoned) = (Vec::new(), 0);
+        for device in devices_in(&USED) {
+            // An allocator that does not exist any more, or not in this child process, has no statistics. That is not a
+            // failure of this call, so the last message is kept.
+            let mut entered = Err(Error::NoAllocator);
+            keeping_last_error(|| entered = device.slot().enter());
+            let guard = match entered {
+                Err(Error::NoAllocator | Error::ShuttingDown) => continue,
+                Err(Error::Internal) => {
+                    poisoned += 1;
+                    continue;
+                }
+                // Entered again for the message.
+                Err(_) => device.enter()?,
+                Ok(guard) => guard,
+            };
+            let stats = Self::stats_of(&guard);
+            let (name, backend) = snapshot::identity(&guard)?;
+            drop(guard);
+            samples.try_reserve(1).map_err(HostMemoryExhausted::from)?;
+            samples.push(Sample { device: device.0, name, backend, stats });
+        }
+        // Writing to the caller's buffer cannot fail.
+        let _ = report::metrics::write(out, &samples, poisoned);
+        Ok(())
     }
 
     /// Resets counters to 0 and peaks to the current values.

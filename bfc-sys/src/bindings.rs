@@ -440,6 +440,11 @@ unsafe extern "C" {
         capacity: usize,
         out_length: *mut usize,
     ) -> bfc_status_t;
+    pub fn bfc_metrics(
+        buf: *mut ::core::ffi::c_char,
+        capacity: usize,
+        out_length: *mut usize,
+    ) -> bfc_status_t;
     pub fn bfc_resolve_options(
         device: i32,
         options: *const bfc_options_t,
@@ -701,6 +706,11 @@ pub mod pointers {
     ) -> bfc_status_t;
     pub type bfc_report = unsafe extern "C" fn(
         device: i32,
+        buf: *mut ::core::ffi::c_char,
+        capacity: usize,
+        out_length: *mut usize,
+    ) -> bfc_status_t;
+    pub type bfc_metrics = unsafe extern "C" fn(
         buf: *mut ::core::ffi::c_char,
         capacity: usize,
         out_length: *mut usize,

@@ -58,6 +58,8 @@ static void null_out_pointers(void) {
   NULL_OUT(bfc_occupancy(HOST, text, sizeof(text), NULL));
   NULL_OUT(bfc_memory_map(HOST, text, sizeof(text), NULL));
   NULL_OUT(bfc_report(HOST, text, sizeof(text), NULL));
+  NULL_OUT(bfc_metrics(text, sizeof(text), NULL));
+  NULL_OUT(bfc_metrics(NULL, 1, &length));
   NULL_OUT(bfc_resolve_options(HOST, NULL, text, sizeof(text), NULL));
   NULL_OUT(bfc_resolve_options(HOST, NULL, NULL, 1, &length));
   NULL_OUT(bfc_occupancy(HOST, NULL, 1, &length));

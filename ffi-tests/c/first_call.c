@@ -152,6 +152,14 @@ static void occupancy(void) { text(bfc_occupancy); }
 static void memory_map(void) { text(bfc_memory_map); }
 static void report(void) { text(bfc_report); }
 
+static void metrics(void) {
+  char buffer[8192];
+  size_t length = 0;
+  CHECK_OK(bfc_metrics(buffer, sizeof(buffer), &length));
+  CHECK(length > 1000 && length < sizeof(buffer) && strcmp(buffer + length - 6, "# EOF\n") == 0);
+  CHECK(strchr(buffer, '{') == NULL); /* no samples */
+}
+
 static void resolve_options(void) {
   char buffer[32];
   size_t length = 0;
@@ -339,6 +347,7 @@ int main(int argc, char **argv) {
       CASE(check),
       CASE(occupancy),
       CASE(memory_map),
+      CASE(metrics),
       CASE(resolve_options),
       CASE(set_memory_limit),
       CASE(report),

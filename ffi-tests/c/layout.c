@@ -153,6 +153,7 @@ static bfc_status_t (*const trim)(int32_t, uint64_t, uint64_t *) = bfc_trim;
 static bfc_status_t (*const set_limit)(int32_t, uint64_t) = bfc_set_memory_limit;
 static bfc_status_t (*const stats)(int32_t, bfc_stats_t *) = bfc_stats;
 static bfc_status_t (*const texts[])(int32_t, char *, size_t, size_t *) = {bfc_occupancy, bfc_memory_map, bfc_report};
+static bfc_status_t (*const metrics)(char *, size_t, size_t *) = bfc_metrics;
 static bfc_status_t (*const resolve)(int32_t, const bfc_options_t *, char *, size_t, size_t *) = bfc_resolve_options;
 static bfc_status_t (*const scope_begin)(const char *, uint64_t) = bfc_scope_begin;
 static bfc_status_t (*const scope_end)(void) = bfc_scope_end;
@@ -166,7 +167,8 @@ int main(void) {
   CHECK(of_device[0] && create && alloc && alloc_aligned && alloc_ex && free_it && alloc_async && with_stream[0]);
   CHECK(of_stream[0] && timestamp && frontier && freed_before && sizes[0] && id && range && owner && trim &&
         set_limit && stats);
-  CHECK(texts[0] && resolve && scope_begin && scope_end && set_log && status_string && last_error && version);
+  CHECK(texts[0] && metrics && resolve && scope_begin && scope_end);
+  CHECK(set_log && status_string && last_error && version);
   /* The header that this was compiled with is that of the library it runs with. */
   snprintf(expected, sizeof(expected), "%d.%d.%d", BFC_VERSION_MAJOR, BFC_VERSION_MINOR, BFC_VERSION_PATCH);
   CHECK(strcmp(bfc_version(), expected) == 0);

@@ -84,12 +84,18 @@ static bfc_status_t resolve(int32_t device, char *buf, size_t capacity, size_t *
   return bfc_resolve_options(device, NULL, buf, capacity, length);
 }
 
+static bfc_status_t metrics(int32_t device, char *buf, size_t capacity, size_t *length) {
+  (void)device;
+  return bfc_metrics(buf, capacity, length);
+}
+
 static void capacities(void) {
   begin("small");
   allocate(HOST, 1000);
   capacities_of(bfc_occupancy);
   capacities_of(bfc_memory_map);
   capacities_of(bfc_report);
+  capacities_of(metrics);
   capacities_of(resolve);
   CHECK_OK(bfc_destroy_forced(HOST));
   capacities_of(resolve);
@@ -109,10 +115,10 @@ static void capacities_of_a_failing_call(void) {
 
 /* Out-parameters are written on every path: no text of another call stays behind. */
 static void without_a_length(void) {
-  static const writer writers[] = {bfc_occupancy, bfc_memory_map, bfc_report, resolve};
+  static const writer writers[] = {bfc_occupancy, bfc_memory_map, bfc_report, resolve, metrics};
   size_t at;
   begin(NULL);
-  for (at = 0; at < 4; at++) {
+  for (at = 0; at < 5; at++) {
     char buffer[4] = "abc";
     CHECK_REFUSED_ON(HOST, writers[at](HOST, buffer, sizeof(buffer), NULL), BFC_ERROR_INVALID_ARGUMENT, "NULL");
     CHECK(buffer[0] == '\0' && buffer[1] == 'b');

@@ -155,6 +155,8 @@ static void ask(int32_t device) {
   NEVER_FAILS(bfc_resolve_options(256, NULL, text, sizeof(text), &length));
   NEVER_FAILS(bfc_report(device, text, sizeof(text), &length));
   CHECK(length > 100);
+  MAY_FAIL(bfc_metrics(text, sizeof(text), &length));
+  CHECK(length > 100);
   NEVER_FAILS(bfc_requested_size(device, pieces[count - 1].ptr, &bytes));
   NEVER_FAILS(bfc_allocation_id(device, pieces[count - 1].ptr, &id));
   NEVER_FAILS(bfc_address_range(device, pieces[count - 1].ptr + 1, &chunk, &bytes, &region, &more));

@@ -157,6 +157,7 @@ static void reports(int32_t device, void *live) {
   OK(bfc_occupancy(device, text, sizeof(text), &bytes));
   OK(bfc_memory_map(device, text, sizeof(text), &bytes));
   OK(bfc_report(device, text, sizeof(text), &bytes));
+  OK(bfc_metrics(text, sizeof(text), &bytes));
   OK(bfc_resolve_options(device, NULL, text, sizeof(text), &bytes));
   DEEP(bfc_last_error(text, sizeof(text)));
 }

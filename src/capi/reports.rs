@@ -131,6 +131,33 @@ pub unsafe extern "C" fn bfc_report(
     unsafe { text(buf, capacity, out_length, |out| Device::new(device)?.write_report(out)) }
 }
 
+/// Writes the statistics of all allocators of the process as OpenMetrics 1.0 text in UTF-8, which Prometheus reads.
+/// docs/metrics.md lists the metrics. Each sample of an allocator has the labels device, name and backend. The samples of
+/// one allocator describe one moment, and those of different allocators different moments. No allocator is locked while
+/// the text is written. Poisoned allocators are only counted. Allocators that the child of a fork cannot use are left
+/// out.
+///
+/// The text may change between a call for the length and a call for the text, so compare the lengths.
+///
+/// Thread safety: may be called from any thread at any time. A failure changes nothing.
+///
+/// @param buf         Receives at most `capacity` bytes including a terminating NUL. NULL if `capacity` is 0.
+/// @param out_length  Receives the full length in bytes without the NUL, or 0 on failure.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT: a NULL pointer; BFC_ERROR_OUT_OF_MEMORY: no host memory for the copies;
+///         BFC_ERROR_BUSY: called from a callback of an allocator; BFC_ERROR_INTERNAL.
+///
+/// # Safety
+/// As bfc_occupancy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_metrics(
+    buf: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    unsafe { text(buf, capacity, out_length, |out| Device::write_metrics(out)) }
+}
+
 /// Writes the settings that bfc_create would use, as JSON, and the effect of each BFC_ variable of the environment. The
 /// schema is in docs/environment.md. Nothing is created and no driver is called. The result does not depend on whether
 /// the device has an allocator.

@@ -34,6 +34,11 @@ fn broken_books_poison() {
     assert_eq!(device.report().err(), Some(Error::Internal));
     assert_eq!(device.create(None), Err(Error::Internal));
     assert_eq!(Device::owner(addr), Err(Error::InvalidPointer), "nothing is known of it any more");
+    // Tests of other files poison allocators too.
+    let metrics = report::to_string(|out| Device::write_metrics(out).map_err(|_| fmt::Error)).unwrap();
+    assert!(!metrics.contains(&format!("device=\"{}\"", device.0)), "{metrics}");
+    let poisoned = metrics.lines().find_map(|line| line.strip_prefix("bfc_poisoned_allocators "));
+    assert!(poisoned.expect("a sample").parse::<usize>().expect("a number") > 0, "{metrics}");
 }
 
 /// A writer during which another thread allocates, at each piece of text.
@@ -71,6 +76,11 @@ fn reports_are_written_with_the_lock_open() {
     let after = device.occupancy().unwrap();
     assert_eq!(disturbed(|device, out| device.write_occupancy(out)), after);
     assert_ne!(device.report().unwrap(), before.2);
+    let allocs = device.stats().unwrap().num_allocs;
+    let metrics = disturbed(|_, out| Device::write_metrics(out));
+    let sample =
+        metrics.lines().find(|line| line.contains("allocations_total{device=\"1002\"")).expect("a sample");
+    assert!(sample.ends_with(&format!(" {allocs}")), "{sample}");
     device.destroy_forced().unwrap();
 }
 

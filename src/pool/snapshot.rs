@@ -43,6 +43,14 @@ pub(crate) fn report<T>(slot: &Slot, write: impl FnOnce(&Subject<'_>) -> T) -> R
     Ok(write(&guard.subject()))
 }
 
+/// Copies what names a pool: its name and its backend.
+pub(crate) fn identity(pool: &Pool) -> Result<(String, &'static str), HostMemoryExhausted> {
+    let mut name = String::new();
+    name.try_reserve_exact(pool.name.len())?;
+    name.push_str(&pool.name);
+    Ok((name, pool.backend.get().name()))
+}
+
 /// The amounts of memory that a copy needs.
 pub(super) struct PoolRoom {
     name: usize,

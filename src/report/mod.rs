@@ -5,7 +5,9 @@
 
 pub(crate) mod failure;
 pub(crate) mod map;
+pub(crate) mod metrics;
 pub(crate) mod occupancy;
+pub(crate) mod openmetrics;
 pub(crate) mod resolved_options;
 mod tally;
 

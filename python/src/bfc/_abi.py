@@ -166,6 +166,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bfc_occupancy": (c_int32, (c_int32, c_void_p, c_size_t, POINTER(c_size_t))),
     "bfc_memory_map": (c_int32, (c_int32, c_void_p, c_size_t, POINTER(c_size_t))),
     "bfc_report": (c_int32, (c_int32, c_void_p, c_size_t, POINTER(c_size_t))),
+    "bfc_metrics": (c_int32, (c_void_p, c_size_t, POINTER(c_size_t))),
     "bfc_resolve_options": (c_int32, (c_int32, POINTER(bfc_options_t), c_void_p, c_size_t, POINTER(c_size_t))),
     "bfc_scope_begin": (c_int32, (c_char_p, c_uint64)),
     "bfc_scope_end": (c_int32, ()),
