@@ -21,6 +21,7 @@
  * | bfc/unique_ptr.hpp | unique_ptr, deleter, make_unique, make_unique_for_overwrite                      |
  * | bfc/graph.hpp      | private_pool, private_pool_scope, capture_scope                                  |
  * | bfc/log.hpp        | log_level, set_log_callback                                                      |
+ * | bfc/metrics.hpp    | metrics: the statistics of all allocators as OpenMetrics text                    |
  * | bfc/pmr.hpp        | memory_resource                                                                  |
  *
  * Errors. Every operation has up to three forms:
@@ -59,6 +60,7 @@
 #include "bfc/graph.hpp"
 #include "bfc/history.hpp"
 #include "bfc/log.hpp"
+#include "bfc/metrics.hpp"
 #include "bfc/options.hpp"
 #include "bfc/pmr.hpp"
 #include "bfc/pool.hpp"

@@ -74,6 +74,7 @@ void memory_and_pools() {
 void options_and_messages() {
   CHECK(small().try_resolve(bfc::host_device)->find("4194304") != std::string::npos);
   CHECK(is(small().try_resolve(-1), bfc::errc::invalid_argument));
+  CHECK(bfc::try_metrics()->find("# EOF\n") != std::string::npos);
   auto listener = [](bfc::log_level, std::string_view) noexcept {};
   CHECK(bfc::try_set_log_callback(listener) && bfc::try_set_log_callback(nullptr));
 }

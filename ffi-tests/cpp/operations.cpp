@@ -323,12 +323,15 @@ void texts() {
   CHECK(pool.memory_map().front() == '{' && pool.memory_map(ec).back() == '}');
   CHECK(pool.report().find("attention") != std::string::npos);
   CHECK(pool.report().find('\0') == std::string::npos);
+  const std::string sample = "\nbfc_allocations_total{device=\"256\",";
+  CHECK(bfc::metrics().find(sample) != std::string::npos && bfc::metrics(ec).find(sample) != std::string::npos && !ec);
   const bfc::device nothing(300);
   CHECK(nothing.report(ec).empty() && ec == bfc::errc::no_allocator);
   throws(bfc::errc::no_allocator, "bfc_memory_map", [&] { nothing.memory_map(); });
   CHECK(bfc::last_error().find("create one first") != std::string::npos);
   CHECK(bfc::version() == BFC_TESTS_PACKAGE_VERSION);
   pool.destroy_forced();
+  CHECK(bfc::metrics().find('{') == std::string::npos);
 }
 
 // The builder sets the fields of its names, and the pointers are its own.

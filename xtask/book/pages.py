@@ -10,7 +10,7 @@ import subprocess
 from mkdocs.structure.files import File
 
 INCLUDE = pathlib.Path(__file__).parents[2] / "include"
-PARTS = ["error", "options", "stream", "device", "pool", "allocation", "unique_ptr", "graph", "log", "pmr"]
+PARTS = ["error", "options", "stream", "device", "pool", "allocation", "unique_ptr", "graph", "log", "metrics", "pmr"]
 HEADERS = ["bfc.h", "bfc_adapters.h", "bfc.hpp", *(f"bfc/{part}.hpp" for part in PARTS)]
 SUBCOMMANDS = [[], ["run"], ["report"], ["replay"], ["info"]]
 
