@@ -183,6 +183,24 @@ class Pool(unittest.TestCase):
         self.assertGreater(len(_library.text("bfc_memory_map", DEVICE)), 100_000)
         bfc.memory_map(DEVICE)
 
+    def test_metrics(self) -> None:
+        bfc.create(DEVICE + 1, backend="host_vmm", memory_limit=8 * MiB, name='a "b"\\\n')
+        self.addCleanup(bfc.destroy, DEVICE + 1, force=True)
+        lines = bfc.metrics().splitlines()
+        limit = f'bfc_limit_bytes{{device="%d",name="%s",backend="%s"}} {8 * MiB}'
+        self.assertIn(limit % (DEVICE, "test", "host"), lines)
+        self.assertIn(limit % (DEVICE + 1, 'a \\"b\\"\\\\\\n', "host_vmm"), lines)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writer, bfc.metrics().encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader) as forked:
+            devices = set(re.findall(r'device="(\d+)"', forked.read()))
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(devices, {str(DEVICE)}, "memory of host_vmm is not in a child")
+
     def test_statistics(self) -> None:
         address = bfc.alloc(DEVICE, 1000)
         bfc.free(DEVICE, bfc.alloc(DEVICE, 5000))

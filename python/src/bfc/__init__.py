@@ -40,7 +40,7 @@ from ._memory import (
     synchronized,
 )
 from ._pool import Pool
-from ._reports import Stats, check, memory_map, occupancy, report, reset_stats, scope, stats
+from ._reports import Stats, check, memory_map, metrics, occupancy, report, reset_stats, scope, stats
 from ._snapshot import dump_snapshot, memory_snapshot
 
 __version__ = f"{_abi.BFC_VERSION_MAJOR}.{_abi.BFC_VERSION_MINOR}.{_abi.BFC_VERSION_PATCH}"
@@ -75,6 +75,7 @@ __all__ = [
     "lost",
     "memory_map",
     "memory_snapshot",
+    "metrics",
     "occupancy",
     "owner",
     "record_stream",

@@ -83,12 +83,12 @@ def call(name: str, *arguments: object) -> None:
         raise failure(status)
 
 
-def text(name: str, device: int) -> str:
+def text(name: str, *arguments: int) -> str:
     """The text of ``bfc_report`` and its kin, whose length may change between two calls."""
     length, capacity = c_size_t(), 16 << 10
     while True:
         buffer = ctypes.create_string_buffer(capacity)
-        call(name, device, buffer, capacity, ctypes.byref(length))
+        call(name, *arguments, buffer, capacity, ctypes.byref(length))
         if length.value < capacity:
             return buffer.raw[: length.value].decode("utf-8", "replace")
         capacity = length.value + 4096

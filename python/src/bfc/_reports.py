@@ -132,6 +132,22 @@ def memory_map(device: SupportsIndex) -> dict[str, Any]:
     return found
 
 
+def metrics() -> str:
+    """Returns the statistics of all allocators of the process as OpenMetrics text: docs/metrics.md.
+
+    :mod:`bfc.prometheus` passes them to ``prometheus_client``.
+
+    :raises Error: BUSY in a callback of an allocator, and others: see ``bfc_metrics``.
+
+    >>> import bfc
+    >>> bfc.create(bfc.HOST, name="example")
+    >>> 'bfc_held_bytes{device="256",name="example",backend="host"} 0' in bfc.metrics().splitlines()
+    True
+    >>> bfc.destroy(bfc.HOST)
+    """
+    return _library.text("bfc_metrics")
+
+
 @contextlib.contextmanager
 def scope(operation: str, step: SupportsIndex = 0) -> Iterator[None]:
     """Sets the operation that this thread allocates for. Reports then show the memory of each operation.
