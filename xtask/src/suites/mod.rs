@@ -70,6 +70,7 @@ const SUITES: &[Suite] = &[
     Suite(Named, "transformers", pytest, "GPT-2, BERT and ViT train on the simulated driver (fetches, once)"),
     Suite(Named, "numpy", pytest, "NumPy's arrays in libbfc's memory (fetches it, once)"),
     Suite(Named, "cupy", pytest, "CuPy's and Numba's classes with libbfc's memory (fetches them, once)"),
+    Suite(Named, "browser", browser, "the page of bfc report in Chromium (fetches Playwright, once)"),
 ];
 
 /// By pytest: the folder of its name in ffi-tests, with compilers, the installed library and the simulation.
@@ -84,6 +85,11 @@ fn layers(context: &mut Context) -> Result<()> {
 
 fn symbols(context: &mut Context) -> Result<()> {
     context.pytest("symbols", Needs::Prefix, &[])
+}
+
+/// The page that `bfc report` writes, in Debian's Chromium.
+fn browser(context: &mut Context) -> Result<()> {
+    context.pytest("browser", Needs::Prefix, &[])
 }
 
 /// libbfc on a real NVIDIA GPU, if there is one; see ffi-tests/gpu/README.md.
