@@ -19,6 +19,7 @@ OWNERS = {
     "docs/cupy.md": "cupy",
     "docs/handlers.md": "cuda-headers",
     "docs/interposition-differences.md": "preload",
+    "docs/metrics.md": "metrics",
     "docs/numba.md": "cupy",
     "docs/numpy.md": "numpy",
     "docs/onnxruntime.md": "onnxruntime",

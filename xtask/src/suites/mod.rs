@@ -70,6 +70,7 @@ const SUITES: &[Suite] = &[
     Suite(Named, "transformers", pytest, "GPT-2, BERT and ViT train on the simulated driver (fetches, once)"),
     Suite(Named, "numpy", pytest, "NumPy's arrays in libbfc's memory (fetches it, once)"),
     Suite(Named, "cupy", pytest, "CuPy's and Numba's classes with libbfc's memory (fetches them, once)"),
+    Suite(Named, "metrics", metrics, "metrics, dashboard and alert rules in Debian's Prometheus server"),
     Suite(Named, "browser", browser, "the page of bfc report in Chromium (fetches Playwright, once)"),
 ];
 
@@ -85,6 +86,12 @@ fn layers(context: &mut Context) -> Result<()> {
 
 fn symbols(context: &mut Context) -> Result<()> {
     context.pytest("symbols", Needs::Prefix, &[])
+}
+
+/// Metrics as Prometheus reads them. Its server and the node exporter are Debian's.
+fn metrics(context: &mut Context) -> Result<()> {
+    tools::need_compilers()?;
+    context.pytest("metrics", Needs::Prefix, &[])
 }
 
 /// The page that `bfc report` writes, in Debian's Chromium.
