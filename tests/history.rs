@@ -10,6 +10,8 @@ mod history {
     pub mod layout;
     #[path = "../cli/src/history/reader.rs"]
     pub mod reader;
+    #[path = "../cli/src/history/stacks.rs"]
+    pub mod stacks;
     #[path = "../cli/src/history/timeline.rs"]
     pub mod timeline;
 }
@@ -271,7 +273,7 @@ fn a_damaged_file_is_read_or_refused() {
     let whole = fs::read(&path).expect("a file");
     fs::remove_file(&path).expect("a file");
     assert_eq!(parse(b"something else").err(), Some(Malformed::OtherFile));
-    assert_eq!(parse(b"libbfc history 2 of later").err(), Some(Malformed::OtherVersion));
+    assert_eq!(parse(b"libbfc history 3, later").err(), Some(Malformed::OtherVersion));
     for length in [20, 4095, 4096, 5000, whole.len() - 1] {
         assert!(matches!(parse(&whole[..length]), Err(Malformed::CutOff { .. })), "{length}");
     }

@@ -25,7 +25,7 @@ bool is_history(const std::string &path) {
   std::size_t count = std::fread(begin, 1, sizeof begin, file);
   std::fclose(file);
   std::remove(path.c_str());
-  return std::string(begin, count) == "libbfc history 1";
+  return std::string(begin, count) == "libbfc history 2";
 }
 
 void into_a_file() {

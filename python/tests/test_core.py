@@ -280,13 +280,13 @@ class History(unittest.TestCase):
             with self.assertRaises(bfc.Error) as caught:
                 bfc.history().__enter__()
             self.assertEqual(caught.exception.status, bfc.Status.ALREADY_EXISTS)
-        self.assertTrue(file.read_bytes().startswith(b"libbfc history 1"))
+        self.assertTrue(file.read_bytes().startswith(b"libbfc history 2"))
         self.assertEqual(file.stat().st_mode & 0o777, 0o600)
 
     def test_memory_is_saved(self) -> None:
         with bfc.history() as recording:
             recording.save(self.folder / "saved")
-        self.assertIn(b"libbfc history 1", (self.folder / "saved").read_bytes())
+        self.assertIn(b"libbfc history 2", (self.folder / "saved").read_bytes())
 
     def test_what_cannot_be_is_refused(self) -> None:
         with self.assertRaises(TypeError), bfc.history() as recording:

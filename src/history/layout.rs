@@ -1,16 +1,21 @@
-//! The layout of a history: a header, a text area, and a ring of events. docs/history.md describes it.
+//! The layout of a history: a header, a text area, an area of backtraces, and a ring of events. docs/history.md describes
+//! it.
 //!
 //! The library writes it through a mapping, and `bfc report` reads it from the file, perhaps while it is written, or
 //! after the process was killed. So every field that changes is atomic, and an event is complete only if its `stamp` is
-//! its number.
+//! that of its number.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-pub const MAGIC: [u8; 16] = *b"libbfc history 1";
+pub const MAGIC: [u8; 16] = *b"libbfc history 2";
 /// The bytes of the header, a page.
 pub const HEADER_BYTES: usize = 4096;
 /// The bytes of the text area.
 pub const TEXT_BYTES: usize = 1 << 20;
+/// The bytes of the area of backtraces, in a history that has it.
+pub const STACK_BYTES: usize = 4 << 20;
+/// The most frames of a backtrace: the innermost, native ones and Python's each.
+pub const MOST_FRAMES: usize = 64;
 /// The most events of a ring.
 pub const MOST_EVENTS: u64 = 1 << 28;
 /// The least events of a ring.
@@ -40,6 +45,12 @@ pub struct Header {
     /// When the process started, in clock ticks since the machine did, so that a later one of the same number is not
     /// taken for it. 0 is not known.
     pub started: u64,
+    /// [`STACK_BYTES`], or 0 without backtraces.
+    pub stack_bytes: u64,
+    /// How many bytes of the area of backtraces are written.
+    pub stacks_used: AtomicU64,
+    /// How many events have no backtrace, because it did not fit.
+    pub stacks_lost: AtomicU64,
 }
 
 /// The history is recorded, unless the process was killed.
@@ -58,7 +69,7 @@ pub struct ClockReading {
 /// An event of 64 bytes, a cache line.
 #[repr(C)]
 pub struct Event {
-    /// The event's number from 1, stored last. 0 while the event is written.
+    /// [`complete`] of the event's number and the backtrace, stored last. 0 while the event is written.
     pub stamp: AtomicU64,
     pub ticks: AtomicU64,
     pub address: AtomicU64,
@@ -73,6 +84,13 @@ pub struct Event {
     /// The kind (8 bits), the cause of a failure (8 bits), the pool (16 bits), and the number of the operation's name or
     /// of the mark (32 bits), from the lowest bit on.
     pub what: AtomicU64,
+}
+
+/// The stamp of a complete event. Its lower half is odd, and tells the number from those that had the same place before.
+/// Its upper half is the backtrace.
+#[inline(always)]
+pub const fn complete(number: u64, stack: u32) -> u64 {
+    (number as u32).wrapping_mul(2).wrapping_add(1) as u64 | (stack as u64) << 32
 }
 
 /// What happened.
@@ -131,6 +149,44 @@ pub enum TextKind {
     Mark = 3,
     /// The program.
     Program = 4,
+    /// A Python function: its name, a zero, and its file.
+    Function = 5,
+    /// A module, as a [`ModuleHead`] with what follows it. Its number is the first backtrace that may be in it: an earlier
+    /// one was in what was loaded there before.
+    Module = 6,
+}
+
+/// The beginning of a module's text. Behind it are the build id and the path.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ModuleHead {
+    /// Where its code is mapped.
+    pub start: u64,
+    pub end: u64,
+    /// What is added to the addresses in the module's file.
+    pub bias: u64,
+    pub build_id_bytes: u64,
+}
+
+/// The first word of a backtrace: how many words follow, and which frames are left out. Its number is the place of this
+/// word in the area, in words from 1. The native frames follow, as addresses in the calls, and then those of Python, the
+/// function's number in the upper half and the line in the lower one. The innermost are first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StackHead {
+    pub native: u16,
+    pub python: u16,
+    /// Whether there were more than [`MOST_FRAMES`].
+    pub is_cut: bool,
+}
+
+impl StackHead {
+    pub const fn word(self) -> u64 {
+        self.native as u64 | (self.python as u64) << 16 | (self.is_cut as u64) << 32
+    }
+
+    pub const fn of(word: u64) -> Self {
+        StackHead { native: word as u16, python: (word >> 16) as u16, is_cut: word >> 32 & 1 != 0 }
+    }
 }
 
 /// The beginning of a text. Behind it are its bytes, padded to a multiple of 8.

@@ -1,6 +1,6 @@
 //! Writing events into the ring.
 
-use super::layout::{ClockReading, Event, Header, Kind};
+use super::layout::{ClockReading, Event, Header, Kind, complete};
 use crate::sys::clock;
 use std::num::NonZeroU16;
 use std::ptr::null_mut;
@@ -86,7 +86,7 @@ impl Recorder {
             | u64::from(self.0.get()) << 16
             | u64::from(entry.number) << 32;
         event.what.store(what, Relaxed);
-        event.stamp.store(index + 1, Release);
+        event.stamp.store(complete(index, 0), Release);
         if index.is_multiple_of(EVENTS_PER_READING) {
             note_clock();
         }

@@ -1,9 +1,11 @@
 //! `bfc report` of a history: what the library recorded by `BFC_HISTORY_FILE` or `bfc_history_start`.
 
+mod holders;
 #[path = "../../../src/history/layout.rs"]
 #[allow(dead_code)] // The library's part of it.
 mod layout;
 mod reader;
+mod stacks;
 mod summary;
 mod timeline;
 

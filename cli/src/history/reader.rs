@@ -7,8 +7,10 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::layout::{
-    Event, HEADER_BYTES, Header, Kind, MAGIC, RECORDING, TEXT_BYTES, TextHead, TextKind, text_extent,
+    Event, HEADER_BYTES, Header, Kind, MAGIC, RECORDING, STACK_BYTES, TEXT_BYTES, TextHead, TextKind,
+    complete, text_extent,
 };
+use super::stacks::{Frame, Module, Stacks};
 
 const EVENT_BYTES: usize = size_of::<Event>();
 
@@ -30,11 +32,15 @@ pub struct History {
     pub incomplete: u64,
     /// Names that did not fit into the file.
     pub texts_lost: u64,
+    /// Events without a backtrace, because the file had no room for it.
+    pub stacks_lost: u64,
     /// When the recording began, in nanoseconds since 1970.
     pub began: u64,
     pools: HashMap<u16, (i32, String)>,
     operations: HashMap<(u16, u32), String>,
     marks: HashMap<u32, String>,
+    /// The backtraces.
+    pub stacks: Stacks,
 }
 
 /// An event. [`Event`] says what the numbers mean for each kind.
@@ -54,6 +60,8 @@ pub struct Recorded {
     pub requested: u64,
     pub stream: Option<u64>,
     pub in_use: u64,
+    /// The backtrace, for [`History::frames`]. 0 is none.
+    pub stack: u32,
 }
 
 /// Why a file is not read.
@@ -85,12 +93,13 @@ pub const FAMILY: &[u8; 15] = b"libbfc history ";
 
 macro_rules! field {
     ($bytes:expr, $of:ty, $($field:ident).+, $as:ty) => {
-        number::<{ size_of::<$as>() }>($bytes, std::mem::offset_of!($of, $($field).+)) as $as
+        $crate::history::reader::number::<{ size_of::<$as>() }>($bytes, std::mem::offset_of!($of, $($field).+)) as $as
     };
 }
+pub(super) use field;
 
 /// A number of the file. The caller has checked that it is there.
-fn number<const BYTES: usize>(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn number<const BYTES: usize>(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word[..BYTES].copy_from_slice(&bytes[at..at + BYTES]);
     u64::from_le_bytes(word)
@@ -119,8 +128,13 @@ pub fn parse(file: &[u8]) -> Result<History, Malformed> {
     if !capacity.is_power_of_two() {
         return Err(Malformed::Damaged("the number of events is no power of two"));
     }
-    let expected =
-        capacity.saturating_mul(EVENT_BYTES as u64).saturating_add((HEADER_BYTES + TEXT_BYTES) as u64);
+    let stack_bytes = match field!(file, Header, stack_bytes, u64) {
+        0 => 0,
+        bytes if bytes == STACK_BYTES as u64 => STACK_BYTES,
+        _ => return Err(Malformed::Damaged("the area of backtraces has another size than this version's")),
+    };
+    let before = HEADER_BYTES + TEXT_BYTES + stack_bytes;
+    let expected = capacity.saturating_mul(EVENT_BYTES as u64).saturating_add(before as u64);
     if (file.len() as u64) < expected {
         return Err(Malformed::CutOff { bytes: file.len(), expected });
     }
@@ -130,12 +144,15 @@ pub fn parse(file: &[u8]) -> Result<History, Malformed> {
         is_open: field!(file, Header, state, u32) == RECORDING,
         written: field!(file, Header, written, u64),
         texts_lost: field!(file, Header, text_lost, u64),
+        stacks_lost: field!(file, Header, stacks_lost, u64),
         began: field!(file, Header, first.nanoseconds, u64),
         ..History::default()
     };
     let used = field!(file, Header, text_used, u64).min(TEXT_BYTES as u64) as usize;
     history.read_texts(&file[HEADER_BYTES..HEADER_BYTES + used]);
-    let ring = &file[HEADER_BYTES + TEXT_BYTES..expected as usize];
+    let used = field!(file, Header, stacks_used, u64).min(stack_bytes as u64) as usize;
+    history.stacks.read(&file[HEADER_BYTES + TEXT_BYTES..][..used]);
+    let ring = &file[before..expected as usize];
     history.read_events(ring, capacity, &Clock::of(file));
     Ok(history)
 }
@@ -179,8 +196,8 @@ impl History {
             if extent > area.len() {
                 return;
             }
-            let text = &area[size_of::<TextHead>()..size_of::<TextHead>() + bytes];
-            let text = String::from_utf8_lossy(text).into_owned();
+            let raw = &area[size_of::<TextHead>()..size_of::<TextHead>() + bytes];
+            let text = String::from_utf8_lossy(raw).into_owned();
             let (pool, number) = (field!(area, TextHead, pool, u16), field!(area, TextHead, number, u32));
             match field!(area, TextHead, kind, u16) {
                 kind if kind == TextKind::Pool as u16 => {
@@ -193,6 +210,10 @@ impl History {
                     self.marks.insert(number, text);
                 }
                 kind if kind == TextKind::Program as u16 => self.program = text,
+                kind if kind == TextKind::Function as u16 => self.stacks.add_function(number, &text),
+                kind if kind == TextKind::Module as u16 => {
+                    self.stacks.modules.extend(Module::parse(number, raw));
+                }
                 _ => {}
             }
             area = &area[extent..];
@@ -201,13 +222,12 @@ impl History {
 
     fn read_events(&mut self, ring: &[u8], capacity: u64, clock: &Clock) {
         let oldest = self.written.saturating_sub(capacity);
-        let places = ring.chunks_exact(EVENT_BYTES).zip(0..);
-        self.events.extend(places.filter_map(|(bytes, place)| {
-            let number = field!(bytes, Event, stamp, u64).checked_sub(1)?;
-            let is_here = number & (capacity - 1) == place && (oldest..self.written).contains(&number);
-            if is_here { event(bytes, number, clock) } else { None }
+        // A damaged file may claim more events than there can be.
+        let numbers = (oldest..self.written).take(capacity as usize);
+        self.events.extend(numbers.filter_map(|number| {
+            let at = (number & (capacity - 1)) as usize * EVENT_BYTES;
+            event(&ring[at..at + EVENT_BYTES], number, clock)
         }));
-        self.events.sort_unstable_by_key(|event| event.number);
         self.incomplete = (self.written - oldest).saturating_sub(self.events.len() as u64);
     }
 
@@ -225,13 +245,24 @@ impl History {
         self.marks.get(&number).map(|name| &**name)
     }
 
+    /// The frames of a backtrace, the innermost first. None if there is no such backtrace.
+    pub fn frames(&self, stack: u32) -> &[Frame] {
+        self.stacks.frames(stack)
+    }
+
     /// How many of the first events are not in the file any more.
     pub fn overwritten(&self) -> u64 {
         self.written - self.incomplete - self.events.len() as u64
     }
 }
 
+/// The event at the place of a number, if it is complete and that number's.
 fn event(bytes: &[u8], number: u64, clock: &Clock) -> Option<Recorded> {
+    let stamp = field!(bytes, Event, stamp, u64);
+    let stack = (stamp >> 32) as u32;
+    if stamp != complete(number, stack) {
+        return None;
+    }
     let what = field!(bytes, Event, what, u64).to_le_bytes();
     let stream = field!(bytes, Event, stream, u64);
     Some(Recorded {
@@ -246,5 +277,6 @@ fn event(bytes: &[u8], number: u64, clock: &Clock) -> Option<Recorded> {
         requested: field!(bytes, Event, requested, u64),
         stream: (stream != 0).then_some(stream),
         in_use: field!(bytes, Event, in_use, u64),
+        stack,
     })
 }

@@ -5,13 +5,15 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::holders::{Holder, chain, holders, shown, write_holders};
 use super::layout::{Kind, cause_name};
 use super::reader::{History, Recorded};
+use super::stacks::Frame;
 use super::timeline::{PoolState, follow};
 use crate::process::Liveness;
 use crate::size::{counted, human};
 
-/// How many operations, failures and marks are listed.
+/// How many failures and marks are listed.
 const LISTED: usize = 10;
 
 #[derive(Serialize)]
@@ -28,6 +30,7 @@ pub struct Summary {
     overwritten: u64,
     incomplete: u64,
     texts_lost: u64,
+    stacks_lost: u64,
     pools: Vec<PoolSummary>,
     marks: Vec<MarkSummary>,
 }
@@ -74,14 +77,9 @@ struct Failure {
     in_use: u64,
     held: u64,
     cause: &'static str,
+    /// The backtrace of the request, the innermost frame first.
+    frames: Vec<Frame>,
     holders: Vec<Holder>,
-}
-
-#[derive(Serialize, Clone)]
-struct Holder {
-    operation: Option<String>,
-    bytes: u64,
-    allocations: u64,
 }
 
 #[derive(Serialize)]
@@ -168,6 +166,7 @@ impl Summary {
             overwritten: history.overwritten(),
             incomplete: history.incomplete,
             texts_lost: history.texts_lost,
+            stacks_lost: history.stacks_lost,
             pools: pools.collect(),
             marks: marks.list,
         }
@@ -193,7 +192,9 @@ impl Summary {
                 counted(self.overwritten as usize, "event")
             );
         }
-        for (number, what) in [(self.incomplete, "event"), (self.texts_lost, "name")] {
+        let missing =
+            [(self.incomplete, "event"), (self.texts_lost, "name"), (self.stacks_lost, "backtrace")];
+        for (number, what) in missing {
             if number != 0 {
                 let _ = writeln!(text, "  missing      {}", counted(number as usize, what));
             }
@@ -268,6 +269,9 @@ impl PoolSummary {
                 human(*held),
                 human(*largest_free)
             );
+            if !failure.frames.is_empty() {
+                let _ = writeln!(text, "    requested by {}", chain(&failure.frames));
+            }
             write_holders(text, &failure.holders);
         }
         if self.failed > self.failures.len() as u64 {
@@ -282,23 +286,6 @@ impl PoolSummary {
             write_holders(text, &self.holders);
         }
     }
-}
-
-fn write_holders(text: &mut String, holders: &[Holder]) {
-    for holder in holders {
-        let name = holder.operation.as_deref().map_or("(no operation)".into(), shown);
-        let _ = writeln!(
-            text,
-            "    {:>11}  {}  {name}",
-            human(holder.bytes),
-            counted(holder.allocations as usize, "allocation")
-        );
-    }
-}
-
-/// A name without what would steer a terminal.
-fn shown(name: &str) -> String {
-    name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
 fn moment(history: &History, event: &Recorded, state: &PoolState) -> Moment {
@@ -318,36 +305,9 @@ fn failure(history: &History, event: &Recorded, state: &PoolState) -> Failure {
         in_use: state.in_use,
         held: state.held,
         cause: cause_name(event.cause),
+        frames: history.frames(event.stack).to_vec(),
         holders: holders(history, event.pool, state),
     }
-}
-
-/// The operations that hold most, and the rest as none.
-fn holders(history: &History, pool: u16, state: &PoolState) -> Vec<Holder> {
-    let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
-    for live in state.live.values() {
-        let sum = sums.entry(live.operation).or_default();
-        *sum = (sum.0.saturating_add(live.bytes), sum.1 + 1);
-    }
-    let name = |number: u32| match number {
-        0 => None,
-        _ => Some(history.operation(pool, number).map_or(format!("operation {number}"), str::to_owned)),
-    };
-    let mut holders: Vec<Holder> = sums
-        .into_iter()
-        .map(|(number, (bytes, allocations))| Holder { operation: name(number), bytes, allocations })
-        .collect();
-    holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.operation.cmp(&b.operation)));
-    if holders.len() > LISTED {
-        let rest = holders.split_off(LISTED - 1);
-        let sum = |of: fn(&Holder) -> u64| rest.iter().map(of).sum();
-        holders.push(Holder {
-            operation: Some(format!("({} others)", rest.len())),
-            bytes: sum(|holder| holder.bytes),
-            allocations: sum(|holder| holder.allocations),
-        });
-    }
-    holders
 }
 
 /// Collects the marks.

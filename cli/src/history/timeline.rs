@@ -14,6 +14,8 @@ pub struct Live {
     pub operation: u32,
     /// The event that allocated it.
     pub since: u64,
+    /// The backtrace of the allocation, for `History::frames`.
+    pub stack: u32,
 }
 
 /// The state of a pool at a moment.
@@ -46,6 +48,7 @@ impl PoolState {
                     stream: event.stream,
                     operation: event.name,
                     since: event.number,
+                    stack: event.stack,
                 };
                 self.remove(event.address);
                 self.live.insert(event.address, live);

@@ -111,9 +111,9 @@ fn a_history_is_summarized() {
 #[test]
 fn a_history_that_is_cut_off_or_of_another_version_is_refused() {
     let cases = [
-        (b"libbfc history 1".to_vec(), "is cut off: it has 16 of 4096 bytes; copy it again"),
-        (b"libbfc history 2, later".to_vec(), "is a history of another version of libbfc"),
-        ([b"libbfc history 1".to_vec(), vec![0; 8000]].concat(), "is damaged: the header has other sizes"),
+        (b"libbfc history 2".to_vec(), "is cut off: it has 16 of 4096 bytes; copy it again"),
+        (b"libbfc history 3, later".to_vec(), "is a history of another version of libbfc"),
+        ([b"libbfc history 2".to_vec(), vec![0; 8000]].concat(), "is damaged: the header has other sizes"),
     ];
     for (content, words) in cases {
         let path = file("cut.history", content).display().to_string();

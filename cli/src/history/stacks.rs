@@ -1,0 +1,216 @@
+//! The backtraces of a history: their frames as recorded, and with names.
+//!
+//! The file has addresses and the modules that they are in. Here a native frame is named by its module, and
+//! `symbols` does better where the module's file is there. Python's frames have their names in the file.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::layout::{ModuleHead, StackHead};
+use super::reader::field;
+
+/// A frame of a backtrace.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Frame {
+    /// The function, or the module and the offset in it if that is all that is known.
+    pub function: String,
+    pub file: Option<String>,
+    /// From 1. 0 is not known.
+    pub line: u32,
+}
+
+/// A file that was mapped as code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// The first backtrace that may be in it.
+    pub since: u32,
+    pub start: u64,
+    pub end: u64,
+    /// What is added to the addresses in its file.
+    pub bias: u64,
+    pub build_id: Vec<u8>,
+    pub path: String,
+}
+
+/// A backtrace as it is in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+struct Raw {
+    native: Vec<u64>,
+    /// The number of the function, and the line.
+    python: Vec<(u32, u32)>,
+    is_cut: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Stacks {
+    pub modules: Vec<Module>,
+    functions: HashMap<u32, Frame>,
+    raw: HashMap<u32, Raw>,
+    named: HashMap<u32, Vec<Frame>>,
+}
+
+impl Module {
+    /// Reads the text of a module, which is damaged if it is too short.
+    pub fn parse(since: u32, text: &[u8]) -> Option<Self> {
+        let behind = text.get(size_of::<ModuleHead>()..)?;
+        let length = usize::try_from(field!(text, ModuleHead, build_id_bytes, u64)).ok()?;
+        let (build_id, path) = behind.split_at_checked(length)?;
+        Some(Module {
+            since,
+            start: field!(text, ModuleHead, start, u64),
+            end: field!(text, ModuleHead, end, u64),
+            bias: field!(text, ModuleHead, bias, u64),
+            build_id: build_id.to_vec(),
+            path: String::from_utf8_lossy(path).into_owned(),
+        })
+    }
+
+    /// The module and the offset in it.
+    fn place(&self, address: u64) -> String {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        format!("{name}+{:#x}", address.wrapping_sub(self.bias))
+    }
+}
+
+impl Stacks {
+    pub fn add_function(&mut self, number: u32, text: &str) {
+        let (function, file) = text.split_once('\0').unwrap_or((text, ""));
+        let file = (!file.is_empty()).then(|| file.to_owned());
+        self.functions.insert(number, Frame { function: function.to_owned(), file, line: 0 });
+    }
+
+    /// Reads the area of backtraces, once the modules and functions are known.
+    pub fn read(&mut self, area: &[u8]) {
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        let words: Vec<u64> = area.chunks_exact(8).map(word).collect();
+        let mut at = 0;
+        while let Some(&first) = words.get(at) {
+            let head = StackHead::of(first);
+            let native = usize::from(head.native);
+            let end = at + 1 + native + usize::from(head.python);
+            let Some(frames) = words.get(at + 1..end) else { break };
+            let (native, python) = frames.split_at(native);
+            let python = python.iter().map(|&frame| ((frame >> 32) as u32, frame as u32)).collect();
+            self.raw.insert(at as u32 + 1, Raw { native: native.to_vec(), python, is_cut: head.is_cut });
+            at = end;
+        }
+        self.name(|module, address| match module {
+            Some(module) => vec![Frame { function: module.place(address), ..Frame::default() }],
+            None => vec![Frame { function: format!("{address:#x}"), ..Frame::default() }],
+        });
+    }
+
+    /// Names the native frames by a function that gets the module of each, if it is known. A call may have been inlined,
+    /// so it returns several frames, the innermost first.
+    pub fn name(&mut self, mut name: impl FnMut(Option<&Module>, u64) -> Vec<Frame>) {
+        let Stacks { modules, functions, raw, named } = self;
+        named.clear();
+        for (&stack, raw) in raw.iter() {
+            let native = raw.native.iter().map(|&address| {
+                let is_its =
+                    |module: &&Module| module.since <= stack && (module.start..module.end).contains(&address);
+                name(modules.iter().rev().find(is_its), address)
+            });
+            let mut frames = without_the_library(native.flatten().collect());
+            if !raw.python.is_empty() {
+                // The interpreter runs all of Python's frames in a few of its own.
+                let interpreter = frames.iter().position(|frame| frame.function.starts_with("_PyEval_"));
+                frames.truncate(interpreter.unwrap_or(frames.len()));
+            }
+            frames.extend(raw.python.iter().map(|&(number, line)| match functions.get(&number) {
+                Some(function) => Frame { line, ..function.clone() },
+                None => Frame { function: "(a Python function)".into(), file: None, line },
+            }));
+            if raw.is_cut {
+                frames.push(Frame { function: "(more frames)".into(), ..Frame::default() });
+            }
+            named.insert(stack, frames);
+        }
+    }
+
+    /// The frames of a backtrace, the innermost first.
+    pub fn frames(&self, stack: u32) -> &[Frame] {
+        self.named.get(&stack).map_or(&[], |frames| frames)
+    }
+}
+
+/// Leaves out the innermost frames that are libbfc's own.
+fn without_the_library(mut frames: Vec<Frame>) -> Vec<Frame> {
+    let is_own = |frame: &Frame| {
+        ["libbfc.so", "libbfc_preload.so", "bfc_", "bfc::"].iter().any(|own| frame.function.starts_with(own))
+    };
+    let others = frames.iter().position(|frame| !is_own(frame)).unwrap_or(0);
+    frames.drain(..others);
+    frames
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(module: &ModuleHead, rest: &[u8]) -> Vec<u8> {
+        let numbers = [module.start, module.end, module.bias, module.build_id_bytes];
+        numbers.iter().flat_map(|number| number.to_le_bytes()).chain(rest.iter().copied()).collect()
+    }
+
+    fn functions(frames: &[Frame]) -> Vec<&str> {
+        frames.iter().map(|frame| &*frame.function).collect()
+    }
+
+    fn area(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn head(native: u16, python: u16, is_cut: bool) -> u64 {
+        StackHead { native, python, is_cut }.word()
+    }
+
+    #[test]
+    fn frames_have_modules_and_python_functions() {
+        let mut stacks = Stacks::default();
+        let a = ModuleHead { start: 0x1000, end: 0x2000, bias: 0x800, build_id_bytes: 2 };
+        let b = ModuleHead { bias: 0x1000, ..a };
+        stacks.modules.extend(Module::parse(1, &text_of(&a, b"\x01\x02/lib/a.so")));
+        // Another was loaded there later.
+        stacks.modules.extend(Module::parse(3, &text_of(&b, b"\x03\x04/lib/b.so")));
+        assert_eq!(stacks.modules[0].build_id, [1, 2]);
+        stacks.add_function(7, "Model.forward\0/home/model.py");
+        stacks.read(&area(&[
+            head(1, 0, false),
+            0x1234,
+            head(2, 2, true),
+            0x1234,
+            0x9000,
+            7 << 32 | 12,
+            8 << 32 | 3,
+        ]));
+        assert_eq!(functions(stacks.frames(1)), ["a.so+0xa34"]);
+        let frames = stacks.frames(3);
+        assert_eq!(
+            functions(frames),
+            ["b.so+0x234", "0x9000", "Model.forward", "(a Python function)", "(more frames)"]
+        );
+        assert_eq!((frames[2].file.as_deref(), frames[2].line), (Some("/home/model.py"), 12));
+        assert!(stacks.frames(0).is_empty() && stacks.frames(2).is_empty());
+    }
+
+    #[test]
+    fn a_module_or_a_backtrace_that_is_cut_off_is_left_out() {
+        let head_only = ModuleHead { start: 0, end: 1, bias: 0, build_id_bytes: 9 };
+        assert_eq!(Module::parse(1, &text_of(&head_only, b"12345678")), None);
+        assert_eq!(Module::parse(1, b"short"), None);
+        let mut stacks = Stacks::default();
+        stacks.read(&area(&[head(1, 0, false), 5, head(3, 0, false), 5]));
+        assert_eq!(functions(stacks.frames(1)), ["0x5"]);
+        assert!(stacks.frames(3).is_empty());
+    }
+
+    #[test]
+    fn the_librarys_own_frames_are_left_out() {
+        let frame = |function: &str| Frame { function: function.into(), ..Frame::default() };
+        let own = ["libbfc.so.0+0x10", "bfc::device::alloc", "bfc_alloc", "main", "bfc_callback"].map(frame);
+        assert_eq!(functions(&without_the_library(own.to_vec())), ["main", "bfc_callback"]);
+        assert_eq!(functions(&without_the_library(own[..2].to_vec())).len(), 2, "an empty one says nothing");
+    }
+}
