@@ -34,6 +34,9 @@ pub struct Report {
     /// Print a history as one JSON document
     #[arg(long)]
     json: bool,
+    /// Write a history to PATH instead of printing it. The extension chooses the format: .json, the document of --json
+    #[arg(long, short, value_name = "PATH", conflicts_with = "json")]
+    output: Option<PathBuf>,
 }
 
 /// Shown after the options of `bfc report`.
@@ -56,7 +59,10 @@ States of a process:
 /// Prints the summary of each process in the file.
 pub fn report(args: &Report, output: &mut Output) -> Result<()> {
     if history::is_one(&args.file) {
-        return history::report(&args.file, args.json, output);
+        return history::report(&args.file, args.json, args.output.as_deref(), output);
+    }
+    if args.output.is_some() {
+        bail!("--output is for a history, and {} is none", args.file.display());
     }
     if args.json {
         bail!("--json is for a history, and {} is none", args.file.display());

@@ -1,5 +1,6 @@
 //! `bfc report` of a history: what the library recorded by `BFC_HISTORY_FILE` or `bfc_history_start`.
 
+mod format;
 mod holders;
 #[path = "../../../src/history/layout.rs"]
 #[allow(dead_code)] // The library's part of it.
@@ -11,12 +12,15 @@ mod timeline;
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
 use crate::output::Output;
 use crate::process::{self, Liveness};
+use format::Format;
+use reader::History;
 use summary::Summary;
 
 /// Larger files are no history.
@@ -36,24 +40,37 @@ pub fn running(path: &Path) -> Option<u32> {
     (process::liveness(process, started) == Liveness::Running).then_some(process)
 }
 
-/// Prints what a history says.
-pub fn report(path: &Path, as_json: bool, output: &mut Output) -> Result<()> {
+/// Reads a history.
+fn read(path: &Path) -> Result<History> {
     let name = path.display();
     let bytes = fs::metadata(path).with_context(|| format!("cannot open {name}"))?.len();
     if bytes > MOST_BYTES {
         bail!("{name} has {bytes} bytes, more than any history");
     }
     let file = fs::read(path).with_context(|| format!("cannot read {name}"))?;
-    let history = match reader::parse(&file) {
-        Ok(history) => history,
+    match reader::parse(&file) {
+        Ok(history) => Ok(history),
         Err(why) => bail!("{name} {why}"),
-    };
-    drop(file);
-    let summary = Summary::new(&history, process::liveness(history.process, history.started));
-    if as_json {
-        let mut text = serde_json::to_string_pretty(&summary).context("cannot write JSON")?;
-        text.push('\n');
-        return output.write(&text);
     }
-    output.write(&summary.text())
+}
+
+/// Returns whether two paths lead to one file.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let file = |path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    file(a).is_some() && file(a) == file(b)
+}
+
+/// Prints what a history says, or writes it to a file in the format that the file's extension names.
+pub fn report(path: &Path, as_json: bool, to_file: Option<&Path>, output: &mut Output) -> Result<()> {
+    let format = to_file.map(|file| Format::of(file).map(|format| (format, file))).transpose()?;
+    let history = read(path)?;
+    let process = process::liveness(history.process, history.started);
+    if let Some((format, file)) = format {
+        if is_same(path, file) {
+            bail!("cannot write {}: it is the history itself; name another file", file.display());
+        }
+        return format.write(&history, process, file);
+    }
+    let summary = Summary::new(&history, process);
+    output.write(&if as_json { summary.json()? } else { summary.text() })
 }

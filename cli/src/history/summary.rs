@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::holders::{Holder, chain, holders, shown, write_holders};
@@ -170,6 +171,13 @@ impl Summary {
             pools: pools.collect(),
             marks: marks.list,
         }
+    }
+
+    /// The summary as a JSON document.
+    pub fn json(&self) -> Result<String> {
+        let mut text = serde_json::to_string_pretty(self).context("cannot write JSON")?;
+        text.push('\n');
+        Ok(text)
     }
 
     /// The summary for people.

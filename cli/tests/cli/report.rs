@@ -1,9 +1,11 @@
 //! `bfc report` with files that no interposer wrote. The real ones are in the suite `preload`.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 
-use crate::common::{bfc, file, json, recorded, run_to};
+use crate::common::{SMALL, bfc, file, json, recorded, run_to};
 
 const HEAD: &[u8] = b"libbfc counters 1, one record a process; read by: bfc report\n\0\0\0";
 
@@ -106,6 +108,38 @@ fn a_history_is_summarized() {
     assert!(text.contains("the process has ended"), "{text}");
     assert!(text.contains("  at the peak, after "), "{text}");
     std::fs::remove_file(history).expect("the file");
+}
+
+#[test]
+fn a_history_is_written_to_a_file_of_its_owner() {
+    let folder = crate::run::folder("history-output");
+    let (trace, history, output) =
+        (folder.join("small.trace"), folder.join("small.history"), folder.join("out.json"));
+    std::fs::write(&trace, SMALL).expect("writable");
+    run_to(0, bfc().arg("replay").arg(&trace).env("BFC_HISTORY_FILE", &history).env("BFC_HISTORY", "1024"));
+    let printed = run_to(0, bfc().args(["report", "--json"]).arg(&history)).0;
+    for before in [None, Some("an earlier one")] {
+        before.into_iter().for_each(|text| std::fs::write(&output, text).expect("writable"));
+        let said = run_to(0, bfc().arg("report").arg(&history).arg("-o").arg(&output));
+        assert_eq!(said, (String::new(), String::new()));
+        assert_eq!(std::fs::read_to_string(&output).expect("written"), printed);
+        assert_eq!(output.metadata().expect("written").permissions().mode() & 0o777, 0o600);
+    }
+
+    // What cannot be written leaves the old file, and nothing half-written.
+    let refused = |path: &Path| run_to(1, bfc().arg("report").arg(&history).arg("-o").arg(path)).1;
+    let error = refused(&folder.join("out.doc"));
+    assert!(error.contains("the extension chooses the format and must be one of .json"), "{error}");
+    let error = refused(&folder.join("missing/out.json"));
+    assert!(error.starts_with("bfc: cannot write ") && error.contains("No such file"), "{error}");
+    std::fs::rename(&history, folder.join("history.json")).expect("its folder");
+    let same = folder.join("history.json");
+    let error = run_to(1, bfc().arg("report").arg(&same).arg("-o").arg(&same)).1;
+    assert!(error.contains("it is the history itself; name another file"), "{error}");
+    let error = run_to(1, bfc().arg("report").arg(&trace).arg("-o").arg(&output)).1;
+    assert!(error.contains("--output is for a history"), "{error}");
+    assert_eq!(std::fs::read_to_string(&output).expect("written"), printed);
+    assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 3);
 }
 
 #[test]

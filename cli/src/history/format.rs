@@ -1,0 +1,92 @@
+//! Writing a history to a file: the extension chooses the format.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::reader::History;
+use super::summary::Summary;
+use crate::process::Liveness;
+
+/// What `bfc report -o` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The summary, as `--json` prints it.
+    Json,
+}
+
+impl Format {
+    /// The extensions in lower case, without the dot.
+    const EXTENSIONS: [(&str, Format); 1] = [("json", Format::Json)];
+
+    /// Returns the format of a file by the extension of its name.
+    pub fn of(path: &Path) -> Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let found = Self::EXTENSIONS.iter().find(|(extension, _)| name.ends_with(&format!(".{extension}")));
+        let Some(&(_, format)) = found else {
+            let known: Vec<_> =
+                Self::EXTENSIONS.iter().map(|(extension, _)| format!(".{extension}")).collect();
+            bail!(
+                "cannot write {}: the extension chooses the format and must be one of {}",
+                path.display(),
+                known.join(", ")
+            );
+        };
+        Ok(format)
+    }
+
+    /// Writes a history to a file that only its owner may read. A file that is there is replaced once the new one is
+    /// complete, and stays as it is after a failure.
+    pub fn write(self, history: &History, process: Liveness, path: &Path) -> Result<()> {
+        let part = part_of(path);
+        let written = create(&part).and_then(|file| {
+            let mut out = BufWriter::new(file);
+            self.write_to(history, process, &mut out)?;
+            out.flush()?;
+            std::fs::rename(&part, path)?;
+            Ok(())
+        });
+        if written.is_err() {
+            let _ = std::fs::remove_file(&part);
+        }
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn write_to(self, history: &History, process: Liveness, out: &mut dyn Write) -> Result<()> {
+        match self {
+            Format::Json => out.write_all(Summary::new(history, process).json()?.as_bytes())?,
+        }
+        Ok(())
+    }
+}
+
+/// The name of the unfinished file, in the same folder so that it can be renamed.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn create(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    // The umask may have taken more away.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_chooses_the_format() {
+        assert_eq!(Format::of(Path::new("a/b.JSON")).ok(), Some(Format::Json));
+        for path in ["b", "json", "b.json/c", "b.doc", ".."] {
+            let error = Format::of(Path::new(path)).expect_err(path).to_string();
+            assert!(error.contains("must be one of .json"), "{error}");
+        }
+    }
+}
