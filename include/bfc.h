@@ -180,6 +180,12 @@
 // follows.
 #define BFC_REGION_RETURNING 2
 
+// Backtraces of native code, for bfc_history_start_with_stacks.
+#define BFC_STACKS_NATIVE (1u << 0)
+
+// Backtraces of Python, for bfc_history_start_with_stacks.
+#define BFC_STACKS_PYTHON (1u << 1)
+
 // The result of a function: `BFC_OK` or one of `BFC_ERROR_...`.
 typedef int32_t bfc_status_t;
 
@@ -932,7 +938,8 @@ const char *bfc_version(void);
 
 // Starts recording the history: the last events of all allocators of the process, those that exist and those that will.
 // Events are allocations, frees, regions obtained and given back, failed requests, steps of scopes, and marks. `bfc
-// report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes.
+// report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes. The
+// environment variable BFC_HISTORY_STACKS says whether allocations have backtraces.
 //
 // @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only. NULL
 //                records into memory, which bfc_history_save writes to a file.
@@ -944,6 +951,21 @@ const char *bfc_version(void);
 // Precondition: `path` is NULL or a NUL-terminated string.
 bfc_status_t bfc_history_start(const char *path,
                                uint64_t events);
+
+// Does the same as bfc_history_start, with a backtrace of each allocation and of requests that fail: the 64 innermost
+// frames. Each different backtrace is stored once, in 4 MiB. `bfc report` names the functions, from the files of the
+// program and its libraries, which must not have changed since. An allocation then takes microseconds.
+//
+// @param path    As for bfc_history_start.
+// @param events  As for bfc_history_start.
+// @param stacks  BFC_STACKS_NATIVE, BFC_STACKS_PYTHON, both, or 0 for none, whatever the environment says.
+// @return As bfc_history_start. BFC_ERROR_INVALID_ARGUMENT also for another bit in `stacks`; BFC_ERROR_UNSUPPORTED for
+//         BFC_STACKS_PYTHON in a process without CPython 3.10 to 3.14, after which nothing is recorded.
+//
+// Precondition: `path` is NULL or a NUL-terminated string.
+bfc_status_t bfc_history_start_with_stacks(const char *path,
+                                           uint64_t events,
+                                           uint32_t stacks);
 
 // Stops recording the history. A file stays as it is. A history in memory is gone.
 //

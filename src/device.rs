@@ -144,7 +144,7 @@ impl Device {
             in_512,
             no_growth,
             short_lived,
-            scope: None,
+            ..RequestParams::default()
         };
         if stream != Stream::NONE || freed_before != 0 || short_lived || scope::is_open() {
             return self.serve(&params);
@@ -166,15 +166,17 @@ impl Device {
         alloc::serve(self.enter()?, params)
     }
 
+    /// Serves a request in a scope, or with a backtrace.
     #[cold]
     fn serve_in_scope(self, params: &RequestParams<'_>) -> Result<u64, Error> {
+        let stack = crate::history::capture().number();
         let mut guard = self.enter()?;
         let tag = match scope::read(|name, step| guard.arena.tag(name, step)) {
             Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), params.bytes)),
             Some(Ok(tag)) => Some(tag),
             None => None,
         };
-        alloc::serve(guard, &RequestParams { scope: tag.as_ref(), ..*params })
+        alloc::serve(guard, &RequestParams { scope: tag.as_ref(), stack, ..*params })
     }
 
     /// Frees an allocation. The address 0 is accepted.

@@ -73,10 +73,21 @@ impl Stack {
     }
 }
 
-/// The number of open scopes in all threads.
+/// The number of open scopes in all threads, and [`ALL_OBSERVED`].
 static OPEN: AtomicUsize = AtomicUsize::new(0);
+/// Every allocation is taken for one in a scope.
+const ALL_OBSERVED: usize = 1 << 62;
 
-/// Returns whether this thread is in a scope.
+/// Has every allocation of the process take the path of those in a scope, where its backtrace is captured. So the usual
+/// path checks one number for both.
+pub(crate) fn observe_all(is_on: bool) {
+    match is_on {
+        true => OPEN.fetch_or(ALL_OBSERVED, Relaxed),
+        false => OPEN.fetch_and(!ALL_OBSERVED, Relaxed),
+    };
+}
+
+/// Returns whether this thread is in a scope, or every allocation is observed.
 #[inline]
 pub(crate) fn is_open() -> bool {
     OPEN.load(Relaxed) != 0 && is_open_here()
@@ -85,7 +96,7 @@ pub(crate) fn is_open() -> bool {
 #[cold]
 #[inline(never)]
 fn is_open_here() -> bool {
-    STACKS.get(|stack| stack.depth != 0).unwrap_or(false)
+    OPEN.load(Relaxed) & ALL_OBSERVED != 0 || STACKS.get(|stack| stack.depth != 0).unwrap_or(false)
 }
 
 /// Opens a scope: this thread allocates for an operation's step from now on.
@@ -119,6 +130,7 @@ pub fn end() -> Result<(), Error> {
 /// In a forked child, drops the scopes of other threads from the count. After a fork in a signal handler that
 /// interrupted an access to this thread's own scopes, they stay counted, which costs time but nothing else.
 pub(crate) fn after_fork_in_child() {
+    observe_all(false);
     match STACKS.get(|stack| stack.depth) {
         Some(depth) => OPEN.store(depth, Relaxed),
         None if STACKS.exists() => {}

@@ -31,6 +31,8 @@ pub const BFC_LOG_INFO: i32 = 3;
 pub const BFC_LOG_DEBUG: i32 = 4;
 pub const BFC_REGION_OBTAINED: i32 = 1;
 pub const BFC_REGION_RETURNING: i32 = 2;
+pub const BFC_STACKS_NATIVE: u32 = 1;
+pub const BFC_STACKS_PYTHON: u32 = 2;
 pub const BFC_OK: i32 = 0;
 pub const BFC_ERROR_INVALID_ARGUMENT: i32 = 1;
 pub const BFC_ERROR_NO_ALLOCATOR: i32 = 2;
@@ -468,6 +470,11 @@ unsafe extern "C" {
         path: *const ::core::ffi::c_char,
         events: u64,
     ) -> bfc_status_t;
+    pub fn bfc_history_start_with_stacks(
+        path: *const ::core::ffi::c_char,
+        events: u64,
+        stacks: u32,
+    ) -> bfc_status_t;
     pub fn bfc_history_stop() -> bfc_status_t;
     pub fn bfc_history_save(path: *const ::core::ffi::c_char) -> bfc_status_t;
     pub fn bfc_history_mark(name: *const ::core::ffi::c_char) -> bfc_status_t;
@@ -742,6 +749,11 @@ pub mod pointers {
     pub type bfc_history_start = unsafe extern "C" fn(
         path: *const ::core::ffi::c_char,
         events: u64,
+    ) -> bfc_status_t;
+    pub type bfc_history_start_with_stacks = unsafe extern "C" fn(
+        path: *const ::core::ffi::c_char,
+        events: u64,
+        stacks: u32,
     ) -> bfc_status_t;
     pub type bfc_history_stop = unsafe extern "C" fn() -> bfc_status_t;
     pub type bfc_history_save = unsafe extern "C" fn(

@@ -179,6 +179,11 @@ static void history_start(void) {
   CHECK_OK(bfc_history_stop());
 }
 
+static void history_start_with_stacks(void) {
+  CHECK_OK(bfc_history_start_with_stacks(NULL, 1, BFC_STACKS_NATIVE));
+  CHECK_OK(bfc_history_stop());
+}
+
 static void history_stop(void) { refused(bfc_history_stop(), BFC_ERROR_INVALID_ARGUMENT, "no history"); }
 
 static void history_save(void) { refused(bfc_history_save("unused"), BFC_ERROR_INVALID_ARGUMENT, "no history"); }
@@ -354,6 +359,7 @@ int main(int argc, char **argv) {
       CASE(scope_begin),
       CASE(scope_end),
       CASE(history_start),
+      CASE(history_start_with_stacks),
       CASE(history_stop),
       CASE(history_save),
       CASE(history_mark),

@@ -64,11 +64,31 @@ void without_an_object() {
   }
 }
 
+void with_backtraces() {
+  std::string path = fresh("stacks");
+  {
+    bfc::history history(path, 2000, BFC_STACKS_NATIVE);
+    bfc::pool pool(256, bfc::options::growing().backend(bfc::backend::host).memory_limit(1 << 20));
+    bfc::allocation block(pool, 1000);
+  }
+  CHECK(is_history(path));
+  std::error_code ec;
+  bfc::start_history(nullptr, 0, 4, ec);
+  CHECK(ec == bfc::errc::invalid_argument);
+  try {
+    bfc::start_history(nullptr, 0, BFC_STACKS_PYTHON);
+    CHECK(!"it must throw");
+  } catch (const bfc::status_error &error) {
+    CHECK(std::string(error.what()).find("backtraces of Python") != std::string::npos);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
 #define CASE(name) \
   { #name, name }
-  static const test_case cases[] = {CASE(into_a_file), CASE(into_memory), CASE(without_an_object)};
+  static const test_case cases[] = {CASE(into_a_file), CASE(into_memory), CASE(without_an_object),
+                                    CASE(with_backtraces)};
   return RUN_CASE(cases, argc, argv);
 }

@@ -171,6 +171,11 @@ static void history(int32_t device) {
   AS(BFC_ERROR_INVALID_ARGUMENT, bfc_history_save("/nonexistent/folder/history"));
   ANY(bfc_free(device, ptr));
   OK(bfc_history_stop());
+  AS(BFC_ERROR_UNSUPPORTED, bfc_history_start_with_stacks(NULL, 1, BFC_STACKS_PYTHON));
+  OK(bfc_history_start_with_stacks(NULL, 1, BFC_STACKS_NATIVE));
+  /* The stack that the unwinder needs is not libbfc's own. */
+  (void)(bfc_alloc(device, 1000, &ptr) == BFC_OK && bfc_free(device, ptr));
+  OK(bfc_history_stop());
 }
 
 static void growth_and_failure(int32_t device) {

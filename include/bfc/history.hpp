@@ -18,6 +18,10 @@ namespace bfc {
 inline void start_history(const char *path, std::uint64_t events, std::error_code &ec) noexcept {
   detail::set(ec, bfc_history_start(path, events));
 }
+/* The same with backtraces: bfc_history_start_with_stacks. `stacks` is BFC_STACKS_NATIVE, BFC_STACKS_PYTHON, or both. */
+inline void start_history(const char *path, std::uint64_t events, std::uint32_t stacks, std::error_code &ec) noexcept {
+  detail::set(ec, bfc_history_start_with_stacks(path, events, stacks));
+}
 /* Stops recording. A history in memory is gone. */
 inline void stop_history(std::error_code &ec) noexcept { detail::set(ec, bfc_history_stop()); }
 /* Writes a copy of the history so far to a new file. */
@@ -28,6 +32,9 @@ inline void mark_history(const char *name, std::error_code &ec) noexcept { detai
 #if BFC_HAS_EXCEPTIONS
 inline void start_history(const char *path, std::uint64_t events = 0) {
   detail::must("bfc_history_start", [&](auto &ec) { start_history(path, events, ec); });
+}
+inline void start_history(const char *path, std::uint64_t events, std::uint32_t stacks) {
+  detail::must("bfc_history_start_with_stacks", [&](auto &ec) { start_history(path, events, stacks, ec); });
 }
 inline void stop_history() {
   detail::must("bfc_history_stop", [&](auto &ec) { stop_history(ec); });
@@ -43,6 +50,9 @@ inline void mark_history(const char *name) {
 class history {
  public:
   explicit history(const std::string &path, std::uint64_t events = 0) { start_history(path.c_str(), events); }
+  history(const std::string &path, std::uint64_t events, std::uint32_t stacks) {
+    start_history(path.c_str(), events, stacks);
+  }
   /* Records into memory. save() writes it to a file. */
   explicit history(std::uint64_t events = 0) { start_history(nullptr, events); }
   history(const history &) = delete;

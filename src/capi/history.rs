@@ -13,9 +13,15 @@ unsafe fn named<'a>(path: *const c_char) -> Option<&'a CStr> {
     if path.is_null() { None } else { Some(unsafe { CStr::from_ptr(path) }) }
 }
 
+/// Backtraces of native code, for bfc_history_start_with_stacks.
+pub const BFC_STACKS_NATIVE: u32 = 1u32 << 0;
+/// Backtraces of Python, for bfc_history_start_with_stacks.
+pub const BFC_STACKS_PYTHON: u32 = 1u32 << 1;
+
 /// Starts recording the history: the last events of all allocators of the process, those that exist and those that will.
 /// Events are allocations, frees, regions obtained and given back, failed requests, steps of scopes, and marks. `bfc
-/// report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes.
+/// report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes. The
+/// environment variable BFC_HISTORY_STACKS says whether allocations have backtraces.
 ///
 /// @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only. NULL
 ///                records into memory, which bfc_history_save writes to a file.
@@ -29,7 +35,29 @@ unsafe fn named<'a>(path: *const c_char) -> Option<&'a CStr> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_history_start(path: *const c_char, events: u64) -> bfc_status_t {
     // SAFETY: by this function's contract.
-    status(|| history::start(unsafe { named(path) }, events))
+    status(|| history::start_with_default_stacks(unsafe { named(path) }, events))
+}
+
+/// Does the same as bfc_history_start, with a backtrace of each allocation and of requests that fail: the 64 innermost
+/// frames. Each different backtrace is stored once, in 4 MiB. `bfc report` names the functions, from the files of the
+/// program and its libraries, which must not have changed since. An allocation then takes microseconds.
+///
+/// @param path    As for bfc_history_start.
+/// @param events  As for bfc_history_start.
+/// @param stacks  BFC_STACKS_NATIVE, BFC_STACKS_PYTHON, both, or 0 for none, whatever the environment says.
+/// @return As bfc_history_start. BFC_ERROR_INVALID_ARGUMENT also for another bit in `stacks`; BFC_ERROR_UNSUPPORTED for
+///         BFC_STACKS_PYTHON in a process without CPython 3.10 to 3.14, after which nothing is recorded.
+///
+/// # Safety
+/// `path` is NULL or a NUL-terminated string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_history_start_with_stacks(
+    path: *const c_char,
+    events: u64,
+    stacks: u32,
+) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    status(|| history::start(unsafe { named(path) }, events, stacks))
 }
 
 /// Stops recording the history. A file stays as it is. A history in memory is gone.

@@ -22,6 +22,8 @@ pub(crate) struct AllocRequest<'a> {
     pub(crate) stream: Stream,
     /// The operation and the step that the request belongs to, from [`crate::core::arena::Arena::tag`].
     pub(crate) scope: Option<&'a Tag>,
+    /// The number of the request's backtrace, which means nothing here.
+    pub(crate) stack: u64,
 }
 
 impl AllocRequest<'_> {
@@ -36,6 +38,7 @@ impl AllocRequest<'_> {
             short_lived: false,
             stream,
             scope: None,
+            stack: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use super::table::{USED, devices_in};
 use crate::core::op_names;
 use crate::error::Error;
 use crate::pool::lifecycle;
-use crate::{history, options};
+use crate::{history, options, scope};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,15 +12,22 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const EVENTS: u64 = 1 << 18;
 
 /// Starts recording the last `events` events of all allocators into a new file, or without a path into memory. 0 events
-/// stands for 262,144.
-pub fn start(path: Option<&CStr>, events: u64) -> Result<(), Error> {
-    history::begin(path, if events == 0 { EVENTS } else { events })?;
+/// stands for 262,144. `stacks` are the bits of the backtraces that it has.
+pub fn start(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), Error> {
+    history::begin(path, if events == 0 { EVENTS } else { events }, stacks)?;
+    scope::observe_all(stacks != 0);
     devices_in(&USED).try_for_each(|device| lifecycle::begin_history(device.slot()))
+}
+
+/// Starts recording with the backtraces that the environment asks for.
+pub fn start_with_default_stacks(path: Option<&CStr>, events: u64) -> Result<(), Error> {
+    options::with_history_stacks(|stacks| start(path, events, stacks))
 }
 
 /// Stops recording.
 pub fn stop() -> Result<(), Error> {
     history::close()?;
+    scope::observe_all(false);
     let mut is_used = false;
     for device in devices_in(&USED) {
         // A pool that cannot be told goes on writing into memory that stays mapped.
@@ -45,6 +52,6 @@ pub fn mark(name: &str) -> Result<(), Error> {
 pub(super) fn start_as_the_environment_says() {
     static IS_DONE: AtomicBool = AtomicBool::new(false);
     if !IS_DONE.load(Relaxed) && !IS_DONE.swap(true, Relaxed) {
-        options::start_history_as_set(start);
+        options::start_history_as_set(start_with_default_stacks);
     }
 }

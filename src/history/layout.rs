@@ -150,10 +150,10 @@ pub enum TextKind {
     /// The program.
     Program = 4,
     /// A Python function: its name, a zero, and its file.
-    Function = 5,
+    Function = 6,
     /// A module, as a [`ModuleHead`] with what follows it. Its number is the first backtrace that may be in it: an earlier
     /// one was in what was loaded there before.
-    Module = 6,
+    Module = 7,
 }
 
 /// The beginning of a module's text. Behind it are the build id and the path.

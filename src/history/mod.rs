@@ -3,19 +3,29 @@
 //! ```text
 //!   layout     the file: header, texts, events        memory      where it is: a mapped file, or memory
 //!   recorder   writing an event                       recording   the one recording of the process
+//!   stacks     capturing a backtrace                  interner    the backtraces that the file has
+//!   unwind     the native frames                      python      the frames of Python
+//!   modules    the files that addresses are in
 //! ```
 //!
 //! A pool writes an event with its lock held, so the events of a pool are in order. Nothing here knows a pool: `device`
 //! tells all of them when a recording starts and stops.
 
+mod interner;
 #[allow(dead_code)] // The reader's part of it: the command bfc has the same file.
 mod layout;
 mod memory;
+mod modules;
+mod python;
 mod recorder;
 mod recording;
+mod stacks;
+mod unwind;
 
 pub(crate) use self::layout::Kind;
 pub(crate) use self::recorder::{Entry, Recorder};
 pub(crate) use self::recording::{
-    after_fork_in_child, begin, close, end, mark, name_operation, recorder_for, save,
+    Captured, NATIVE, PYTHON, after_fork_in_child, begin, close, end, mark, name_operation, recorder_for,
+    save,
 };
+pub(crate) use self::stacks::capture;

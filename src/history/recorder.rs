@@ -51,11 +51,22 @@ pub(crate) struct Entry {
     pub(crate) stream: u64,
     pub(crate) in_use: u64,
     pub(crate) number: u32,
+    pub(crate) stack: u32,
 }
 
 impl Entry {
     pub(crate) fn of(kind: Kind) -> Self {
-        Entry { kind, cause: 0, address: 0, bytes: 0, requested: 0, stream: 0, in_use: 0, number: 0 }
+        Entry {
+            kind,
+            cause: 0,
+            address: 0,
+            bytes: 0,
+            requested: 0,
+            stream: 0,
+            in_use: 0,
+            number: 0,
+            stack: 0,
+        }
     }
 }
 
@@ -86,7 +97,7 @@ impl Recorder {
             | u64::from(self.0.get()) << 16
             | u64::from(entry.number) << 32;
         event.what.store(what, Relaxed);
-        event.stamp.store(complete(index, 0), Release);
+        event.stamp.store(complete(index, entry.stack), Release);
         if index.is_multiple_of(EVENTS_PER_READING) {
             note_clock();
         }

@@ -1,10 +1,12 @@
 //! The one recording of the process: starting and stopping it, its texts, and what a fork leaves of it.
 
+use super::interner::Interner;
 use super::layout::{
-    Event, HEADER_BYTES, Header, Kind, LEAST_EVENTS, MAGIC, MOST_EVENTS, RECORDING, STOPPED, TEXT_BYTES,
-    TextHead, TextKind, text_extent,
+    Event, HEADER_BYTES, Header, Kind, LEAST_EVENTS, MAGIC, MOST_EVENTS, ModuleHead, RECORDING, STACK_BYTES,
+    STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
 };
 use super::memory::Memory;
+use super::python;
 use super::recorder::{self, Entry, Recorder, read_clock};
 use crate::error::{Error, fail};
 use crate::sys;
@@ -13,8 +15,8 @@ use crate::sys::mutex::{Guard, Mutex};
 use std::ffi::CStr;
 use std::num::NonZeroU16;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Marks without a pool of their own.
 const NO_POOL: NonZeroU16 = NonZeroU16::MAX;
@@ -28,35 +30,87 @@ struct Recording {
     pools: u16,
     marks: u32,
     known_marks: [(u64, u32); KNOWN_MARKS],
+    /// With backtraces.
+    stacks: Option<Interner>,
+    /// How often modules were loaded and unloaded in the process when they were recorded.
+    loads: Option<(u64, u64)>,
 }
 
 static RECORDING_NOW: Mutex<Recording> = Mutex::new(Recording::NONE);
 /// Whether there is a recording. New pools look here without the lock.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
+/// Which backtraces the recording has.
+static WANTED_STACKS: AtomicU32 = AtomicU32::new(0);
+/// How many recordings have begun. It tells the backtraces of one from those of the next.
+static RECORDINGS: AtomicU32 = AtomicU32::new(0);
+
+/// A backtrace of a recording.
+#[derive(Clone, Copy)]
+pub(crate) struct Captured {
+    stack: u32,
+    recording: u32,
+}
+
+impl Captured {
+    pub(crate) const NONE: Self = Captured { stack: 0, recording: 0 };
+
+    /// As a number, which is 0 for none.
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self.stack) | u64::from(self.recording) << 32
+    }
+
+    /// The backtrace of a number in the recording that a pool writes to. None if it was captured for an earlier one.
+    #[inline]
+    pub(crate) fn stack_of(number: u64) -> u32 {
+        let recording = (number >> 32) as u32;
+        if recording == RECORDINGS.load(Relaxed) { number as u32 } else { 0 }
+    }
+}
+
 impl Recording {
-    const NONE: Self = Recording { memory: None, pools: 0, marks: 0, known_marks: [(0, 0); KNOWN_MARKS] };
+    const NONE: Self = Recording {
+        memory: None,
+        pools: 0,
+        marks: 0,
+        known_marks: [(0, 0); KNOWN_MARKS],
+        stacks: None,
+        loads: None,
+    };
 
     /// Appends a text. One that does not fit is counted, and its number stays without a name.
     fn add_text(&mut self, kind: TextKind, pool: NonZeroU16, number: u32, text: &[u8]) {
+        self.add_parts(kind, pool, number, [&text[..text.len().min(4096)]]);
+    }
+
+    /// Appends a text of several parts.
+    fn add_parts<const PARTS: usize>(
+        &mut self,
+        kind: TextKind,
+        pool: NonZeroU16,
+        number: u32,
+        parts: [&[u8]; PARTS],
+    ) {
         let Some(memory) = &self.memory else { return };
         let Some(header) = recorder::header() else { return };
-        let text = &text[..text.len().min(4096)];
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let used = header.text_used.load(Relaxed) as usize;
-        if used + text_extent(text.len()) > TEXT_BYTES {
+        if used.saturating_add(text_extent(bytes)) > TEXT_BYTES {
             header.text_lost.fetch_add(1, Relaxed);
             return;
         }
-        let head =
-            TextHead { kind: kind as u16, pool: pool.get(), number, bytes: text.len() as u32, unused: 0 };
+        let head = TextHead { kind: kind as u16, pool: pool.get(), number, bytes: bytes as u32, unused: 0 };
         let place = memory.base().wrapping_add(HEADER_BYTES + used);
         // SAFETY: within the text area, behind what is used. The lock keeps others out, and readers look only before
         // `text_used`. The extent of each text is a multiple of 8, so the head is aligned.
         unsafe { place.cast::<TextHead>().write(head) };
-        let place = place.wrapping_add(size_of::<TextHead>());
-        // SAFETY: as above, and the text is not in the mapping.
-        unsafe { place.copy_from_nonoverlapping(text.as_ptr(), text.len()) };
-        header.text_used.store((used + text_extent(text.len())) as u64, Release);
+        let mut place = place.wrapping_add(size_of::<TextHead>());
+        for part in parts {
+            // SAFETY: as above, and the text is not in the mapping.
+            unsafe { place.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
+            place = place.wrapping_add(part.len());
+        }
+        header.text_used.store((used + text_extent(bytes)) as u64, Release);
     }
 }
 
@@ -71,28 +125,51 @@ fn is_on() -> bool {
     IS_ON.load(Acquire)
 }
 
-/// Begins a recording of the last `events` events into a new file, or without a path into memory.
-pub(crate) fn begin(path: Option<&CStr>, events: u64) -> Result<(), Error> {
+/// The backtraces that a recording may have, as bits.
+pub(crate) const NATIVE: u32 = 1;
+pub(crate) const PYTHON: u32 = 2;
+
+/// Begins a recording of the last `events` events into a new file, or without a path into memory. `stacks` says which
+/// backtraces it has.
+pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), Error> {
+    if stacks & !(NATIVE | PYTHON) != 0 {
+        return Err(fail!(Error::InvalidArgument, "{stacks} stands for no backtraces: use BFC_STACKS_"));
+    }
+    if stacks & PYTHON != 0
+        && let Some(why) = python::refusal()
+    {
+        return Err(fail!(Error::Unsupported, "backtraces of Python cannot be recorded: {why}"));
+    }
     let capacity = events.clamp(LEAST_EVENTS, MOST_EVENTS).next_power_of_two();
     let mut recording = lock()?;
     if recording.memory.is_some() {
         return Err(fail!(Error::AlreadyExists, "a history is recorded already: stop it first"));
     }
-    let bytes = HEADER_BYTES + TEXT_BYTES + capacity as usize * size_of::<Event>();
+    let stack_bytes = if stacks == 0 { 0 } else { STACK_BYTES };
+    let before = HEADER_BYTES + TEXT_BYTES + stack_bytes;
+    let bytes = before + capacity as usize * size_of::<Event>();
+    let interner = if stacks == 0 { None } else { Some(Interner::new()) };
+    let interner = interner.transpose().map_err(|_| refusal(None, bytes, libc::ENOMEM))?;
     let memory = Memory::new(path, bytes).map_err(|errno| refusal(path, bytes, errno))?;
     let base = memory.base();
+    let area = base.wrapping_add(HEADER_BYTES + TEXT_BYTES).cast();
+    // SAFETY: the memory is that large, and the recording gives both up at the same time.
+    let interner = interner.map(|interner| unsafe { interner.in_area(area) });
     let header: *mut Header = base.cast();
     // SAFETY: the memory is new, zeroed, aligned to a page and large enough, and nothing else refers to it.
     let new = unsafe { &mut *header };
     new.magic = MAGIC;
     (new.header_bytes, new.event_bytes) = (HEADER_BYTES as u32, size_of::<Event>() as u32);
     (new.text_bytes, new.capacity) = (TEXT_BYTES as u64, capacity);
+    new.stack_bytes = stack_bytes as u64;
     (new.process, new.started) = (std::process::id(), sys::process_started());
     new.state.store(RECORDING, Relaxed);
     read_clock(&new.first);
     read_clock(&new.last);
-    *recording = Recording { memory: Some(memory), ..Recording::NONE };
-    recorder::set_ring(header, base.wrapping_add(HEADER_BYTES + TEXT_BYTES).cast(), capacity);
+    *recording = Recording { memory: Some(memory), stacks: interner, ..Recording::NONE };
+    recorder::set_ring(header, base.wrapping_add(before).cast(), capacity);
+    RECORDINGS.fetch_add(1, Relaxed);
+    WANTED_STACKS.store(stacks, Relaxed);
     let mut name = [0; 16];
     // SAFETY: the kernel writes at most 16 bytes there.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
@@ -142,6 +219,7 @@ pub(crate) fn end(is_used: bool) -> Result<(), Error> {
         header.state.store(STOPPED, Release);
     }
     recorder::unset_ring();
+    WANTED_STACKS.store(0, Relaxed);
     let old = std::mem::replace(&mut *recording, Recording::NONE);
     if let Some(memory) = old.memory.filter(|_| is_used) {
         memory.leak();
@@ -203,9 +281,85 @@ pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
     Ok(())
 }
 
+pub(super) fn wanted_stacks() -> u32 {
+    WANTED_STACKS.load(Relaxed)
+}
+
+/// Runs `work` with the tables of the recording, if it has backtraces. In a signal handler that interrupted such a call
+/// there is none.
+fn with_stacks<T>(work: impl FnOnce(&mut Recording) -> Option<T>) -> Option<T> {
+    let mut recording = RECORDING_NOW.lock().ok()?;
+    if recording.stacks.is_some() { work(&mut recording) } else { None }
+}
+
+fn captured(stack: u32) -> Captured {
+    Captured { stack, recording: RECORDINGS.load(Relaxed) }
+}
+
+/// Returns a backtrace that the file has.
+pub(super) fn find_stack(words: &[u64]) -> Option<Captured> {
+    with_stacks(|recording| recording.stacks.as_mut()?.find(words).map(captured))
+}
+
+/// Stores a backtrace, if the file does not have it.
+pub(super) fn add_stack(words: &[u64]) -> Captured {
+    let added =
+        with_stacks(|recording| recording.stacks.as_mut()?.add(words, recorder::header()?).map(captured));
+    added.unwrap_or(Captured::NONE)
+}
+
+/// Returns the number of a function of Python, whose text is stored first if it is new.
+pub(super) fn number_of_function(text: &[u8]) -> Option<u32> {
+    with_stacks(|recording| {
+        let function = recording.stacks.as_mut()?.function(text)?;
+        if function.is_new {
+            recording.add_text(TextKind::Function, NO_POOL, function.number, text);
+        }
+        Some(function.number)
+    })
+}
+
+/// Notes how often modules were loaded and unloaded. Returns false if that is known, and without a recording.
+pub(super) fn note_loads(adds: u64, subs: u64) -> bool {
+    let noted = with_stacks(|recording| {
+        let is_known = recording.loads == Some((adds, subs));
+        let is_one_gone = recording.loads.is_some_and(|(_, before)| before != subs);
+        recording.loads = Some((adds, subs));
+        if is_one_gone {
+            recording.stacks.as_mut()?.forget_modules();
+        }
+        Some(!is_known)
+    });
+    noted.unwrap_or(false)
+}
+
+/// Stores a module, unless the file has it.
+pub(super) fn add_module(head: &ModuleHead, build_id: &[u8], path: &[u8]) {
+    with_stacks(|recording| {
+        let stacks = recording.stacks.as_mut()?;
+        if stacks.is_new_module([head.start, head.bias], path) {
+            let since = stacks.next_number();
+            // SAFETY: a plain struct without padding.
+            let bytes =
+                unsafe { std::slice::from_raw_parts((&raw const *head).cast(), size_of::<ModuleHead>()) };
+            recording.add_parts(TextKind::Module, NO_POOL, since, [bytes, build_id, path]);
+        }
+        Some(())
+    });
+}
+
+/// Stores the module of the program itself.
+pub(super) fn add_program_module(head: &ModuleHead, build_id: &[u8]) {
+    let mut path = [0_u8; 1024];
+    // SAFETY: the buffer has that many bytes.
+    let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
+    add_module(head, build_id, path.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default());
+}
+
 /// Forgets the recording in a forked child, which does not have its memory.
 pub(crate) fn after_fork_in_child() {
     IS_ON.store(false, Relaxed);
+    WANTED_STACKS.store(0, Relaxed);
     recorder::unset_ring();
     // SAFETY: this is the only thread. If a signal handler forks in the middle of such an access, the process is lost in
     // it anyway: the lock is never held while a program's function is called.

@@ -1,8 +1,10 @@
 //! What the environment says about the history.
 
 use super::environment::{Warnings, setting};
+use super::values::stacks;
 use super::variables as names;
 use crate::error::{Error, LastError, keeping_last_error};
+use crate::history::PYTHON;
 use crate::log::{self, Level};
 use crate::sys::{HostMemoryExhausted, env, process};
 use std::ffi::CStr;
@@ -25,6 +27,20 @@ pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Erro
     });
     if let (None, Some(events @ 1..)) = (started, events) {
         let _ = keeping_last_error(|| start(None, events).inspect_err(|_| warn()));
+    }
+}
+
+/// Calls `start` with the backtraces that `BFC_HISTORY_STACKS` asks for. Without Python in the process, `python` and `both`
+/// have a warning in the log, and the history has the others.
+#[inline(never)]
+pub(crate) fn with_stacks_as_set(start: impl Fn(u32) -> Result<(), Error>) -> Result<(), Error> {
+    let wanted = setting(&names::HISTORY_STACKS, Warnings::Logged, stacks).unwrap_or(0);
+    match start(wanted) {
+        Err(Error::Unsupported) if wanted & PYTHON != 0 => {
+            log::emit(Level::Warn, format_args!("{LastError}"));
+            start(wanted & !PYTHON)
+        }
+        done => done,
     }
 }
 

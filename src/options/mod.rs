@@ -10,6 +10,7 @@ mod values;
 mod variables;
 
 pub(crate) use self::history::start_as_set as start_history_as_set;
+pub(crate) use self::history::with_stacks_as_set as with_history_stacks;
 pub(crate) use self::resolution::{Resolution, SetVariable};
 pub use self::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,

@@ -2,6 +2,7 @@
 
 use crate::backend::HugePages;
 use crate::sys::numa::Placement;
+use crate::history::{NATIVE, PYTHON};
 use std::time::Duration;
 
 pub(super) fn is_fraction(value: f64) -> bool {
@@ -56,9 +57,21 @@ pub(super) fn numa(text: &str) -> Option<Placement> {
     Placement::ALL.into_iter().find(|placement| text.eq_ignore_ascii_case(placement.name()))
 }
 
+/// Parses which backtraces a history has, as bits.
+pub(super) fn stacks(text: &str) -> Option<u32> {
+    let known = [("none", 0), ("native", NATIVE), ("python", PYTHON), ("both", NATIVE | PYTHON)];
+    known.into_iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, bits)| bits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn backtraces_are_words() {
+        assert_eq!((stacks("Native"), stacks("python"), stacks("both")), (Some(1), Some(2), Some(3)));
+        assert_eq!((stacks("none"), stacks("1"), stacks("")), (Some(0), None, None));
+    }
 
     #[test]
     fn seconds_are_plain_numbers() {

@@ -1,7 +1,7 @@
 //! The environment variables of the library, the interposer and the command: what their values must be.
 
 use super::types::{BackendKind, GrowthPolicy};
-use super::values::{fraction, huge_pages, numa, seconds, size, switch};
+use super::values::{fraction, huge_pages, numa, seconds, size, stacks, switch};
 use crate::log;
 use std::ffi::CStr;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     /// When the interposer waits for the device.
     Free,
     Path,
+    /// Which backtraces the history has.
+    Stacks,
 }
 
 /// An environment variable.
@@ -65,6 +67,7 @@ variables! {
     PLAN = c"BFC_PLAN": Path;
     HISTORY = c"BFC_HISTORY": Number;
     HISTORY_FILE = c"BFC_HISTORY_FILE": Path;
+    HISTORY_STACKS = c"BFC_HISTORY_STACKS": Stacks;
     HASH_SEED = c"BFC_HASH_SEED": Number;
     DEBUG = c"BFC_DEBUG": Debug;
     LOG = c"BFC_LOG": Level;
@@ -110,6 +113,7 @@ impl Kind {
             Kind::Debug => "guard",
             Kind::Free => "wait or sync",
             Kind::Path => "a path",
+            Kind::Stacks => "native, python, both or none",
         }
     }
 
@@ -132,6 +136,7 @@ impl Kind {
                 let mut words = debug_words(text).peekable();
                 words.peek().is_some() && !words.any(is_guard)
             }
+            Kind::Stacks => stacks(text).is_none(),
             Kind::Level | Kind::Path => false,
         }
     }
@@ -148,6 +153,7 @@ impl Kind {
             Kind::Debug => debug_words(text).next().is_none(),
             Kind::Growth | Kind::HugePages | Kind::Numa | Kind::Number | Kind::Switch => false,
             Kind::Level | Kind::Free | Kind::Path => false,
+            Kind::Stacks => stacks(text) == Some(0),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::core::ids::NIL;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::history::{self, Entry, Kind, Recorder};
+use crate::history::{self, Captured, Entry, Kind, Recorder};
 
 /// A pool's part in the recording. It is in the pool while that is recorded.
 pub(super) struct PoolHistory {
@@ -59,7 +59,8 @@ impl PoolHistory {
     #[inline]
     pub(super) fn allocated(&mut self, arena: &Arena, address: u64, request: &AllocRequest<'_>, before: u64) {
         let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, before));
-        self.record_alloc(arena, address, request.requested, request.stream, before, number);
+        let stack = Captured::stack_of(request.stack);
+        self.record_alloc(arena, address, request.requested, request.stream, before, (number, stack));
     }
 
     /// Does the same for an allocation without an operation.
@@ -72,7 +73,7 @@ impl PoolHistory {
         stream: Stream,
         before: u64,
     ) {
-        self.record_alloc(arena, address, requested, stream, before, 0);
+        self.record_alloc(arena, address, requested, stream, before, (0, 0));
     }
 
     #[inline(always)]
@@ -83,11 +84,12 @@ impl PoolHistory {
         requested: u64,
         stream: Stream,
         before: u64,
-        number: u32,
+        (number, stack): (u32, u32),
     ) {
         let in_use = arena.counters().bytes_in_use;
         let (stream, bytes) = (stream.handle(), in_use.wrapping_sub(before));
-        let entry = Entry { address, bytes, requested, stream, in_use, number, ..Entry::of(Kind::Alloc) };
+        let entry =
+            Entry { address, bytes, requested, stream, in_use, number, stack, ..Entry::of(Kind::Alloc) };
         self.recorder.record(&entry);
     }
 
@@ -101,9 +103,10 @@ impl PoolHistory {
 
     /// Records a failed request.
     #[cold]
-    pub(super) fn failed(&self, arena: &Arena, requested: u64, cause: FailureCause) {
+    pub(super) fn failed(&self, arena: &Arena, requested: u64, cause: FailureCause, stack: u64) {
+        let stack = Captured::stack_of(stack);
         let (in_use, bytes, cause) = (arena.counters().bytes_in_use, arena.largest_free(), cause as u8 + 1);
-        let entry = Entry { cause, bytes, requested, in_use, ..Entry::of(Kind::OutOfMemory) };
+        let entry = Entry { cause, bytes, requested, in_use, stack, ..Entry::of(Kind::OutOfMemory) };
         self.recorder.record_rarely(&entry);
     }
 

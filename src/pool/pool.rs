@@ -98,12 +98,12 @@ impl Pool {
         }
     }
 
-    /// Counts a failed request, and records it.
+    /// Counts a failed request, and records it with the number of its backtrace.
     #[cold]
-    pub(super) fn note_failure(&mut self, requested: u64, cause: FailureCause) {
+    pub(super) fn note_failure(&mut self, requested: u64, cause: FailureCause, stack: u64) {
         self.arena.count_failure(requested, cause);
         if let Some(history) = &self.history {
-            history.failed(&self.arena, requested, cause);
+            history.failed(&self.arena, requested, cause, stack);
         }
     }
 

@@ -66,6 +66,12 @@ impl Module {
         })
     }
 
+    /// Whether this is libbfc or its interposer.
+    fn is_the_library(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        ["libbfc.so", "libbfc_preload.so"].iter().any(|own| name.starts_with(own))
+    }
+
     /// The module and the offset in it.
     fn place(&self, address: u64) -> String {
         let name = self.path.rsplit('/').next().unwrap_or_default();
@@ -95,22 +101,30 @@ impl Stacks {
             self.raw.insert(at as u32 + 1, Raw { native: native.to_vec(), python, is_cut: head.is_cut });
             at = end;
         }
-        self.name(|module, address| match module {
-            Some(module) => vec![Frame { function: module.place(address), ..Frame::default() }],
-            None => vec![Frame { function: format!("{address:#x}"), ..Frame::default() }],
-        });
+        self.name(|_, _| Vec::new());
     }
 
     /// Names the native frames by a function that gets the module of each, if it is known. A call may have been inlined,
-    /// so it returns several frames, the innermost first.
+    /// so it returns several frames, the innermost first, or none if it has no name.
     pub fn name(&mut self, mut name: impl FnMut(Option<&Module>, u64) -> Vec<Frame>) {
         let Stacks { modules, functions, raw, named } = self;
         named.clear();
         for (&stack, raw) in raw.iter() {
-            let native = raw.native.iter().map(|&address| {
+            let module_of = |address: u64| {
                 let is_its =
                     |module: &&Module| module.since <= stack && (module.start..module.end).contains(&address);
-                name(modules.iter().rev().find(is_its), address)
+                modules.iter().rev().find(is_its)
+            };
+            let is_own = |&&address: &&u64| module_of(address).is_some_and(Module::is_the_library);
+            let native = raw.native.iter().skip_while(is_own).map(|&address| {
+                let module = module_of(address);
+                match name(module, address) {
+                    frames if !frames.is_empty() => frames,
+                    _ => {
+                        let function = module.map_or(format!("{address:#x}"), |module| module.place(address));
+                        vec![Frame { function, ..Frame::default() }]
+                    }
+                }
             });
             let mut frames = without_the_library(native.flatten().collect());
             if !raw.python.is_empty() {
@@ -118,10 +132,11 @@ impl Stacks {
                 let interpreter = frames.iter().position(|frame| frame.function.starts_with("_PyEval_"));
                 frames.truncate(interpreter.unwrap_or(frames.len()));
             }
-            frames.extend(raw.python.iter().map(|&(number, line)| match functions.get(&number) {
+            let python = raw.python.iter().map(|&(number, line)| match functions.get(&number) {
                 Some(function) => Frame { line, ..function.clone() },
                 None => Frame { function: "(a Python function)".into(), file: None, line },
-            }));
+            });
+            frames.extend(python.skip_while(is_of_the_package));
             if raw.is_cut {
                 frames.push(Frame { function: "(more frames)".into(), ..Frame::default() });
             }
@@ -135,14 +150,19 @@ impl Stacks {
     }
 }
 
-/// Leaves out the innermost frames that are libbfc's own.
+/// Leaves out the innermost frames that are libbfc's own, where it is a part of the program.
 fn without_the_library(mut frames: Vec<Frame>) -> Vec<Frame> {
-    let is_own = |frame: &Frame| {
-        ["libbfc.so", "libbfc_preload.so", "bfc_", "bfc::"].iter().any(|own| frame.function.starts_with(own))
-    };
+    let is_own = |frame: &Frame| ["bfc_", "bfc::"].iter().any(|own| frame.function.starts_with(own));
     let others = frames.iter().position(|frame| !is_own(frame)).unwrap_or(0);
     frames.drain(..others);
     frames
+}
+
+/// Returns whether a frame of Python is in the package bfc.
+fn is_of_the_package(frame: &Frame) -> bool {
+    let path = frame.file.as_deref().unwrap_or_default();
+    let mut parts = path.rsplit('/');
+    parts.next().is_some_and(|file| file.starts_with('_')) && parts.next() == Some("bfc")
 }
 
 #[cfg(test)]
@@ -209,8 +229,24 @@ mod tests {
     #[test]
     fn the_librarys_own_frames_are_left_out() {
         let frame = |function: &str| Frame { function: function.into(), ..Frame::default() };
-        let own = ["libbfc.so.0+0x10", "bfc::device::alloc", "bfc_alloc", "main", "bfc_callback"].map(frame);
+        let own = ["bfc::device::alloc", "bfc_alloc", "main", "bfc_callback"].map(frame);
         assert_eq!(functions(&without_the_library(own.to_vec())), ["main", "bfc_callback"]);
         assert_eq!(functions(&without_the_library(own[..2].to_vec())).len(), 2, "an empty one says nothing");
+        let mut stacks = Stacks::default();
+        let head = ModuleHead { start: 0x1000, end: 0x2000, bias: 0, build_id_bytes: 0 };
+        stacks.modules.extend(Module::parse(1, &text_of(&head, b"/usr/lib/libbfc.so.0")));
+        for (number, file) in [(1, "/lib/bfc/_pool.py"), (2, "/home/bfc/train.py"), (3, "/lib/bfc/_pool.py")]
+        {
+            stacks.add_function(number, &format!("f{number}\0{file}"));
+        }
+        let python = [1, 2, 3].map(|number| number << 32);
+        stacks.read(&area(
+            &[
+                &[super::StackHead { native: 3, python: 3, is_cut: false }.word(), 0x1010, 5, 0x1020][..],
+                &python,
+            ]
+            .concat(),
+        ));
+        assert_eq!(functions(stacks.frames(1)), ["0x5", "libbfc.so.0+0x1020", "f2", "f3"]);
     }
 }

@@ -42,6 +42,8 @@ BFC_LOG_INFO = 3
 BFC_LOG_DEBUG = 4
 BFC_REGION_OBTAINED = 1
 BFC_REGION_RETURNING = 2
+BFC_STACKS_NATIVE = 1
+BFC_STACKS_PYTHON = 2
 BFC_OK = 0
 BFC_ERROR_INVALID_ARGUMENT = 1
 BFC_ERROR_NO_ALLOCATOR = 2
@@ -175,6 +177,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bfc_last_error": (c_size_t, (c_void_p, c_size_t)),
     "bfc_version": (c_char_p, ()),
     "bfc_history_start": (c_int32, (c_char_p, c_uint64)),
+    "bfc_history_start_with_stacks": (c_int32, (c_char_p, c_uint64, c_uint32)),
     "bfc_history_stop": (c_int32, ()),
     "bfc_history_save": (c_int32, (c_char_p,)),
     "bfc_history_mark": (c_int32, (c_char_p,)),

@@ -43,6 +43,8 @@ pub(crate) struct RequestParams<'a> {
     pub(crate) short_lived: bool,
     /// The operation that the request is for, if any.
     pub(crate) scope: Option<&'a Tag>,
+    /// The number of its backtrace, if one was captured for the history.
+    pub(crate) stack: u64,
 }
 
 impl RequestParams<'_> {
@@ -172,9 +174,19 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
         0 => u64::MAX,
         stamp => stamp,
     };
-    let RequestParams { bytes: requested, alignment, stream, no_growth, short_lived, scope, .. } = *params;
-    let request =
-        AllocRequest { size, requested, alignment, max_stamp, thorough: false, short_lived, stream, scope };
+    let RequestParams { bytes: requested, alignment, stream, no_growth, short_lived, scope, stack, .. } =
+        *params;
+    let request = AllocRequest {
+        size,
+        requested,
+        alignment,
+        max_stamp,
+        thorough: false,
+        short_lived,
+        stream,
+        scope,
+        stack,
+    };
     // The limit may have been lowered below what the pool holds.
     if request.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
         return Err(refuse_alignment(guard, &request));
@@ -200,7 +212,7 @@ fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
 /// Refuses an alignment larger than the limit, because only chance could provide a place with it.
 #[cold]
 fn refuse_alignment(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    guard.note_failure(request.requested, FailureCause::Alignment);
+    guard.note_failure(request.requested, FailureCause::Alignment, request.stack);
     let (alignment, limit) = (request.alignment, guard.arena.growth().limit());
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
@@ -273,7 +285,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
 #[inline(never)]
 fn give_up(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
     let verdict = report::failure::Verdict::new(&guard.arena, request);
-    guard.note_failure(request.requested, verdict.cause());
+    guard.note_failure(request.requested, verdict.cause(), request.stack);
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
         match failure_report(guard, &verdict) {

@@ -279,7 +279,7 @@ impl<'a> Guard<'a> {
 
     /// Counts a failed request for `requested` bytes whose error message is already stored. Returns `error`.
     pub(crate) fn fail(mut self, error: Error, requested: u64) -> Error {
-        self.note_failure(requested, FailureCause::Other);
+        self.note_failure(requested, FailureCause::Other, 0);
         error
     }
 

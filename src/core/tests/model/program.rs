@@ -211,6 +211,7 @@ impl Program {
             short_lived,
             stream: Stream::NONE,
             scope: tag.as_ref(),
+            stack: 0,
         };
         match self.attempt(&request) {
             Some(addr) => self.live.push(addr),
