@@ -28,6 +28,8 @@ pub const PLAN: &str = "BFC_PLAN";
 pub const TRIM_AFTER: &str = "BFC_TRIM_AFTER";
 /// Where the history is recorded.
 pub const HISTORY_FILE: &str = "BFC_HISTORY_FILE";
+/// Which backtraces it has.
+pub const HISTORY_STACKS: &str = "BFC_HISTORY_STACKS";
 /// It changes nothing of what a replay shows.
 const HASH_SEED: &str = "BFC_HASH_SEED";
 

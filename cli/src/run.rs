@@ -98,6 +98,10 @@ pub struct Run {
     /// out, also if the program is killed. An existing FILE is removed. A further process writes FILE.PID
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
+    /// Record in the history where allocations are made: the functions of native code, of Python, or of both [default:
+    /// $BFC_HISTORY_STACKS, else none]
+    #[arg(long, value_enum, ignore_case = true, requires = "history")]
+    stacks: Option<Stacks>,
     /// The interposer, or its folder; libbfc.so.N must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
     /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu, or in Python's package
     /// bfc]
@@ -148,6 +152,14 @@ enum Backend {
     /// Granules that are mapped on demand and moved, so memory hardly fragments; no legacy IPC
     #[value(alias = "cuda_vmm")]
     CudaVmm,
+}
+
+/// Which backtraces the history has.
+#[derive(Clone, Copy, ValueEnum)]
+enum Stacks {
+    Native,
+    Python,
+    Both,
 }
 
 /// Values of `--growth`.

@@ -8,6 +8,7 @@ mod layout;
 mod reader;
 mod stacks;
 mod summary;
+mod symbols;
 mod timeline;
 
 use std::fs;
@@ -49,7 +50,10 @@ fn read(path: &Path) -> Result<History> {
     }
     let file = fs::read(path).with_context(|| format!("cannot read {name}"))?;
     match reader::parse(&file) {
-        Ok(history) => Ok(history),
+        Ok(mut history) => {
+            symbols::resolve(&mut history);
+            Ok(history)
+        }
         Err(why) => bail!("{name} {why}"),
     }
 }

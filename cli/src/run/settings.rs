@@ -8,7 +8,7 @@ use std::path::{self, Path};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Backend, Free, Growth, Run};
+use super::{Backend, Free, Growth, Run, Stacks};
 use crate::environment as names;
 use crate::library::SONAME;
 
@@ -32,8 +32,14 @@ impl Settings {
             Backend::Cuda => "cuda".to_owned(),
             Backend::CudaVmm => "cuda_vmm".to_owned(),
         });
+        let stacks = args.stacks.map(|stacks| match stacks {
+            Stacks::Native => "native".to_owned(),
+            Stacks::Python => "python".to_owned(),
+            Stacks::Both => "both".to_owned(),
+        });
         for (name, value) in [
             (names::BACKEND, backend),
+            (names::HISTORY_STACKS, stacks),
             (names::LIMIT, number(args.limit)),
             (names::MEMORY_FRACTION, args.fraction.map(|fraction| fraction.to_string())),
             (names::TRIM_AFTER, args.trim_after.map(|seconds| seconds.to_string())),

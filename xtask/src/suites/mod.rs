@@ -50,6 +50,7 @@ const SUITES: &[Suite] = &[
     Suite(Usual, "docs", docs::run, "rustdoc and its examples; the book, links, code and commands on pages"),
     Suite(Quick, "header", header, "headers, and declarations for Rust and Python, are the generated ones"),
     Suite(Quick, "symbols", symbols, "what libbfc.so exports and needs, and its SONAME"),
+    Suite(Usual, "history", history, "backtraces: functions of C and Python in bfc report"),
     Suite(Usual, "stack", ctest::stack, "functions of the C ABI and hooks need at most 4 KiB of stack"),
     Suite(Usual, "package", ctest::package, "C and C++ programs with the installed library; packages"),
     Suite(Usual, "valgrind", ctest::valgrind, "programs of ffi-tests under valgrind; instruction counts"),
@@ -92,6 +93,11 @@ fn symbols(context: &mut Context) -> Result<()> {
 fn metrics(context: &mut Context) -> Result<()> {
     tools::need_compilers()?;
     context.pytest("metrics", Needs::Prefix, &[])
+}
+
+fn history(context: &mut Context) -> Result<()> {
+    tools::need_compilers()?;
+    context.pytest("history", Needs::Prefix, &[])
 }
 
 /// The page that `bfc report` writes, in Debian's Chromium.
