@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import tempfile
 import threading
 import unittest
@@ -282,6 +283,20 @@ class History(unittest.TestCase):
             self.assertEqual(caught.exception.status, bfc.Status.ALREADY_EXISTS)
         self.assertTrue(file.read_bytes().startswith(b"libbfc history 2"))
         self.assertEqual(file.stat().st_mode & 0o777, 0o600)
+
+    def test_backtraces_name_python_functions(self) -> None:
+        file = self.folder / "history"
+        bfc.create(DEVICE, backend=bfc.Backend.HOST)
+        self.addCleanup(bfc.destroy, DEVICE)
+        with bfc.history(file, stacks="python"):
+            bfc.free(DEVICE, bfc.alloc(DEVICE, 1))
+        name = b"History.test_backtraces_name_python_functions" if sys.version_info >= (3, 11) else b"test_backtraces_name"
+        self.assertIn(name, file.read_bytes())
+        self.assertIn(os.path.basename(__file__).encode(), file.read_bytes())
+
+    def test_backtraces_of_another_kind_are_refused(self) -> None:
+        with self.assertRaisesRegex(ValueError, "native, python, both, not 'ruby'"):
+            bfc.history(stacks="ruby")
 
     def test_memory_is_saved(self) -> None:
         with bfc.history() as recording:

@@ -8,6 +8,9 @@ from typing import SupportsIndex
 
 from . import _library, _numbers
 
+# What BFC_STACKS_NATIVE and BFC_STACKS_PYTHON are in C.
+_STACKS = {"none": 0, "native": 1, "python": 2, "both": 3}
+
 
 class history:
     """Records the history of all allocators of the process in a ``with`` block: ``bfc_history_start``.
@@ -16,19 +19,35 @@ class history:
 
     :param file: A path. A file there must not exist yet. None records into memory, for :meth:`save`.
     :param events: How many of the last events are kept.
-    :raises Error: ALREADY_EXISTS if a history is recorded already; INVALID_ARGUMENT if the file cannot be created.
+    :param stacks: Which backtraces allocations have: ``"native"``, ``"python"``, ``"both"`` or ``"none"``. None leaves it
+        to ``BFC_HISTORY_STACKS``.
+    :raises Error: ALREADY_EXISTS if a history is recorded already; INVALID_ARGUMENT if the file cannot be created;
+        UNSUPPORTED for backtraces of Python in an interpreter other than CPython 3.10 to 3.14.
+    :raises ValueError: for other ``stacks``.
 
     >>> import bfc
     >>> with bfc.history() as recording:
     ...     recording.mark("epoch 1")
     """
 
-    def __init__(self, file: str | os.PathLike[str] | None = None, *, events: SupportsIndex = 1 << 18) -> None:
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | None = None,
+        *,
+        events: SupportsIndex = 1 << 18,
+        stacks: str | None = None,
+    ) -> None:
         self._file = None if file is None else os.fsencode(file)
         self._events = _numbers.unsigned(events, "events")
+        if stacks is not None and stacks not in _STACKS:
+            raise ValueError(f"stacks must be one of {', '.join(_STACKS)}, not {stacks!r}")
+        self._stacks = None if stacks is None else _STACKS[stacks]
 
     def __enter__(self) -> history:
-        _library.call("bfc_history_start", self._file, self._events)
+        if self._stacks is None:
+            _library.call("bfc_history_start", self._file, self._events)
+        else:
+            _library.call("bfc_history_start_with_stacks", self._file, self._events, self._stacks)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
