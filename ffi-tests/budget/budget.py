@@ -29,10 +29,14 @@ def parsed(text):
     return by, {(trace, call): float(mean) for trace, call, mean in columns}
 
 
-def measured(trace, call):
+# How much more a call may take while a history is recorded.
+EVENT = 80
+
+
+def measured(trace, call, **variables):
     program = [PREFIX / "bin/bfc", "replay", "--repeat", "1", "--device-capacity", "80GiB"]
     command = [*program, ROOT / f"tests/traces/{trace}.trace.gz"]
-    return callgrind.mean(callgrind.run(command, [f"--toggle-collect={call}"]), call)
+    return callgrind.mean(callgrind.run(command, [f"--toggle-collect={call}"], **variables), call)
 
 
 def is_over(mean, budget):

@@ -16,6 +16,14 @@ def test_a_call_stays_within_its_budget(trace, call):
     assert not budget.is_over(mean, rows[trace, call]), f"{mean:.1f} instructions instead of {rows[trace, call]}"
 
 
+@pytest.mark.parametrize("call", budget.CALLS)
+@pytest.mark.parametrize("trace", budget.TRACES)
+def test_an_event_of_the_history_takes_few_instructions(trace, call):
+    with_history, without = budget.measured(trace, call, BFC_HISTORY=1 << 20), budget.measured(trace, call)
+    assert with_history > without + 20, "nothing was recorded"
+    assert with_history - without <= budget.EVENT, f"{with_history - without:.1f} instructions"
+
+
 def test_more_than_the_tolerance_is_over():
     assert not budget.is_over(103.0, 100.0) and budget.is_over(103.1, 100.0)
 

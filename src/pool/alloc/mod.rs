@@ -15,12 +15,13 @@ use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
+use crate::core::units::{UNIT, round_up, round_up_to_512};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::clock::Deadline;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// The parameters of a caller's request.
@@ -60,42 +61,72 @@ impl RequestParams<'_> {
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
     match alloc_at_once(slot, bytes, stream) {
         Ok(addr) => Ok(addr),
-        Err(entered) => alloc_recorded(slot, entered, bytes, stream),
+        Err(Missed::NotLive(entered, size)) => match alloc_recorded(entered, size, bytes, stream) {
+            Ok(addr) => Ok(addr.get()),
+            Err(entered) => alloc_recorded_otherwise(slot, entered, size, bytes, stream),
+        },
+        Err(Missed::Other(entered)) => alloc_otherwise(slot, entered, bytes, stream),
     }
 }
 
-/// Serves a request in the usual case of a pool that is recorded, and otherwise as [`alloc_otherwise`] does.
+/// Why a request was not served in the usual case.
+enum Missed<'a> {
+    /// The pool is not in the usual phase. The size is the rounded one.
+    NotLive(AtOnce<'a>, u64),
+    /// With the slot, if it was ready.
+    Other(Option<AtOnce<'a>>),
+}
+
+/// Serves a request in the usual case of a pool that is recorded. The result fits into registers, as an event may take
+/// few instructions.
 #[inline(never)]
 fn alloc_recorded(
-    slot: &Slot,
-    mut entered: Option<AtOnce<'_>>,
+    mut entered: AtOnce<'_>,
+    size: u64,
     bytes: u64,
     stream: Stream,
-) -> Result<u64, Error> {
-    // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
-    if bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
-        && let Some(at_once) = &mut entered
-        && let Some(pool) = at_once.recorded_pool()
-        && let Some(addr) = pool.alloc_recorded(bytes.next_multiple_of(UNIT), bytes, stream)
-    {
-        entered.into_iter().for_each(AtOnce::leave);
-        return Ok(addr);
-    }
-    alloc_otherwise(slot, entered, bytes, stream)
-}
-
-/// Serves a request in the usual case. Otherwise returns the slot, if it was ready.
-#[inline(always)]
-fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Option<AtOnce<'_>>> {
-    let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
-    if let Some(size @ 1..) = round_up(bytes)
-        && let Some(pool) = entered.pool()
-        && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
+) -> Result<NonZeroU64, AtOnce<'_>> {
+    if let Some(pool) = entered.recorded_pool()
+        && let Some(addr) = pool.alloc_recorded(size, bytes, stream).and_then(NonZeroU64::new)
     {
         entered.leave();
         return Ok(addr);
     }
-    Err(Some(entered))
+    Err(entered)
+}
+
+/// Serves a request of a pool that is recorded, where the usual case does not suffice, and otherwise as
+/// [`alloc_otherwise`] does.
+#[inline(never)]
+fn alloc_recorded_otherwise(
+    slot: &Slot,
+    mut entered: AtOnce<'_>,
+    size: u64,
+    bytes: u64,
+    stream: Stream,
+) -> Result<u64, Error> {
+    if let Some(pool) = entered.recorded_pool()
+        && let Some(addr) = pool.alloc_plain_recorded(size, bytes, stream)
+    {
+        entered.leave();
+        return Ok(addr);
+    }
+    alloc_otherwise(slot, Some(entered), bytes, stream)
+}
+
+/// Serves a request in the usual case.
+#[inline(always)]
+fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Missed<'_>> {
+    let Some(mut entered) = slot.enter_at_once() else { return Err(Missed::Other(None)) };
+    let Some(size @ 1..) = round_up(bytes) else { return Err(Missed::Other(Some(entered))) };
+    let Some(pool) = entered.pool() else { return Err(Missed::NotLive(entered, size)) };
+    match pool.arena.alloc_at_once(size, bytes, stream) {
+        Some(addr) => {
+            entered.leave();
+            Ok(addr)
+        }
+        None => Err(Missed::Other(Some(entered))),
+    }
 }
 
 #[inline(never)]
