@@ -1,8 +1,8 @@
 //! The formats of the environment variables' values.
 
 use crate::backend::HugePages;
-use crate::sys::numa::Placement;
 use crate::history::{NATIVE, PYTHON};
+use crate::sys::numa::Placement;
 use std::time::Duration;
 
 pub(super) fn is_fraction(value: f64) -> bool {

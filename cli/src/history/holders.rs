@@ -87,15 +87,16 @@ pub fn holders(history: &History, pool: u16, state: &PoolState) -> Vec<Holder> {
             add(sum.stacks.entry(live.stack).or_default(), live.bytes);
         }
     }
-    let name = |number: u32| match number {
-        0 => None,
-        _ => Some(history.operation(pool, number).map_or(format!("operation {number}"), str::to_owned)),
-    };
     let mut holders: Vec<Holder> = sums
         .into_iter()
         .map(|(number, sum)| {
             let stacks = by_frames(history, sum.stacks);
-            Holder { operation: name(number), bytes: sum.all.0, allocations: sum.all.1, stacks }
+            Holder {
+                operation: history.operation_name(pool, number),
+                bytes: sum.all.0,
+                allocations: sum.all.1,
+                stacks,
+            }
         })
         .collect();
     holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.operation.cmp(&b.operation)));

@@ -241,6 +241,13 @@ impl History {
         self.operations.get(&(pool, number)).map(|name| &**name)
     }
 
+    /// The name of an operation of a pool, or its number where the file lacks the name. None is memory without an
+    /// operation.
+    pub fn operation_name(&self, pool: u16, number: u32) -> Option<String> {
+        (number != 0)
+            .then(|| self.operation(pool, number).map_or(format!("operation {number}"), str::to_owned))
+    }
+
     pub fn mark(&self, number: u32) -> Option<&str> {
         self.marks.get(&number).map(|name| &**name)
     }

@@ -1,7 +1,7 @@
 //! What a history says, for people and as JSON.
 
 use std::collections::HashMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -67,12 +67,25 @@ struct Moment {
     seconds: f64,
     in_use: u64,
     held: u64,
+    #[serde(flatten)]
+    phase: Phase,
     holders: Vec<Holder>,
+}
+
+/// Where the program was at a moment.
+#[derive(Serialize, Default)]
+struct Phase {
+    /// The step of the pool's last operation.
+    step: Option<u64>,
+    /// The last mark.
+    mark: Option<String>,
 }
 
 #[derive(Serialize)]
 struct Failure {
     seconds: f64,
+    #[serde(flatten)]
+    phase: Phase,
     requested: u64,
     largest_free: u64,
     in_use: u64,
@@ -92,6 +105,18 @@ struct MarkSummary {
     /// What was allocated since the mark before and is live at this one.
     kept_bytes: u64,
     kept_allocations: u64,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(step) = self.step {
+            write!(f, ", step {step}")?;
+        }
+        match &self.mark {
+            Some(mark) => write!(f, ", after the mark {}", shown(mark)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Nanoseconds as seconds.
@@ -125,11 +150,12 @@ impl Summary {
                 return;
             }
             if peaks.get(&event.pool).is_some_and(|&(number, _)| number == event.number) {
-                moments.insert(event.pool, moment(history, event, state));
+                let phase = marks.phase(state);
+                moments.insert(event.pool, moment(history, event, state, phase));
             }
             let of_pool = failures.entry(event.pool).or_default();
             if event.kind == Kind::OutOfMemory && of_pool.len() < LISTED {
-                of_pool.push(failure(history, event, state));
+                of_pool.push(failure(history, event, state, marks.phase(state)));
             }
         });
         let pools = ends.iter().map(|(&pool, state)| {
@@ -264,14 +290,14 @@ impl PoolSummary {
         let calls = counted(self.allocations as usize, "allocation");
         let _ = writeln!(text, "  calls        {calls}, {}", counted(self.frees as usize, "free"));
         if self.peak.in_use != 0 {
-            let _ = writeln!(text, "  at the peak, after {:.3} s:", self.peak.seconds);
+            let _ = writeln!(text, "  at the peak, after {:.3} s{}:", self.peak.seconds, self.peak.phase);
             write_holders(text, &self.peak.holders);
         }
         for failure in &self.failures {
-            let Failure { seconds, requested, largest_free, in_use, held, cause, .. } = failure;
+            let Failure { seconds, phase, requested, largest_free, in_use, held, cause, .. } = failure;
             let _ = writeln!(
                 text,
-                "  out of memory after {seconds:.3} s: {} requested, {cause}; {} in use of {} held, largest free chunk {}:",
+                "  out of memory after {seconds:.3} s{phase}: {} requested, {cause}; {} in use of {} held, largest free chunk {}:",
                 human(*requested),
                 human(*in_use),
                 human(*held),
@@ -296,18 +322,20 @@ impl PoolSummary {
     }
 }
 
-fn moment(history: &History, event: &Recorded, state: &PoolState) -> Moment {
+fn moment(history: &History, event: &Recorded, state: &PoolState, phase: Phase) -> Moment {
     Moment {
         seconds: seconds(event.time),
         in_use: state.in_use,
         held: state.held,
+        phase,
         holders: holders(history, event.pool, state),
     }
 }
 
-fn failure(history: &History, event: &Recorded, state: &PoolState) -> Failure {
+fn failure(history: &History, event: &Recorded, state: &PoolState, phase: Phase) -> Failure {
     Failure {
         seconds: seconds(event.time),
+        phase,
         requested: event.requested,
         largest_free: event.bytes,
         in_use: state.in_use,
@@ -328,6 +356,11 @@ struct Marks {
 }
 
 impl Marks {
+    /// Where the program is when a pool is in this state.
+    fn phase(&self, state: &PoolState) -> Phase {
+        Phase { step: state.step, mark: self.list.last().map(|mark| mark.name.clone()) }
+    }
+
     fn see(&mut self, history: &History, event: &Recorded, state: &PoolState) {
         match event.kind {
             Kind::Mark => self.add(history, event),

@@ -35,6 +35,10 @@ pub struct PoolState {
     pub failures: u64,
     /// The sizes of the requests that are live, before rounding.
     pub requested: u64,
+    /// The step of the last operation that allocated, if the file has it.
+    pub step: Option<u64>,
+    /// Whether the recording of the pool began with an event that the file has.
+    is_whole: bool,
 }
 
 impl PoolState {
@@ -42,6 +46,10 @@ impl PoolState {
     pub fn apply(&mut self, event: &Recorded) {
         match event.kind {
             Kind::Alloc | Kind::Present => {
+                if event.name != 0 && self.is_whole {
+                    // Only changes of the step are recorded, and the first is 0.
+                    self.step.get_or_insert(0);
+                }
                 let live = Live {
                     bytes: event.bytes,
                     requested: event.requested,
@@ -71,9 +79,10 @@ impl PoolState {
                 self.failures += 1;
                 self.in_use = event.in_use;
             }
-            Kind::Begin => self.limit = event.bytes,
+            Kind::Begin => (self.limit, self.is_whole) = (event.bytes, true),
+            Kind::Step => self.step = Some(event.bytes),
             Kind::End => *self = PoolState { limit: self.limit, ..PoolState::counts_of(self) },
-            Kind::Mark | Kind::Step => {}
+            Kind::Mark => {}
         }
     }
 

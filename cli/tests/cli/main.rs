@@ -4,6 +4,7 @@ mod common;
 mod environment;
 mod golden;
 mod help;
+mod history;
 mod info;
 mod plan;
 mod progress;

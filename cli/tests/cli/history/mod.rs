@@ -1,0 +1,49 @@
+//! `bfc report` of histories whose events a test has chosen.
+
+pub mod made;
+
+use crate::common::{bfc, json, run_to};
+use made::{Chunk, Made};
+
+const FIRST: Chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 1 };
+const SECOND: Chunk = Chunk { address: 0x11_0000, bytes: 8192, operation: 2 };
+
+#[test]
+fn the_peak_and_each_out_of_memory_have_their_step_and_mark() {
+    let mut made = Made::new("train");
+    made.pool(1, 0, "bfc", &["weights", "activations"]);
+    made.alloc(1, FIRST);
+    made.out_of_memory(1, 1 << 20);
+    made.mark("epoch \u{1b}[31m1");
+    made.step(1, 7);
+    made.alloc(1, SECOND);
+    made.step(1, 8);
+    made.free(1, FIRST);
+    made.mark("later");
+    made.out_of_memory(1, 1 << 20);
+    let file = made.file("phases.history");
+    let text = run_to(0, bfc().arg("report").arg(&file)).0;
+    assert!(text.contains("  out of memory after 0.004 s, step 0: 1.00 MiB"), "{text}");
+    assert!(
+        text.contains("  at the peak, after 0.007 s, step 7, after the mark epoch \u{fffd}[31m1:"),
+        "{text}"
+    );
+    assert!(text.contains("  out of memory after 0.011 s, step 8, after the mark later: "), "{text}");
+    let pool = &json(bfc().arg("report").arg(&file))["pools"][0];
+    assert_eq!((&pool["peak"]["step"], &pool["peak"]["mark"]), (&7.into(), &"epoch \u{1b}[31m1".into()));
+    let failures = pool["failures"].as_array().expect("a list");
+    assert!(failures[0]["step"] == 0 && failures[0]["mark"].is_null());
+    assert!(failures[1]["step"] == 8 && failures[1]["mark"] == "later");
+}
+
+/// Without the begin of the recording it is not known whether the step was ever another than 0.
+#[test]
+fn a_step_that_is_not_known_is_not_shown() {
+    let mut made = Made::new("train");
+    made.alloc(1, FIRST);
+    made.out_of_memory(1, 1 << 20);
+    let file = made.file("no-step.history");
+    assert!(json(bfc().arg("report").arg(&file))["pools"][0]["peak"]["step"].is_null());
+    let text = run_to(0, bfc().arg("report").arg(&file)).0;
+    assert!(text.contains("  out of memory after 0.002 s: "), "{text}");
+}
