@@ -104,7 +104,7 @@ enum Command {
     /// Show a history, or the counters of each process of bfc run --report=FILE, including killed processes
     ///
     /// Processes may still be running. Their counters are those of this moment.
-    #[command(after_help = report::EXAMPLES, after_long_help = format!("{}\n\n{}", report::EXAMPLES, report::STATES))]
+    #[command(after_help = report::EXAMPLES, after_long_help = format!("{}\n\n{}\n\n{}", report::EXAMPLES, history::MOMENTS, report::STATES))]
     Report(Report),
     /// Show the library in use, the backends that work here, and the BFC_ variables that are set
     #[command(after_help = info::EXAMPLES, after_long_help = format!("{}\n\n{}", info::EXAMPLES, info::SCHEMA))]

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::history;
+use crate::history::{self, LeaksArgs};
 use crate::output::Output;
 use crate::process::{self, Liveness};
 use counters::{ENDED, REPLACED, Record};
@@ -37,6 +37,8 @@ pub struct Report {
     /// Write a history to PATH instead of printing it. The extension chooses the format: .json, the document of --json
     #[arg(long, short, value_name = "PATH", conflicts_with = "json")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    leaks: LeaksArgs,
 }
 
 /// Shown after the options of `bfc report`.
@@ -45,7 +47,10 @@ Examples:
   bfc run --report=train.counters -- ./train    keep counters
   bfc report train.counters                     show them, also while it runs
   bfc run --history train.history -- ./train    record the last events
-  bfc report train.history                      who held what at the peak and at out of memory";
+  bfc report train.history                      who held what at the peak and at out of memory
+  bfc report --leaks train.history              what was not freed
+  bfc report --leaks --from 'epoch 1' --to 'epoch 2' train.history
+                                                what was allocated between two marks and not freed";
 
 /// What `bfc report --help` ends with.
 pub const STATES: &str = "\
@@ -59,13 +64,18 @@ States of a process:
 /// Prints the summary of each process in the file.
 pub fn report(args: &Report, output: &mut Output) -> Result<()> {
     if history::is_one(&args.file) {
+        if args.leaks.leaks {
+            return history::report_leaks(&args.file, &args.leaks, args.json, output);
+        }
         return history::report(&args.file, args.json, args.output.as_deref(), output);
     }
     if args.output.is_some() {
         bail!("--output is for a history, and {} is none", args.file.display());
     }
-    if args.json {
-        bail!("--json is for a history, and {} is none", args.file.display());
+    for (is_set, option) in [(args.json, "--json"), (args.leaks.leaks, "--leaks")] {
+        if is_set {
+            bail!("{option} is for a history, and {} is none", args.file.display());
+        }
     }
     let (records, end) = read(&args.file)?;
     if records.is_empty() {

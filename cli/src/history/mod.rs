@@ -5,6 +5,8 @@ mod holders;
 #[path = "../../../src/history/layout.rs"]
 #[allow(dead_code)] // The library's part of it.
 mod layout;
+mod leaks;
+mod moment;
 mod reader;
 mod stacks;
 mod summary;
@@ -21,8 +23,12 @@ use anyhow::{Context, Result, bail};
 use crate::output::Output;
 use crate::process::{self, Liveness};
 use format::Format;
+use leaks::Leaks;
 use reader::History;
 use summary::Summary;
+
+pub use leaks::LeaksArgs;
+pub use moment::FORMS as MOMENTS;
 
 /// Larger files are no history.
 const MOST_BYTES: u64 = 20 << 30;
@@ -77,4 +83,17 @@ pub fn report(path: &Path, as_json: bool, to_file: Option<&Path>, output: &mut O
     }
     let summary = Summary::new(&history, process);
     output.write(&if as_json { summary.json()? } else { summary.text() })
+}
+
+/// Prints what was allocated and not freed.
+pub fn report_leaks(path: &Path, args: &LeaksArgs, as_json: bool, output: &mut Output) -> Result<()> {
+    let leaks = Leaks::new(&read(path)?, args).with_context(|| path.display().to_string())?;
+    output.write(&if as_json { json_of(&leaks)? } else { leaks.text() })
+}
+
+/// A document of JSON and a line end.
+fn json_of(document: &impl serde::Serialize) -> Result<String> {
+    let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
+    text.push('\n');
+    Ok(text)
 }

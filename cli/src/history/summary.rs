@@ -120,7 +120,7 @@ impl fmt::Display for Phase {
 }
 
 /// Nanoseconds as seconds.
-fn seconds(time: u64) -> f64 {
+pub fn seconds(time: u64) -> f64 {
     time as f64 / 1e9
 }
 

@@ -95,6 +95,12 @@ impl Made {
         self.event(Kind::OutOfMemory, pool, 0, [0, 0, requested]);
     }
 
+    /// Destroys a pool by force.
+    pub fn destroy(&mut self, pool: u16) {
+        self.event(Kind::Returned, pool, 0, [0x10_0000, 1 << 20, 0]);
+        self.event(Kind::End, pool, 0, [0, 0, 0]);
+    }
+
     pub fn mark(&mut self, name: &str) {
         self.marks += 1;
         self.text(TextKind::Mark, NO_POOL, self.marks, name);

@@ -1,5 +1,6 @@
 //! `bfc report` of histories whose events a test has chosen.
 
+mod leaks;
 pub mod made;
 
 use crate::common::{bfc, json, run_to};
@@ -7,6 +8,7 @@ use made::{Chunk, Made};
 
 const FIRST: Chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 1 };
 const SECOND: Chunk = Chunk { address: 0x11_0000, bytes: 8192, operation: 2 };
+const THIRD: Chunk = Chunk { address: 0x12_0000, bytes: 8192, operation: 2 };
 
 #[test]
 fn the_peak_and_each_out_of_memory_have_their_step_and_mark() {
