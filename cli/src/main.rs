@@ -34,6 +34,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::device::{Backend, GrowthPolicy, PoolConfig};
 use crate::environment::Resolved;
+use crate::history::Diff;
 use crate::info::Info;
 use crate::library::Library;
 use crate::output::{Output, progress};
@@ -106,6 +107,12 @@ enum Command {
     /// Processes may still be running. Their counters are those of this moment.
     #[command(after_help = report::EXAMPLES, after_long_help = format!("{}\n\n{}\n\n{}", report::EXAMPLES, history::MOMENTS, report::STATES))]
     Report(Report),
+    /// Show what changed between two moments: of one history, of two, or two memory maps
+    ///
+    /// Compared are the totals of each pool, and how much is live by operation and size. Pools are matched by device and
+    /// name. What is equal is left out.
+    #[command(after_help = history::DIFF_EXAMPLES, after_long_help = format!("{}\n\n{}", history::DIFF_EXAMPLES, history::MOMENTS))]
+    Diff(Diff),
     /// Show the library in use, the backends that work here, and the BFC_ variables that are set
     #[command(after_help = info::EXAMPLES, after_long_help = format!("{}\n\n{}", info::EXAMPLES, info::SCHEMA))]
     Info(Info),
@@ -306,6 +313,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Plan(args) => plan::plan(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::report(args, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Diff(args) => history::diff(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Info(args) => info::info(args, &library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {

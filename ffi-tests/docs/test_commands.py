@@ -11,12 +11,14 @@ from markdown_it import MarkdownIt
 import pages
 from test_pages import OWN
 
-# What a reader puts something in the place of, and what it is here: `@` is the installation, `#` a fresh folder.
+# What stands for the installation and for a fresh folder below. Commands have neither.
+INSTALLED, FRESH = "\1", "\2"
+# What a reader puts something in the place of, and what it is here.
 STAND_FOR = {
-    "/path/to/": "@/lib/",
-    "/usr/local/lib/": "@/lib/",
-    "--prefix DIR": "--prefix #",
-    "DIR": "@",
+    "/path/to/": f"{INSTALLED}/lib/",
+    "/usr/local/lib/": f"{INSTALLED}/lib/",
+    "--prefix DIR": f"--prefix {FRESH}",
+    "DIR": INSTALLED,
     "TRACE...": "tests/traces/mlp_tiny.trace.gz",
     "PROGRAM ARGS...": "./train",
     " ARGS...": " --epochs 3",
@@ -46,7 +48,7 @@ def script(text, prefix, fresh):
         for word, stands_for in STAND_FOR.items():
             command = command.replace(word, stands_for)
         # Quoted in its middle, a word is one all the same.
-        return command.replace("@", f"'{prefix}'").replace("#", f"'{fresh}'")
+        return command.replace(INSTALLED, f"'{prefix}'").replace(FRESH, f"'{fresh}'")
 
     return "".join(f"{typed(line)}\n" for line in text.splitlines())
 

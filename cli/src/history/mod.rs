@@ -1,5 +1,6 @@
 //! `bfc report` of a history: what the library recorded by `BFC_HISTORY_FILE` or `bfc_history_start`.
 
+mod diff;
 mod format;
 mod holders;
 #[path = "../../../src/history/layout.rs"]
@@ -8,6 +9,7 @@ mod layout;
 mod leaks;
 mod moment;
 mod reader;
+mod snapshot;
 mod stacks;
 mod summary;
 mod symbols;
@@ -27,6 +29,7 @@ use leaks::Leaks;
 use reader::History;
 use summary::Summary;
 
+pub use diff::{Diff, EXAMPLES as DIFF_EXAMPLES, diff};
 pub use leaks::LeaksArgs;
 pub use moment::FORMS as MOMENTS;
 

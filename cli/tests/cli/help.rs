@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{SMALL, bfc, library, run_to};
+use crate::history::made::{Chunk, Made};
 use crate::run::{executable, folder, interposer};
 
 /// The command lines of a help: those below "Examples:" that begin with a command or a variable.
@@ -25,15 +26,22 @@ fn each_command_has_examples_and_each_runs() {
     executable(&folder.join("train"), "#!/bin/sh\nexit 0\n");
     let own = Path::new(env!("CARGO_BIN_EXE_bfc")).parent().expect("its folder");
     let path = format!("{}:{}", own.display(), env::var("PATH").expect("a path"));
-    let history = recorded_history(&folder);
-    for command in [&[][..], &["info"], &["run"], &["replay"], &["plan"], &["report"]] {
+    let history = history().bytes();
+    fs::write(folder.join("train.trace"), SMALL).expect("writable");
+    for map in ["before.map", "after.map"] {
+        let mut replay = bfc();
+        run_to(0, replay.arg("replay").arg(folder.join("train.trace")).arg("--map").arg(folder.join(map)));
+    }
+    for command in [&[][..], &["info"], &["run"], &["replay"], &["plan"], &["report"], &["diff"]] {
         let lines = examples(command, "--help");
         assert!(lines.len() > 1, "{command:?}: {lines:?}");
         assert_eq!(lines, examples(command, "-h"), "{command:?}");
         for line in lines {
             // The interposer of these tests records nothing.
             fs::write(folder.join("train.trace"), SMALL).expect("writable");
-            fs::write(folder.join("train.history"), &history).expect("writable");
+            for name in ["train.history", "before.history", "after.history"] {
+                fs::write(folder.join(name), &history).expect("writable");
+            }
             let mut shell = Command::new("sh");
             shell.args(["-euc", &line]).current_dir(&folder).env("PATH", &path);
             shell.env("BFC_LIBRARY", library()).env("BFC_PRELOAD_LIBRARY", interposer);
@@ -43,11 +51,15 @@ fn each_command_has_examples_and_each_runs() {
     }
 }
 
-/// The history of a replay.
-fn recorded_history(folder: &Path) -> Vec<u8> {
-    let (trace, history) = (folder.join("train.trace"), folder.join("replay.history"));
-    fs::write(&trace, SMALL).expect("writable");
-    let _ = fs::remove_file(&history);
-    run_to(0, bfc().arg("replay").arg(trace).env("BFC_HISTORY_FILE", &history).env("BFC_HISTORY", "1024"));
-    fs::read(history).expect("the library wrote it")
+/// A history of twenty seconds with the marks that the examples name.
+fn history() -> Made {
+    let chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 0 };
+    let mut made = Made::new("train");
+    made.microseconds = 4_000_000;
+    made.pool(1, 0, "bfc", &[]);
+    made.mark("epoch 1");
+    made.alloc(1, chunk);
+    made.mark("epoch 2");
+    made.free(1, chunk);
+    made
 }

@@ -15,16 +15,15 @@ use layout::{
 const CAPACITY: u64 = 1024;
 /// What marks have as their pool.
 const NO_POOL: u16 = u16::MAX;
-/// Ticks are microseconds here, and an event happens every millisecond.
-const TICKS_PER_EVENT: u64 = 1000;
-
-/// A history in the making.
+/// A history in the making. Its ticks are microseconds.
 pub struct Made {
     texts: Vec<u8>,
     events: Vec<u8>,
     written: u64,
     in_use: [u64; 8],
     marks: u32,
+    /// How far events are apart.
+    pub microseconds: u64,
     pub process: u32,
     pub started: u64,
     pub state: u32,
@@ -47,6 +46,7 @@ impl Made {
             written: 0,
             in_use: [0; 8],
             marks: 0,
+            microseconds: 1000,
             process: 4711,
             started: 1,
             state: STOPPED,
@@ -112,7 +112,7 @@ impl Made {
         let in_use = self.in_use.get(usize::from(pool)).copied().unwrap_or(0);
         let what = kind as u64 | 1 << 8 | u64::from(pool) << 16 | u64::from(name) << 32;
         self.written += 1;
-        let ticks = self.written * TICKS_PER_EVENT;
+        let ticks = self.written * self.microseconds;
         // In the order of the fields.
         for word in [self.written, ticks, address, bytes, requested, 0, in_use, what] {
             self.events.extend(word.to_le_bytes());

@@ -1,5 +1,6 @@
 //! `bfc report` of histories whose events a test has chosen.
 
+mod diff;
 mod leaks;
 pub mod made;
 
