@@ -30,6 +30,8 @@ pub const TRIM_AFTER: &str = "BFC_TRIM_AFTER";
 pub const HISTORY_FILE: &str = "BFC_HISTORY_FILE";
 /// Which backtraces it has.
 pub const HISTORY_STACKS: &str = "BFC_HISTORY_STACKS";
+/// How many events of it.
+pub const HISTORY: &str = "BFC_HISTORY";
 /// It changes nothing of what a replay shows.
 const HASH_SEED: &str = "BFC_HASH_SEED";
 

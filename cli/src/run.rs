@@ -1,7 +1,7 @@
 //! `bfc run`: a program with the interposer in front of the driver, its cudaMalloc served by libbfc.
 //!
-//! Without `--check` the command becomes the program (exec): terminal, signals, process id and exit code are the
-//! program's own. With it the command stays beside the program and says at the end what the interposer saw.
+//! Without `--check` and `--leaks` the command becomes the program (exec): terminal, signals, process id and exit code are the
+//! program's own. With one of them the command stays beside the program and says at the end what was seen.
 
 mod check;
 mod check_log;
@@ -10,6 +10,7 @@ mod exec;
 mod file;
 mod files;
 mod ignored;
+mod leaks;
 mod preload;
 mod program;
 mod settings;
@@ -102,6 +103,20 @@ pub struct Run {
     /// $BFC_HISTORY_STACKS, else none]
     #[arg(long, value_enum, ignore_case = true, requires = "history")]
     stacks: Option<Stacks>,
+    /// When the program has ended, list on standard error what each process allocated from the pool and did not free,
+    /// by operation. The list is made of a history: that of --history, or a temporary one of 1048576 events
+    /// ($BFC_HISTORY)
+    #[arg(long, conflicts_with = "check")]
+    leaks: bool,
+    /// Exit with N if the program ended with 0 and --leaks listed anything
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "leaks",
+        allow_hyphen_values = true,
+        value_parser = clap::value_parser!(u8).range(1..)
+    )]
+    leaks_exit_code: Option<u8>,
     /// The interposer, or its folder; libbfc.so.N must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
     /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu, or in Python's package
     /// bfc]
@@ -121,6 +136,7 @@ Examples:
   bfc run --check -- ./train                            did its allocations come from the pool?
   bfc run --trace train.trace -- ./train                record allocations for bfc replay
   bfc run --history train.history -- ./train            record the last events for bfc report
+  bfc run --leaks -- ./train                            what was not freed
   bfc run --report=train.counters -- ./train            counters for bfc report";
 
 /// What `bfc run --help` ends with.
@@ -133,7 +149,10 @@ Exit codes:
   127                 the program was not found
 With --check also:
   3                   no allocation came from the pool
-  128 + N             signal N ended the program";
+  128 + N             signal N ended the program
+With --leaks also:
+  128 + N             signal N ended the program
+  --leaks-exit-code   the program ended with 0, and something was not freed";
 
 /// Values of `--free`.
 #[derive(Clone, Copy, ValueEnum)]
@@ -218,7 +237,7 @@ impl Run {
     }
 }
 
-/// Runs the program. Returns only with `--check`, or if it cannot be run.
+/// Runs the program. Returns only with `--check` or `--leaks`, or if it cannot be run.
 pub fn run(args: &Run) -> Result<ExitCode> {
     let program = Program::find(&args.program)?;
     let mut settings = Settings::of(args)?;
@@ -232,7 +251,13 @@ pub fn run(args: &Run) -> Result<ExitCode> {
     for note in ignored::notes(args, &settings, &Facts::of(&program.file), folder) {
         output::complain(format_args!("note: {note}"));
     }
-    if args.check { check::run(&program, settings) } else { Err(program.exec(&settings).into()) }
+    if args.check {
+        return check::run(&program, settings);
+    }
+    if args.leaks {
+        return leaks::run(&program, settings, args);
+    }
+    Err(program.exec(&settings).into())
 }
 
 /// The exit code for an error of `run`.

@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
+use super::holders::shown;
 use super::snapshot::{Place, PoolAt, Snapshot, Totals};
-use super::summary::shown;
 use crate::output::Output;
 use crate::size::human;
 

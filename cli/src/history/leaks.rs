@@ -35,6 +35,11 @@ pub struct LeaksArgs {
     to: Option<Moment>,
 }
 
+impl LeaksArgs {
+    /// The whole history.
+    pub const ALL: Self = LeaksArgs { leaks: true, from: None, before: None, to: None };
+}
+
 /// What is live, and where it was allocated.
 #[derive(Serialize)]
 pub struct Leaks {
@@ -213,6 +218,11 @@ impl Leaks {
             pools: list,
             since: since.list,
         })
+    }
+
+    /// Whether anything is live, also if the file does not say what.
+    pub fn any(&self) -> bool {
+        self.amount.allocations != 0 || self.pools.iter().any(|pool| pool.unknown_bytes != 0)
     }
 
     /// The list for people.

@@ -94,6 +94,17 @@ pub fn report_leaks(path: &Path, args: &LeaksArgs, as_json: bool, output: &mut O
     output.write(&if as_json { json_of(&leaks)? } else { leaks.text() })
 }
 
+/// Returns what is live at the end of a history as text, and whether anything is. Returns nothing for a history that
+/// began before `began`, in nanoseconds since 1970: it is another program's.
+pub fn leaks_of(path: &Path, began: u64) -> Result<Option<(String, bool)>> {
+    let history = read(path)?;
+    if history.began < began {
+        return Ok(None);
+    }
+    let leaks = Leaks::new(&history, &LeaksArgs::ALL).with_context(|| path.display().to_string())?;
+    Ok(Some((leaks.text(), leaks.any())))
+}
+
 /// A document of JSON and a line end.
 fn json_of(document: &impl serde::Serialize) -> Result<String> {
     let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
@@ -30,26 +30,33 @@ pub fn run(program: &Program, mut settings: Settings) -> Result<ExitCode> {
     settings.set(PRELOAD_CHECK, notes.file());
     // Before it runs: a program may be gone when it has ended.
     let file = Facts::of(&program.file);
-    let mut pid = 0;
-    let status = signals::wait(|held| {
-        // SAFETY: release only calls what is allowed between fork and exec.
-        let child = unsafe { program.spawn(&settings, move || held.release()) }?;
-        pid = child.id();
-        Ok(child)
-    })?;
+    let (pid, ended) = wait_for(program, &settings)?;
     let seen = notes.read()?;
-    let ran = Ran { pid, name: program.name(), file, ended: ended(status) };
+    let ran = Ran { pid, name: program.name(), file, ended };
     let judgement = judge(&seen, &ran);
     // Nobody who reads is no reason to give another exit code.
     let _ = io::stderr().write_all(check_report::report(&judgement, &ran).as_bytes());
     Ok(if judgement.took_hold { code(ran.ended).into() } else { NOT_INTERPOSED.into() })
 }
 
+/// Runs the program as a child and waits for it, passing on signals. Returns its number and how it ended.
+pub fn wait_for(program: &Program, settings: &Settings) -> Result<(u32, Ended)> {
+    let mut pid = 0;
+    let status = signals::wait(|held| {
+        // SAFETY: release only calls what is allowed between fork and exec.
+        let child = unsafe { program.spawn(settings, move || held.release()) }?;
+        pid = child.id();
+        Ok(child)
+    })?;
+    Ok((pid, ended(status)))
+}
+
 fn ended(status: ExitStatus) -> Ended {
     status.code().map_or_else(|| Ended::Signal(status.signal().unwrap_or(0)), Ended::Code)
 }
 
-fn code(ended: Ended) -> u8 {
+/// The exit code of a shell for a program that ended so.
+pub fn code(ended: Ended) -> u8 {
     let code = match ended {
         Ended::Code(code) => code,
         Ended::Signal(signal) => BY_SIGNAL + signal,
@@ -57,18 +64,16 @@ fn code(ended: Ended) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// The file that the interposer writes, in a folder of its own, which goes with this value.
-struct Notes {
-    folder: PathBuf,
-}
+/// A folder for temporary files of this command's user, removed with this value.
+pub struct Folder(PathBuf);
 
-impl Notes {
-    /// Whoever knows the name may write, for the program's children may be other users'; nobody can list it.
-    fn new() -> Result<Self> {
-        let pattern = std::env::temp_dir().join("bfc-check-XXXXXX");
-        let what = || format!("cannot make a folder for notes like {}", pattern.display());
-        let pattern_absolute = std::path::absolute(&pattern).with_context(what)?;
-        let mut name = pattern_absolute.as_os_str().as_bytes().to_vec();
+impl Folder {
+    /// Creates one, with a name like `pattern`, which ends with six letters X.
+    pub fn new(pattern: &str) -> Result<Self> {
+        let pattern = std::env::temp_dir().join(pattern);
+        let what = || format!("cannot make a folder for temporary files like {}", pattern.display());
+        let absolute = std::path::absolute(&pattern).with_context(what)?;
+        let mut name = absolute.as_os_str().as_bytes().to_vec();
         name.push(0);
         // SAFETY: NUL-terminated and writable.
         let made = unsafe { libc::mkdtemp(name.as_mut_ptr().cast()) };
@@ -76,16 +81,39 @@ impl Notes {
             return Err(io::Error::last_os_error()).with_context(what);
         }
         name.pop();
-        let notes = Self { folder: OsStr::from_bytes(&name).into() };
+        Ok(Self(OsStr::from_bytes(&name).into()))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left in a folder for temporary files is no reason to fail.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The file that the interposer writes, in a folder of its own, which goes with this value.
+struct Notes {
+    folder: Folder,
+}
+
+impl Notes {
+    /// Whoever knows the name may write, for the program's children may be other users'; nobody can list it.
+    fn new() -> Result<Self> {
+        let notes = Self { folder: Folder::new("bfc-check-XXXXXX")? };
         let written = fs::write(notes.file(), "")
             .and_then(|()| fs::set_permissions(notes.file(), Permissions::from_mode(0o666)))
-            .and_then(|()| fs::set_permissions(&notes.folder, Permissions::from_mode(0o711)));
-        written.with_context(|| format!("cannot prepare {}", notes.folder.display()))?;
+            .and_then(|()| fs::set_permissions(notes.folder.path(), Permissions::from_mode(0o711)));
+        written.with_context(|| format!("cannot prepare {}", notes.folder.path().display()))?;
         Ok(notes)
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.join("seen")
+        self.folder.path().join("seen")
     }
 
     /// What was written. A path in it may be no UTF-8.
@@ -93,13 +121,6 @@ impl Notes {
         let bytes =
             fs::read(self.file()).with_context(|| format!("cannot read {}", self.file().display()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-}
-
-impl Drop for Notes {
-    fn drop(&mut self) {
-        // What is left in a folder for temporary files is no reason to fail.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -116,7 +137,7 @@ mod tests {
     #[test]
     fn notes_go_with_their_folder() {
         let notes = Notes::new().expect("a folder for temporary files");
-        let folder = notes.folder.clone();
+        let folder = notes.folder.path().to_owned();
         fs::write(notes.file(), b"7 loaded /\xff\n").expect("writable");
         assert_eq!(notes.read().expect("readable"), "7 loaded /\u{fffd}\n");
         drop(notes);

@@ -24,6 +24,8 @@ pub struct Made {
     marks: u32,
     /// How far events are apart.
     pub microseconds: u64,
+    /// Nanoseconds since 1970.
+    pub began: u64,
     pub process: u32,
     pub started: u64,
     pub state: u32,
@@ -47,6 +49,7 @@ impl Made {
             in_use: [0; 8],
             marks: 0,
             microseconds: 1000,
+            began: 0,
             process: 4711,
             started: 1,
             state: STOPPED,
@@ -132,7 +135,8 @@ impl Made {
         put(offset_of!(Header, text_used), &(self.texts.len() as u64).to_le_bytes());
         // The clocks: a tick is a microsecond.
         put(offset_of!(Header, last.ticks), &1_000_000_u64.to_le_bytes());
-        put(offset_of!(Header, last.nanoseconds), &1_000_000_000_u64.to_le_bytes());
+        put(offset_of!(Header, first.nanoseconds), &self.began.to_le_bytes());
+        put(offset_of!(Header, last.nanoseconds), &(self.began + 1_000_000_000).to_le_bytes());
         put(offset_of!(Header, process), &self.process.to_le_bytes());
         put(offset_of!(Header, state), &self.state.to_le_bytes());
         put(offset_of!(Header, started), &self.started.to_le_bytes());

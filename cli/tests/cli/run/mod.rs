@@ -2,6 +2,7 @@
 //! here. The real one is tested with programs that allocate.
 
 mod check;
+mod leaks;
 mod programs;
 mod settings;
 
