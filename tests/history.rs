@@ -361,3 +361,38 @@ fn an_existing_file_stays_and_the_log_says_where_the_history_is() {
     assert!(history.is_open && history.events.iter().any(|event| event.kind == Kind::Free));
     [path, other].iter().for_each(|path| fs::remove_file(path).expect("a file"));
 }
+
+#[test]
+fn the_history_of_an_earlier_process_is_kept_beside_the_new_one() {
+    const NAME: &str = "the_history_of_an_earlier_process_is_kept_beside_the_new_one";
+    if is_child(NAME) {
+        let pool = Pool::host(MIB, |_| {});
+        pool.put(pool.get(256));
+        return;
+    }
+    let _alone = alone();
+    let path = new_path("earlier");
+    let old = path.with_extension("old");
+    let shown = path.to_str().expect("UTF-8");
+    let run = |level| expect_success(NAME, &[("BFC_HISTORY_FILE", shown), ("BFC_LOG", level)]).errors;
+    let mut processes = Vec::new();
+    for round in 0..3 {
+        let said = run("info");
+        let words = format!("{shown} was the history of a process that has ended: it is {}", old.display());
+        assert_eq!(said.contains(&words), round != 0, "{said}");
+        processes.push(read(&path).process);
+        if round != 0 {
+            assert_eq!(read(&old).process, processes[round - 1]);
+        }
+    }
+    // Not while it is recorded.
+    fs::remove_file(&path).expect("a file");
+    start(&path, 0);
+    let said = run("warn");
+    assert!(said.contains(&format!("{shown} exists, so the history is recorded into {shown}.")), "{said}");
+    assert_eq!(bfc_history_stop(), BFC_OK);
+    assert_eq!((read(&path).process, read(&old).process), (std::process::id(), processes[1]));
+    let (_, other) = said.split_once("is recorded into ").expect("as above");
+    fs::remove_file(other.lines().next().expect("a name")).expect("a file");
+    [path, old].iter().for_each(|path| fs::remove_file(path).expect("a file"));
+}

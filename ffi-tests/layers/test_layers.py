@@ -82,7 +82,7 @@ TREES = [
     ),
     Tree("src/options", "src", "values\n types\n variables\n environment\n history limit plan resolution"),
     Tree("src/report", "src", ""),
-    Tree("src/history", "src", "layout memory\n interner unwind python recorder\n recording\n modules\n stacks"),
+    Tree("src/history", "src", "layout memory\n earlier interner unwind python recorder\n recording\n modules\n stacks"),
     Tree("src/device", "src", "table\n forks history idle_trim\n clients"),
     Tree("src/capi", "src", ""),
     Tree(

@@ -51,6 +51,22 @@ pub struct Header {
     pub stacks_used: AtomicU64,
     /// How many events have no backtrace, because it did not fit.
     pub stacks_lost: AtomicU64,
+    /// [`whereabouts`] of the process. 0 is not known.
+    pub whereabouts: u64,
+}
+
+/// Where the number of a process means something: since a start of the machine, whose id is given, and in the process
+/// namespace with this inode. 0 if either is not known.
+pub fn whereabouts(boot: &[u8], namespace: u64) -> u64 {
+    let boot = boot.trim_ascii_end();
+    if boot.is_empty() || namespace == 0 {
+        return 0;
+    }
+    // FNV-1a.
+    let bytes = boot.iter().copied().chain(namespace.to_le_bytes());
+    bytes
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+        .max(1)
 }
 
 /// The history is recorded, unless the process was killed.

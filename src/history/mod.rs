@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   layout     the file: header, texts, events        memory      where it is: a mapped file, or memory
+//!   earlier    what of an earlier process is in the way
 //!   recorder   writing an event                       recording   the one recording of the process
 //!   stacks     capturing a backtrace                  interner    the backtraces that the file has
 //!   unwind     the native frames                      python      the frames of Python
@@ -11,6 +12,7 @@
 //! A pool writes an event with its lock held, so the events of a pool are in order. Nothing here knows a pool: `device`
 //! tells all of them when a recording starts and stops.
 
+mod earlier;
 mod interner;
 #[allow(dead_code)] // The reader's part of it: the command bfc has the same file.
 mod layout;
@@ -22,6 +24,7 @@ mod recording;
 mod stacks;
 mod unwind;
 
+pub(crate) use self::earlier::{SUFFIX as EARLIER_SUFFIX, set_aside};
 pub(crate) use self::layout::Kind;
 pub(crate) use self::recorder::{Entry, Recorder};
 pub(crate) use self::recording::{

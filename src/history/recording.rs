@@ -1,6 +1,7 @@
 //! The one recording of the process: starting and stopping it, its texts, and what a fork leaves of it.
 
 use super::interner::Interner;
+use super::layout;
 use super::layout::{
     Event, HEADER_BYTES, Header, Kind, LEAST_EVENTS, MAGIC, MOST_EVENTS, ModuleHead, RECORDING, STACK_BYTES,
     STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
@@ -163,6 +164,7 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(),
     (new.text_bytes, new.capacity) = (TEXT_BYTES as u64, capacity);
     new.stack_bytes = stack_bytes as u64;
     (new.process, new.started) = (std::process::id(), sys::process_started());
+    new.whereabouts = layout::whereabouts(&sys::boot(), sys::process_namespace());
     new.state.store(RECORDING, Relaxed);
     read_clock(&new.first);
     read_clock(&new.last);

@@ -4,21 +4,23 @@ use super::environment::{Warnings, setting};
 use super::values::stacks;
 use super::variables as names;
 use crate::error::{Error, LastError, keeping_last_error};
-use crate::history::PYTHON;
+use crate::history::{self, PYTHON};
 use crate::log::{self, Level};
 use crate::sys::{HostMemoryExhausted, env, process};
 use std::ffi::CStr;
 
 /// Starts a recording, given a path and a number of events, if the environment asks for one. `BFC_HISTORY` is a number of
-/// events, 0 for no history, and `BFC_HISTORY_FILE` a path. If there is a file already, of this process's parent for
-/// example, the process's number is appended to the name. A failure is a warning in the log, and the program goes on.
+/// events, 0 for no history, and `BFC_HISTORY_FILE` a path. The history of a process that has ended is
+/// set aside first. If another file has the name, the history of this process's parent for example, this process's number is
+/// appended to it. A failure is a warning in the log, and the program goes on.
 #[inline(never)]
 pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Error>) {
     let events = setting(&names::HISTORY, Warnings::Logged, |text| text.parse::<u64>().ok());
     let started = env::with(names::HISTORY_FILE.name, |path| match events {
         Some(0) => Ok(()),
         _ => keeping_last_error(|| {
-            free_name(path)
+            make_room(path)
+                .and_then(|()| free_name(path))
                 .inspect(|name| note_other_name(path, name))
                 .map_err(Error::from)
                 .and_then(|name| start(CStr::from_bytes_with_nul(&name).ok(), events.unwrap_or(0)))
@@ -42,6 +44,24 @@ pub(crate) fn with_stacks_as_set(start: impl Fn(u32) -> Result<(), Error>) -> Re
         }
         done => done,
     }
+}
+
+/// Sets the history of an earlier process aside, so that this one's has the name that the caller will look for.
+fn make_room(path: &str) -> Result<(), HostMemoryExhausted> {
+    let mut name = Vec::new();
+    name.try_reserve_exact(path.len() + 1)?;
+    name.extend_from_slice(path.as_bytes());
+    name.push(0);
+    if let Ok(name) = CStr::from_bytes_with_nul(&name)
+        && history::set_aside(name)?
+    {
+        let suffix = history::EARLIER_SUFFIX;
+        log::emit(
+            Level::Info,
+            format_args!("{path} was the history of a process that has ended: it is {path}{suffix} now"),
+        );
+    }
+    Ok(())
 }
 
 /// Warns that an earlier history stays where the caller may look first.

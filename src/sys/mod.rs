@@ -20,6 +20,8 @@ pub(crate) mod thread;
 pub(crate) mod token;
 pub(crate) mod zeroed;
 
+use std::io::Write as _;
+
 /// Writes text to the standard error stream, all parts by one call. The system calls here avoid functions of the C
 /// library that are thread cancellation points, because unwinding would begin inside the library and abort the process
 /// at its boundary.
@@ -70,11 +72,47 @@ pub(crate) fn process() -> i32 {
 
 /// Returns when this process started, in clock ticks since the machine did, or 0 if that cannot be read.
 pub(crate) fn process_started() -> u64 {
-    let Ok(stat) = file::read(std::path::Path::new("/proc/self/stat"), 1 << 16) else { return 0 };
+    started("/proc/self/stat").unwrap_or(0)
+}
+
+/// Does the same for any process, given its file in /proc.
+fn started(path: &str) -> Option<u64> {
+    let stat = file::read(std::path::Path::new(path), 1 << 16).ok()?;
     // The second field is the program's name in parentheses, with any bytes in it. This is the 22nd.
     let behind = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
     let started = stat[behind..].split(|&byte| byte == b' ').nth(20);
-    started.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok()).unwrap_or(0)
+    started.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok())
+}
+
+/// Returns whether the process with this number, which started so many clock ticks after the machine, has certainly
+/// ended. A start of 0 is not known.
+pub(crate) fn has_ended(process: u32, process_started: u64) -> bool {
+    let Some(number) = i32::try_from(process).ok().filter(|&number| number > 0) else { return false };
+    // SAFETY: no signal is sent.
+    let is_there = unsafe { libc::kill(number, 0) } == 0
+        || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+    let mut path = [0; 32];
+    let mut rest = &mut path[..];
+    if !is_there || process_started == 0 || write!(rest, "/proc/{number}/stat").is_err() {
+        return !is_there;
+    }
+    let left = rest.len();
+    let path = std::str::from_utf8(&path[..path.len() - left]).unwrap_or_default();
+    started(path).is_some_and(|started| started != process_started)
+}
+
+/// Returns the id of this start of the machine. Empty if that cannot be read.
+pub(crate) fn boot() -> Vec<u8> {
+    file::read(std::path::Path::new("/proc/sys/kernel/random/boot_id"), 4096).unwrap_or_default()
+}
+
+/// Returns the inode of this process's namespace of process numbers, or 0 if that cannot be read.
+pub(crate) fn process_namespace() -> u64 {
+    let mut facts = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the path is NUL-terminated, and the buffer has the type that is written.
+    let found = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), facts.as_mut_ptr()) };
+    // SAFETY: written by the call, if it has succeeded.
+    if found == 0 { unsafe { facts.assume_init() }.st_ino } else { 0 }
 }
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]

@@ -1,0 +1,210 @@
+//! Making room for a history where one of an earlier process is: it is kept under another name.
+//!
+//! Nothing is set aside that may be another's: neither a file that is no history of this version, nor one that is
+//! recorded at the moment, also by a process of another container or machine.
+
+use super::layout::{self, Header, MAGIC, RECORDING, STOPPED};
+use crate::sys::{self, HostMemoryExhausted};
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::raw::c_int;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is appended to the name of the earlier history.
+pub(crate) const SUFFIX: &str = ".old";
+
+/// A descriptor, closed on drop, which also opens its lock. System calls are made by number, because the C library's
+/// functions are thread cancellation points.
+struct Descriptor(c_int);
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is owned.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+/// Renames the history of a process that has ended to `PATH.old`, in the place of an earlier one of that name. Returns
+/// whether it has. Otherwise nothing has changed.
+///
+/// Processes that start at the same time do not take each other's new file for the earlier one: a file is renamed with
+/// its lock held, and only while it still has the name.
+pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
+    let mut old = Vec::new();
+    old.try_reserve_exact(path.count_bytes() + SUFFIX.len() + 1)?;
+    old.extend_from_slice(path.to_bytes());
+    old.extend_from_slice(SUFFIX.as_bytes());
+    old.push(0);
+    let Ok(old) = CStr::from_bytes_with_nul(&old) else { return Ok(false) };
+    let Some((file, before)) = open(path) else { return Ok(false) };
+    // SAFETY: no pointers are passed.
+    let is_locked = unsafe { libc::flock(file.0, libc::LOCK_EX | libc::LOCK_NB) } == 0;
+    if !is_locked || !is_over(&file) {
+        return Ok(false);
+    }
+    // What has the other name has to be such a history too, or nothing.
+    let flags = match open(old) {
+        Some((earlier, _)) if is_over(&earlier) => 0,
+        Some(_) => return Ok(false),
+        None => libc::RENAME_NOREPLACE,
+    };
+    if stat(path).is_none_or(|now| (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino)) {
+        return Ok(false);
+    }
+    // SAFETY: both paths are NUL-terminated.
+    let renamed =
+        unsafe { libc::renameat2(libc::AT_FDCWD, path.as_ptr(), libc::AT_FDCWD, old.as_ptr(), flags) };
+    Ok(renamed == 0)
+}
+
+/// Opens a regular file of this user's, if the name is not that of a symbolic link.
+fn open(path: &CStr) -> Option<(Descriptor, libc::stat)> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    // SAFETY: the path is NUL-terminated.
+    let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let file = Descriptor(c_int::try_from(opened).ok().filter(|&fd| fd >= 0)?);
+    let mut facts = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the buffer has the type that is written.
+    if unsafe { libc::fstat(file.0, facts.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: written by the call, which has succeeded.
+    let facts = unsafe { facts.assume_init() };
+    // SAFETY: no preconditions.
+    let user = unsafe { libc::geteuid() };
+    (facts.st_mode & libc::S_IFMT == libc::S_IFREG && facts.st_uid == user).then_some((file, facts))
+}
+
+/// The facts of what has a name now.
+fn stat(path: &CStr) -> Option<libc::stat> {
+    let mut facts = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the path is NUL-terminated, and the buffer has the type that is written.
+    let found = unsafe { libc::lstat(path.as_ptr(), facts.as_mut_ptr()) };
+    // SAFETY: written by the call, if it has succeeded.
+    (found == 0).then(|| unsafe { facts.assume_init() })
+}
+
+/// Returns whether a file is a history that is not recorded any more.
+fn is_over(file: &Descriptor) -> bool {
+    let mut header = MaybeUninit::<Header>::zeroed();
+    // SAFETY: the buffer has that many bytes.
+    let read = unsafe { libc::pread(file.0, header.as_mut_ptr().cast(), size_of::<Header>(), 0) };
+    // SAFETY: all bytes are initialized, and any are a header.
+    let header = unsafe { header.assume_init() };
+    if read != size_of::<Header>() as isize || header.magic != MAGIC {
+        return false;
+    }
+    match header.state.load(Relaxed) {
+        STOPPED => true,
+        // The number of a process means something only where and since it was given.
+        RECORDING => {
+            header.whereabouts != 0
+                && header.whereabouts == layout::whereabouts(&sys::boot(), sys::process_namespace())
+                && sys::has_ended(header.process, header.started)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// A header of a file, as a process leaves it.
+    fn header(state: u32, process: u32, started: u64, whereabouts: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 8192];
+        let mut put = |at: usize, number: &[u8]| bytes[at..at + number.len()].copy_from_slice(number);
+        put(0, &MAGIC);
+        put(std::mem::offset_of!(Header, state), &state.to_le_bytes());
+        put(std::mem::offset_of!(Header, process), &process.to_le_bytes());
+        put(std::mem::offset_of!(Header, started), &started.to_le_bytes());
+        put(std::mem::offset_of!(Header, whereabouts), &whereabouts.to_le_bytes());
+        bytes
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("libbfc-earlier-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    fn aside(path: &Path) -> bool {
+        set_aside(&CString::new(path.to_str().unwrap()).unwrap()).unwrap()
+    }
+
+    /// The number of a process that has ended.
+    fn ended() -> u32 {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    }
+
+    #[test]
+    fn what_is_recorded_or_no_history_stays() {
+        let folder = folder("stays");
+        let path = folder.join("history");
+        let (own, here) = (std::process::id(), layout::whereabouts(&sys::boot(), sys::process_namespace()));
+        assert_ne!(here, 0);
+        let cases = [
+            ("stopped", header(STOPPED, own, 0, 0), true),
+            ("ended", header(RECORDING, ended(), 1, here), true),
+            (
+                "a later process has the number",
+                header(RECORDING, own, sys::process_started() + 1, here),
+                true,
+            ),
+            ("of this process", header(RECORDING, own, sys::process_started(), here), false),
+            ("of another machine", header(RECORDING, ended(), 1, here ^ 1), false),
+            ("of an unknown machine", header(RECORDING, ended(), 1, 0), false),
+            ("in another state", header(3, ended(), 1, here), false),
+            ("cut off", header(STOPPED, own, 0, 0)[..100].to_vec(), false),
+            ("empty", Vec::new(), false),
+            ("of another version", [b"libbfc history ?", &header(STOPPED, own, 0, 0)[16..]].concat(), false),
+            ("text", b"notes".to_vec(), false),
+        ];
+        for (name, content, expected) in cases {
+            fs::write(&path, &content).unwrap();
+            assert_eq!(aside(&path), expected, "{name}");
+            assert_eq!(path.exists(), !expected, "{name}");
+            let kept = if expected { folder.join("history.old") } else { path.clone() };
+            assert_eq!(fs::read(kept).unwrap(), content, "{name}");
+        }
+        assert!(!aside(&folder) && !aside(&folder.join("nothing")));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_other_name_is_taken_only_from_a_history() {
+        let folder = folder("other");
+        let (path, old) = (folder.join("history"), folder.join("history.old"));
+        let stopped = header(STOPPED, 1, 0, 0);
+        for (content, expected) in [(b"notes".to_vec(), false), (stopped.clone(), true)] {
+            fs::write(&path, &stopped).unwrap();
+            fs::write(&old, &content).unwrap();
+            assert_eq!((aside(&path), path.exists()), (expected, !expected));
+        }
+        // A symbolic link is no history.
+        std::os::unix::fs::symlink(&old, &path).unwrap();
+        assert!(!aside(&path) && old.exists());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_another_process_sets_aside_stays() {
+        let folder = folder("locked");
+        let path = folder.join("history");
+        fs::write(&path, header(STOPPED, 1, 0, 0)).unwrap();
+        let other = fs::File::open(&path).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&other);
+        // SAFETY: no pointers are passed.
+        assert_eq!(unsafe { libc::flock(fd, libc::LOCK_EX) }, 0);
+        assert!(!aside(&path) && path.exists());
+        drop(other);
+        assert!(aside(&path));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
