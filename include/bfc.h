@@ -412,11 +412,12 @@ bfc_status_t bfc_create(int32_t device,
 //
 // @return BFC_OK; BFC_ERROR_BUSY while there are live allocations, and from a callback; BFC_ERROR_BACKEND_FAILED while
 //         a stream is captured; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN,
-//         BFC_ERROR_INTERNAL. With live allocations or during a capture nothing has changed.
+//         BFC_ERROR_INTERNAL. With live allocations or during a capture nothing has changed. The message of
+//         bfc_last_error then names the operations that hold most.
 bfc_status_t bfc_destroy(int32_t device);
 
 // Destroys the allocator like bfc_destroy, even with live allocations. Their pointers are BFC_ERROR_INVALID_POINTER
-// afterwards.
+// afterwards. The log (BFC_LOG=info) says how many were live, and names the operations that held most.
 //
 // @return As for bfc_destroy, but live allocations are no error.
 bfc_status_t bfc_destroy_forced(int32_t device);

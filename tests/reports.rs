@@ -26,6 +26,46 @@ fn list<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
     value[name].as_array().unwrap_or_else(|| panic!("no list {name}"))
 }
 
+/// Fills a pool with allocations of five operations.
+fn filled_by_operations() -> Pool {
+    let pool = Pool::host(MIB, |options| options.name = c"trainer".as_ptr());
+    for (operation, bytes) in
+        [(c"weights", 4096), (c"cache", 1024), (c"weights", 4096), (c"a", 512), (c"b", 256)]
+    {
+        // SAFETY: a NUL-terminated string.
+        assert_eq!(unsafe { bfc_scope_begin(operation.as_ptr(), 0) }, BFC_OK);
+        pool.get(bytes);
+        assert_eq!(bfc_scope_end(), BFC_OK);
+    }
+    pool.get(2048);
+    pool
+}
+
+const LARGEST: &str =
+    "8.00 KiB in 2 of weights, 2.00 KiB in 1 of no operation, 1.00 KiB in 1 of cache, and 2 other operations";
+
+#[test]
+fn a_refused_destruction_names_what_is_live() {
+    let pool = filled_by_operations();
+    assert_eq!(pool.destroy(), BFC_ERROR_BUSY);
+    let words = format!("trainer: 6 allocations are live: {LARGEST}; free what is live, or destroy");
+    assert!(last_error().starts_with(&words), "{}", last_error());
+}
+
+#[test]
+fn a_destruction_by_force_logs_what_was_live() {
+    const NAME: &str = "a_destruction_by_force_logs_what_was_live";
+    if child::is_child(NAME) {
+        assert_eq!(filled_by_operations().destroy_forced(), BFC_OK);
+        return;
+    }
+    let said = child::expect_success(NAME, &[("BFC_LOG", "info")]).errors;
+    assert!(
+        said.contains(&format!("destroyed the allocator; allocations that were live: 6: {LARGEST}\n")),
+        "{said}"
+    );
+}
+
 /// Everything that the map says agrees with itself, with the statistics and with what the caller holds.
 #[track_caller]
 fn check_map(pool: &Pool, live: &[(u64, u64)]) {

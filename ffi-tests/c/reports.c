@@ -237,6 +237,19 @@ static void no_place_at_the_alignment(void) {
   CHECK_OK(bfc_destroy_forced(HOST));
 }
 
+/* What is live when a destruction is refused is in the message. */
+static void live_at_destruction(void) {
+  char words[512];
+  begin("trainer");
+  CHECK_OK(bfc_scope_begin("weights", 0));
+  allocate(HOST, 8 * UNIT);
+  CHECK_OK(bfc_scope_end());
+  CHECK_STATUS(bfc_destroy(HOST), BFC_ERROR_BUSY);
+  bfc_last_error(words, sizeof(words));
+  CHECK(strstr(words, "trainer: 1 allocation is live: 2.00 KiB in 1 of weights; free what is live") == words);
+  CHECK_OK(bfc_destroy_forced(HOST));
+}
+
 int main(int argc, char **argv) {
 #define CASE(name) \
   { #name, name }
@@ -249,6 +262,7 @@ int main(int argc, char **argv) {
       CASE(report),
       CASE(freed_too_late),
       CASE(no_place_at_the_alignment),
+      CASE(live_at_destruction),
   };
   return RUN_CASE(cases, argc, argv);
 }

@@ -147,6 +147,16 @@ class Pools(unittest.TestCase):
         self.assertIn('"first"', bfc.report(DEVICE))
         bfc.destroy(DEVICE)
 
+    def test_a_refused_destruction_names_what_is_live(self) -> None:
+        with ordinal():
+            bfc.create(DEVICE, backend="host", memory_limit=1 << 20, name="trainer")
+            with bfc.scope("weights"):
+                bfc.alloc(DEVICE, 2048)
+            with self.assertRaisesRegex(bfc.Error, "trainer: 1 allocation is live: 2.00 KiB in 1 of weights; ") as caught:
+                bfc.destroy(DEVICE)
+            self.assertIs(caught.exception.status, bfc.Status.BUSY)
+            bfc.destroy(DEVICE, force=True)
+
     def test_nothing_replaces_an_allocator_that_has_blocks(self) -> None:
         with ordinal(), pool() as made:
             block = made.alloc(1)

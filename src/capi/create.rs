@@ -138,14 +138,15 @@ unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, E
 ///
 /// @return BFC_OK; BFC_ERROR_BUSY while there are live allocations, and from a callback; BFC_ERROR_BACKEND_FAILED while
 ///         a stream is captured; BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN,
-///         BFC_ERROR_INTERNAL. With live allocations or during a capture nothing has changed.
+///         BFC_ERROR_INTERNAL. With live allocations or during a capture nothing has changed. The message of
+///         bfc_last_error then names the operations that hold most.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_destroy(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.destroy())
 }
 
 /// Destroys the allocator like bfc_destroy, even with live allocations. Their pointers are BFC_ERROR_INVALID_POINTER
-/// afterwards.
+/// afterwards. The log (BFC_LOG=info) says how many were live, and names the operations that held most.
 ///
 /// @return As for bfc_destroy, but live allocations are no error.
 #[unsafe(no_mangle)]

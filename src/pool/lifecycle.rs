@@ -15,7 +15,8 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
-use crate::report::Counted;
+use crate::report::live::LargestHolders;
+use crate::report::{Counted, to_string};
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::{thread, try_box, try_box_with};
 use std::ffi::c_void;
@@ -138,6 +139,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         return Err(busy(HeldByThisThread));
     }
     let (device, live) = (guard.device, guard.arena.counters().live());
+    let live = live_text(&guard, live);
     let followed = guard.arena.plan().map(|plan| (plan.followed(), guard.arena.counters().allocations()));
     guard = waiting::while_registered(slot.id(), || {
         let inner = guard.inner_mut();
@@ -194,7 +196,18 @@ fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
     }
     let (name, are) = (&guard.name, if live == 1 { "is" } else { "are" });
     let live = Counted(live, "allocation");
-    Err(fail!(Error::Busy, "{name}: {live} {are} live; free what is live, or destroy the allocator by force"))
+    let holders = LargestHolders(guard.arena.view());
+    Err(fail!(
+        Error::Busy,
+        "{name}: {live} {are} live{holders}; free what is live, or destroy the allocator by force"
+    ))
+}
+
+/// Returns the number of live allocations and the operations that hold most of them, as text. Empty without host memory.
+#[inline(never)]
+fn live_text(guard: &Guard<'_>, live: u64) -> String {
+    let holders = LargestHolders(guard.arena.view());
+    to_string(|out| write!(out, "{live}{holders}")).unwrap_or_default()
 }
 
 /// Sets or removes the callback. It can be set only before the allocator holds memory. It can be removed at any time,

@@ -4,6 +4,7 @@
 //! for a copy they are written in place, with the lock held, because they are needed most when memory has run out.
 
 pub(crate) mod failure;
+pub(crate) mod live;
 pub(crate) mod map;
 pub(crate) mod metrics;
 pub(crate) mod occupancy;
