@@ -41,7 +41,7 @@ Examples:
 
 /// The difference, with what of it is equal left out.
 #[derive(Serialize)]
-struct Difference {
+pub(super) struct Difference {
     schema: &'static str,
     a: Snapshot,
     b: Snapshot,
@@ -99,7 +99,7 @@ impl Pair {
 }
 
 impl Difference {
-    fn new(a: Snapshot, b: Snapshot) -> Self {
+    pub(super) fn new(a: Snapshot, b: Snapshot) -> Self {
         let mut pools = Vec::new();
         if let ([first], [second]) = (&a.pools[..], &b.pools[..]) {
             // The names of the pools of two runs may differ.
@@ -116,7 +116,7 @@ impl Difference {
     }
 
     /// The difference for people.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = format!("a: {}\nb: {}\n", self.a, self.b);
         if self.pools.is_empty() {
             text.push_str("no allocator in either\n");

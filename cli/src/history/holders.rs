@@ -102,7 +102,7 @@ pub fn holders(history: &History, pool: u16, state: &PoolState) -> Vec<Holder> {
     holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.operation.cmp(&b.operation)));
     if holders.len() > LISTED {
         let rest = holders.split_off(LISTED - 1);
-        let sum = |of: fn(&Holder) -> u64| rest.iter().map(of).sum();
+        let sum = |of: fn(&Holder) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
         holders.push(Holder {
             operation: Some(format!("({} others)", rest.len())),
             bytes: sum(|holder| holder.bytes),

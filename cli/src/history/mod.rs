@@ -1,5 +1,7 @@
 //! `bfc report` of a history: what the library recorded by `BFC_HISTORY_FILE` or `bfc_history_start`.
 
+#[cfg(test)]
+mod damage;
 mod diff;
 mod format;
 mod holders;

@@ -124,7 +124,7 @@ impl Snapshot {
         Ok(Snapshot { file: name, point: None, process: None, pools: vec![map.pool()] })
     }
 
-    fn of_history(file: String, history: &History, point: Point) -> Self {
+    pub(super) fn of_history(file: String, history: &History, point: Point) -> Self {
         let mut states: BTreeMap<u16, (PoolState, Totals)> = BTreeMap::new();
         for event in history.events.iter().take_while(|event| event.number < point.number) {
             if event.kind == Kind::Mark {

@@ -378,13 +378,14 @@ impl Marks {
     }
 
     fn add(&mut self, history: &History, event: &Recorded) {
-        let sum = |of: fn(&(u64, u64)) -> u64| self.pools.values().map(of).sum();
+        // Those of a damaged file may be more than a number holds.
+        let sum = |of: fn(&(u64, u64)) -> u64| self.pools.values().map(of).fold(0, u64::saturating_add);
         self.list.push(MarkSummary {
             seconds: seconds(event.time),
             name: history.mark(event.name).unwrap_or_default().to_owned(),
             in_use: sum(|pool| pool.0),
             held: sum(|pool| pool.1),
-            kept_bytes: self.kept.values().sum(),
+            kept_bytes: self.kept.values().copied().fold(0, u64::saturating_add),
             kept_allocations: self.kept.len() as u64,
         });
         self.kept.clear();

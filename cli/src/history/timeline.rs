@@ -93,8 +93,9 @@ impl PoolState {
 
     fn remove(&mut self, address: u64) {
         if let Some(gone) = self.live.remove(&address) {
-            self.known -= gone.bytes;
-            self.requested -= gone.requested;
+            // Sums of a damaged file's numbers may have been more than a number holds.
+            self.known = self.known.saturating_sub(gone.bytes);
+            self.requested = self.requested.saturating_sub(gone.requested);
         }
     }
 
@@ -116,7 +117,7 @@ impl PoolState {
             for (from, to) in [(base, address.min(whole_end)), (end.max(base), whole_end)] {
                 if from < to {
                     self.regions.insert(from, to - from);
-                    self.held += to - from;
+                    self.held = self.held.saturating_add(to - from);
                 }
             }
         }

@@ -1,13 +1,12 @@
 //! Histories that no library wrote: the events that a test wants, in the format of the library.
 
-#[allow(dead_code)]
+// The tests of the command include this file too, and have the layout already.
+#[allow(dead_code, clippy::duplicate_mod)]
 #[path = "../../../../src/history/layout.rs"]
 pub mod layout;
 
 use std::mem::offset_of;
-use std::path::PathBuf;
 
-use crate::common::file;
 use layout::{
     Event, HEADER_BYTES, Header, Kind, MAGIC, STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
 };
@@ -143,10 +142,5 @@ impl Made {
         put(HEADER_BYTES, &self.texts);
         put(HEADER_BYTES + TEXT_BYTES, &self.events);
         bytes
-    }
-
-    /// The path of a file with it.
-    pub fn file(&self, name: &str) -> PathBuf {
-        file(name, self.bytes())
     }
 }

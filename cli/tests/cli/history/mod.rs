@@ -7,6 +7,13 @@ pub mod made;
 use crate::common::{bfc, json, run_to};
 use made::{Chunk, Made};
 
+impl Made {
+    /// The path of a file with it.
+    pub fn file(&self, name: &str) -> std::path::PathBuf {
+        crate::common::file(name, self.bytes())
+    }
+}
+
 const FIRST: Chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 1 };
 const SECOND: Chunk = Chunk { address: 0x11_0000, bytes: 8192, operation: 2 };
 const THIRD: Chunk = Chunk { address: 0x12_0000, bytes: 8192, operation: 2 };

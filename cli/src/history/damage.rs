@@ -1,0 +1,127 @@
+//! Damaged histories: each is refused for a reason or shown, and nothing panics. Arithmetic that overflows does, in tests.
+
+#[allow(dead_code)]
+#[path = "../../tests/cli/history/made.rs"]
+mod made;
+
+use std::mem::offset_of;
+
+use super::diff::Difference;
+use super::layout::{Event, HEADER_BYTES, Header, TEXT_BYTES};
+use super::leaks::{Leaks, LeaksArgs};
+use super::moment::Moment;
+use super::reader::{History, Malformed, parse};
+use super::snapshot::Snapshot;
+use super::summary::Summary;
+use crate::process::Liveness;
+use made::{Chunk, Made};
+
+/// Numbers at which arithmetic ends.
+const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];
+
+/// Marsaglia's xorshift: the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+/// A history with every kind of event.
+fn whole() -> Vec<u8> {
+    let mut made = Made::new("train");
+    made.pool(1, 0, "bfc", &["weights", "cache"]);
+    made.pool(2, 1, "other", &["weights"]);
+    let chunk = |number: u64| Chunk {
+        address: 0x10_0000 + number * 0x1000,
+        bytes: 256 * (number + 1),
+        operation: (number % 3) as u32,
+    };
+    for number in 0..30 {
+        made.alloc(1 + (number % 2) as u16, chunk(number));
+        if number % 5 == 4 {
+            made.step(1, number);
+            made.mark("step");
+            made.free(1 + ((number - 2) % 2) as u16, chunk(number - 2));
+            made.out_of_memory(1, 1 << 20);
+        }
+    }
+    made.destroy(2);
+    made.bytes()
+}
+
+/// Everything that is shown of a history.
+fn show(history: &History) {
+    let summary = Summary::new(history, Liveness::Unknown);
+    assert!(!summary.text().is_empty() && !summary.json().expect("a document").is_empty());
+    let leaks = Leaks::new(history, &LeaksArgs::ALL).expect("there is a begin and an end");
+    assert!(!leaks.text().is_empty() && !super::json_of(&leaks).expect("a document").is_empty());
+    let at = |moment: Moment| {
+        let point = moment.find(history).or_else(|_| Moment::End.find(history)).expect("there is an end");
+        Snapshot::of_history("file".to_owned(), history, point)
+    };
+    let difference = Difference::new(at(Moment::Mark("step#2".to_owned())), at(Moment::Peak));
+    assert!(!difference.text().is_empty() && !super::json_of(&difference).expect("a document").is_empty());
+}
+
+/// Puts a number or a byte where something is written.
+fn damage(file: &mut [u8], random: &mut Random) {
+    let events = HEADER_BYTES + TEXT_BYTES;
+    let (from, to) = [
+        (0, size_of::<Header>()),
+        (HEADER_BYTES, HEADER_BYTES + 300),
+        (events, events + 64 * size_of::<Event>()),
+    ][random.below(3)];
+    if random.below(2) == 0 {
+        file[from + random.below(to - from)] = random.below(256) as u8;
+    } else {
+        let at = from + random.below((to - from) / 8) * 8;
+        file[at..at + 8].copy_from_slice(&EXTREMES[random.below(EXTREMES.len())].to_le_bytes());
+    }
+}
+
+#[test]
+fn a_damaged_history_is_shown_or_refused() {
+    let whole = whole();
+    show(&parse(&whole).expect("it is whole"));
+    let (mut random, mut shown, mut file) = (Random(7), 0, whole.clone());
+    for _ in 0..5000 {
+        file.copy_from_slice(&whole);
+        for _ in 0..=random.below(6) {
+            damage(&mut file, &mut random);
+        }
+        if let Ok(history) = parse(&file) {
+            assert!(history.events.len() <= 1024);
+            show(&history);
+            shown += 1;
+        }
+    }
+    assert!(shown > 1000, "{shown}");
+}
+
+/// Sums of a file may be larger than a number.
+#[test]
+fn the_largest_numbers_are_shown() {
+    let mut file = whole();
+    for event in 0..64 {
+        for field in [offset_of!(Event, bytes), offset_of!(Event, requested), offset_of!(Event, in_use)] {
+            let at = HEADER_BYTES + TEXT_BYTES + event * size_of::<Event>() + field;
+            file[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        }
+    }
+    show(&parse(&file).expect("its header is whole"));
+}
+
+#[test]
+fn a_history_that_is_cut_off_is_refused() {
+    let whole = whole();
+    for length in (16..whole.len()).step_by(997) {
+        assert!(matches!(parse(&whole[..length]), Err(Malformed::CutOff { .. })), "{length}");
+    }
+    // One that records nothing is no damage.
+    show(&parse(&Made::new("train").bytes()).expect("it is whole"));
+}
