@@ -116,7 +116,8 @@ impl Made {
         self.written += 1;
         let ticks = self.written * self.microseconds;
         // In the order of the fields.
-        for word in [self.written, ticks, address, bytes, requested, 0, in_use, what] {
+        let stamp = layout::complete(self.written - 1, 0);
+        for word in [stamp, ticks, address, bytes, requested, 0, in_use, what] {
             self.events.extend(word.to_le_bytes());
         }
     }
