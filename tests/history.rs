@@ -18,8 +18,8 @@ mod history {
 
 use common::child::{expect_success, is_child};
 use common::*;
-use history::layout::{Kind, cause_name};
-use history::reader::{History, Malformed, Recorded, parse};
+use history::layout::{Kind, cause_name, options as recorded};
+use history::reader::{History, Malformed, PoolOptions, Recorded, parse};
 use history::timeline::follow;
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -131,6 +131,42 @@ fn events_are_what_happened() {
     assert_eq!(history.mark(marks[0].name), Some("half"));
     assert!(a.number < marks[0].number && marks[0].number < b.number);
     assert!(history.events.is_sorted_by_key(|event| event.time), "one thread's times rise");
+}
+
+#[test]
+fn the_options_of_a_pool_are_recorded() {
+    let _alone = alone();
+    let path = new_path("options");
+    // Few events: the options are kept although the first events are displaced.
+    start(&path, 1);
+    let fixed = Pool::host(MIB, |_| {});
+    let growing = Pool::host(8 * MIB, |options| {
+        options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_TWO_ENDS;
+        options.growth_policy = BFC_GROWTH_NEED;
+        (options.fragmentation_fraction, options.initial_region_bytes) = (0.25, 4096);
+    });
+    let mapped = Pool::host(8 * MIB, |options| options.backend = BFC_BACKEND_HOST_VMM);
+    let stamped = Pool::host(MIB, |options| options.flags = BFC_TIMESTAMPS);
+    let pools = [&fixed, &growing, &mapped, &stamped].map(Pool::device);
+    (0..2000).for_each(|_| fixed.put(fixed.get(256)));
+    drop([fixed, growing, mapped, stamped]);
+    let history = stopped(&path);
+    let options = pools.map(|device| {
+        let numbers = 1..=u16::MAX;
+        let mut of_device = numbers.filter(|&pool| history.pool(pool).is_some_and(|(its, _)| its == device));
+        *history.options(of_device.next().expect("its pool")).expect("its options")
+    });
+    let [fixed, growing, mapped, stamped] = options;
+    use recorded::*;
+    assert_eq!(fixed, PoolOptions { limit: MIB, ..PoolOptions::default() });
+    let flags = GROWTH | GROWTH_NEED | GARBAGE_COLLECTION | TWO_ENDS;
+    assert_eq!(growing.flags & !SPLIT_ALWAYS, flags);
+    assert_eq!(
+        (growing.limit, growing.initial_region, growing.fragmentation_fraction),
+        (8 * MIB, 4096, 0.25)
+    );
+    assert_eq!(mapped.flags, VIRTUAL | SPLIT_ALWAYS);
+    assert_eq!(stamped.flags, TIMESTAMPS);
 }
 
 /// Follows a random program in several threads, streams and scopes beside the pool's own statistics.

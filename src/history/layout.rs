@@ -153,6 +153,25 @@ impl Kind {
     }
 }
 
+/// The options of a pool, as bits of the number of [`TextKind::Options`].
+pub mod options {
+    pub const GROWTH: u32 = 1 << 0;
+    /// Regions are as large as needed.
+    pub const GROWTH_NEED: u32 = 1 << 1;
+    pub const GARBAGE_COLLECTION: u32 = 1 << 2;
+    pub const SPLIT_ALWAYS: u32 = 1 << 3;
+    pub const TWO_ENDS: u32 = 1 << 4;
+    /// The memory is virtual.
+    pub const VIRTUAL: u32 = 1 << 5;
+    /// Freed memory waits for a safe frontier.
+    pub const TIMESTAMPS: u32 = 1 << 6;
+    pub const PLAN: u32 = 1 << 7;
+}
+
+/// The bytes of the text of [`TextKind::Options`]: the limit and the first region in bytes, and the bits of the
+/// fragmentation fraction, 8 bytes each, the lowest first.
+pub const OPTIONS_BYTES: usize = 24;
+
 /// What a text is the name of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
@@ -165,6 +184,8 @@ pub enum TextKind {
     Mark = 3,
     /// The program.
     Program = 4,
+    /// No name, but the options of a pool when its recording began. The number has [`options`].
+    Options = 5,
     /// A Python function: its name, a zero, and its file.
     Function = 6,
     /// A module, as a [`ModuleHead`] with what follows it. Its number is the first backtrace that may be in it: an earlier

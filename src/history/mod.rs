@@ -25,10 +25,10 @@ mod stacks;
 mod unwind;
 
 pub(crate) use self::earlier::{SUFFIX as EARLIER_SUFFIX, set_aside};
-pub(crate) use self::layout::Kind;
+pub(crate) use self::layout::{Kind, options};
 pub(crate) use self::recorder::{Entry, Recorder};
 pub(crate) use self::recording::{
-    Captured, NATIVE, PYTHON, after_fork_in_child, begin, close, end, mark, name_operation, recorder_for,
-    save,
+    Captured, NATIVE, PYTHON, after_fork_in_child, begin, close, end, mark, name_operation, note_options,
+    recorder_for, save,
 };
 pub(crate) use self::stacks::capture;

@@ -3,8 +3,8 @@
 use super::interner::Interner;
 use super::layout;
 use super::layout::{
-    Event, HEADER_BYTES, Header, Kind, LEAST_EVENTS, MAGIC, MOST_EVENTS, ModuleHead, RECORDING, STACK_BYTES,
-    STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
+    Event, HEADER_BYTES, Header, Kind, LEAST_EVENTS, MAGIC, MOST_EVENTS, ModuleHead, OPTIONS_BYTES,
+    RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
 };
 use super::memory::Memory;
 use super::python;
@@ -256,6 +256,17 @@ pub(crate) fn recorder_for(device: i32, name: &str) -> Option<Recorder> {
 pub(crate) fn name_operation(recorder: &Recorder, number: u32, name: &str) {
     if let Ok(mut recording) = RECORDING_NOW.lock() {
         recording.add_text(TextKind::Operation, recorder.0, number, name.as_bytes());
+    }
+}
+
+/// Stores the options of a pool: bits of [`super::options`], and three numbers.
+pub(crate) fn note_options(recorder: &Recorder, bits: u32, numbers: [u64; OPTIONS_BYTES / 8]) {
+    let mut text = [0; OPTIONS_BYTES];
+    for (place, number) in text.chunks_exact_mut(8).zip(numbers) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    if let Ok(mut recording) = RECORDING_NOW.lock() {
+        recording.add_text(TextKind::Options, recorder.0, bits, &text);
     }
 }
 

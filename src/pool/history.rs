@@ -2,12 +2,12 @@
 
 use super::listener::{RegionEvent, record};
 use crate::core::arena::Arena;
-use crate::core::heap::Tag;
+use crate::core::heap::{RegionGrowth, Tag};
 use crate::core::ids::NIL;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::history::{self, Captured, Entry, Kind, Recorder};
+use crate::history::{self, Captured, Entry, Kind, Recorder, options};
 
 /// A pool's part in the recording. It is in the pool while that is recorded.
 pub(super) struct PoolHistory {
@@ -22,6 +22,7 @@ impl PoolHistory {
     /// Begins with what the pool has already.
     pub(super) fn new(recorder: Recorder, arena: &Arena) -> Self {
         recorder.record_rarely(&Entry { bytes: arena.growth().limit(), ..Entry::of(Kind::Begin) });
+        record_options(&recorder, arena);
         let mut history = PoolHistory { recorder, named: 0, step: 0 };
         history.record_present(arena);
         history
@@ -138,4 +139,23 @@ impl PoolHistory {
         }
         self.named = up_to;
     }
+}
+
+/// Stores the options that a replay of the pool's requests needs, where newer events do not displace them.
+#[cold]
+fn record_options(recorder: &Recorder, arena: &Arena) {
+    let settings = arena.settings();
+    let is_set = [
+        (options::GROWTH, settings.growth.grows()),
+        (options::GROWTH_NEED, settings.growth == RegionGrowth::ByNeed),
+        (options::GARBAGE_COLLECTION, settings.garbage_collection),
+        (options::SPLIT_ALWAYS, settings.split_always),
+        (options::TWO_ENDS, arena.has_two_ends()),
+        (options::VIRTUAL, arena.range().is_some()),
+        (options::TIMESTAMPS, settings.timestamps),
+        (options::PLAN, arena.plan().is_some()),
+    ];
+    let bits = is_set.into_iter().filter(|(_, is_set)| *is_set).fold(0, |bits, (bit, _)| bits | bit);
+    let fraction = settings.fragmentation_fraction.to_bits();
+    history::note_options(recorder, bits, [arena.growth().limit(), settings.initial_region, fraction]);
 }

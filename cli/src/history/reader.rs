@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::layout::{
-    Event, HEADER_BYTES, Header, Kind, MAGIC, RECORDING, STACK_BYTES, TEXT_BYTES, TextHead, TextKind,
-    complete, text_extent,
+    Event, HEADER_BYTES, Header, Kind, MAGIC, OPTIONS_BYTES, RECORDING, STACK_BYTES, TEXT_BYTES, TextHead,
+    TextKind, complete, text_extent,
 };
 use super::stacks::{Frame, Module, Stacks};
 
@@ -37,10 +37,23 @@ pub struct History {
     /// When the recording began, in nanoseconds since 1970.
     pub began: u64,
     pools: HashMap<u16, (i32, String)>,
+    options: HashMap<u16, PoolOptions>,
     operations: HashMap<(u16, u32), String>,
     marks: HashMap<u32, String>,
     /// The backtraces.
     pub stacks: Stacks,
+}
+
+/// The options of a pool when its recording began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PoolOptions {
+    /// Bits of [`super::layout::options`].
+    pub flags: u32,
+    pub limit: u64,
+    /// The bytes of the first region, or 0.
+    pub initial_region: u64,
+    /// Between 0 and 1. 0 is none.
+    pub fragmentation_fraction: f64,
 }
 
 /// An event. [`Event`] says what the numbers mean for each kind.
@@ -214,6 +227,9 @@ impl History {
                 kind if kind == TextKind::Module as u16 => {
                     self.stacks.modules.extend(Module::parse(number, raw));
                 }
+                kind if kind == TextKind::Options as u16 && bytes == OPTIONS_BYTES => {
+                    self.options.insert(pool, pool_options(number, raw));
+                }
                 _ => {}
             }
             area = &area[extent..];
@@ -234,6 +250,11 @@ impl History {
     /// The ordinal of a pool's device, and the pool's name.
     pub fn pool(&self, pool: u16) -> Option<(i32, &str)> {
         self.pools.get(&pool).map(|(device, name)| (*device, &**name))
+    }
+
+    /// The options of a pool, if they fitted into the file.
+    pub fn options(&self, pool: u16) -> Option<&PoolOptions> {
+        self.options.get(&pool)
     }
 
     /// The name of an operation of a pool.
@@ -260,6 +281,17 @@ impl History {
     /// How many of the first events are not in the file any more.
     pub fn overwritten(&self) -> u64 {
         self.written - self.incomplete - self.events.len() as u64
+    }
+}
+
+fn pool_options(flags: u32, text: &[u8]) -> PoolOptions {
+    let fraction = f64::from_bits(number::<8>(text, 16));
+    PoolOptions {
+        flags,
+        limit: number::<8>(text, 0),
+        initial_region: number::<8>(text, 8),
+        // The file may be damaged.
+        fragmentation_fraction: if (0.0..=1.0).contains(&fraction) { fraction } else { 0.0 },
     }
 }
 

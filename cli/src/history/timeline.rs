@@ -42,6 +42,11 @@ pub struct PoolState {
 }
 
 impl PoolState {
+    /// The state before the first event of a pool. The event with its limit may have been displaced.
+    pub fn of_pool(history: &History, pool: u16) -> Self {
+        PoolState { limit: history.options(pool).map_or(0, |options| options.limit), ..PoolState::default() }
+    }
+
     /// Takes an event into account.
     pub fn apply(&mut self, event: &Recorded) {
         match event.kind {
@@ -138,7 +143,7 @@ pub fn follow(history: &History, mut see: impl FnMut(&Recorded, &PoolState)) -> 
             see(event, &nothing);
             continue;
         }
-        let state = pools.entry(event.pool).or_default();
+        let state = pools.entry(event.pool).or_insert_with(|| PoolState::of_pool(history, event.pool));
         state.apply(event);
         see(event, state);
     }

@@ -16,6 +16,11 @@ impl Arena {
         self.lifetimes = Some(lifetimes);
     }
 
+    /// Returns whether short-lived sizes are learnt.
+    pub(crate) fn has_two_ends(&self) -> bool {
+        self.lifetimes.is_some()
+    }
+
     /// Returns whether a request takes the upper end of a free chunk.
     pub(in crate::core) fn is_short_lived(&self, request: &AllocRequest<'_>) -> bool {
         let is_learnt = || self.lifetimes.as_ref().is_some_and(|lifetimes| lifetimes.is_short(request.size));
