@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::library::{CallError, Library, c_name, checked};
-use crate::simulated_device::SimulatedDevice;
+use crate::simulated_device::{Region, SimulatedDevice};
 
 /// The ordinal used where no real device is meant: the first of those that are the caller's to use.
 const OWN_ORDINAL: i32 = 258;
@@ -110,6 +110,9 @@ pub struct PoolConfig {
     pub stream_ordered: bool,
     /// The plan to follow.
     pub plan: Option<PathBuf>,
+    /// The regions that the simulated device provides first, see [`SimulatedDevice::with_regions`].
+    #[serde(skip)]
+    pub regions: Vec<Region>,
 }
 
 impl PoolConfig {
@@ -159,7 +162,9 @@ impl<'a> Device<'a> {
         let plan = config.plan_path()?;
         let plan = plan.as_ref().map_or(ptr::null(), |path| path.as_ptr());
         let options = bfc_options_t { name: name.as_ptr(), plan, ..config.options(limit) };
-        match Self::open(library, config.backend.ordinal(), options, config.device_capacity) {
+        let simulated =
+            config.device_capacity.map(|bytes| SimulatedDevice::with_regions(bytes, &config.regions));
+        match Self::open(library, config.backend.ordinal(), options, simulated) {
             Ok(mut device) => {
                 device.stream_ordered = config.stream_ordered;
                 Ok(device)
@@ -174,14 +179,14 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// Creates the pool that `options` describe, on a simulated device if there is a `capacity`.
+    /// Creates the pool that `options` describe, on a simulated device if there is one.
     fn open(
         library: &'a Library,
         ordinal: i32,
         mut options: bfc_options_t,
-        capacity: Option<u64>,
+        simulated: Option<SimulatedDevice>,
     ) -> Result<Self, CallError> {
-        let simulated = capacity.map(|bytes| Box::new(SimulatedDevice::new(bytes)));
+        let simulated = simulated.map(Box::new);
         let suballocator = simulated.as_ref().map(|device| device.suballocator());
         options.suballocator = suballocator.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: the struct says its size, and what it points at outlives the call, which copies it; the
@@ -326,9 +331,9 @@ fn token(stream: u16) -> *mut c_void {
 pub fn probe(library: &Library, backend: u32, ordinal: i32) -> Result<()> {
     /// Enough for a granule of every backend, and little enough to be had on a busy device.
     const LIMIT: u64 = 64 << 20;
-    let capacity = (backend == bfc_sys::BFC_BACKEND_CUSTOM).then_some(LIMIT);
+    let simulated = (backend == bfc_sys::BFC_BACKEND_CUSTOM).then(|| SimulatedDevice::new(LIMIT));
     let device =
-        Device::open(library, ordinal, options(backend, bfc_sys::BFC_ALLOW_GROWTH, LIMIT), capacity)?;
+        Device::open(library, ordinal, options(backend, bfc_sys::BFC_ALLOW_GROWTH, LIMIT), simulated)?;
     // Creation may put the work off until the first allocation: only a chunk shows that it works.
     let (status, address) = device.alloc(256, 0);
     if status != bfc_sys::BFC_OK {

@@ -34,10 +34,10 @@ pub struct Found {
     pub planned: u64,
 }
 
-/// Searches, to a relative `precision` of the peak of live bytes; 0 goes down to 256 bytes.
-pub fn find_limit(job: &Job<'_>, precision: f64, bar: &ProgressBar) -> Result<Found> {
+/// Searches from `least` bytes on, to a relative `precision` of the peak of live bytes; 0 goes down to 256 bytes.
+pub fn find_limit(job: &Job<'_>, least: u64, precision: f64, bar: &ProgressBar) -> Result<Found> {
     let mut planned = 0;
-    let found = search(job.trace.peak_wanted_bytes, precision, |limit| {
+    let found = search(job.trace.peak_wanted_bytes.max(least), precision, |limit| {
         bar.set_message(format!("{}: trying {}", job.trace.name, size::human(limit)));
         bar.inc(1);
         let ran = runs(&Job { limit, ..*job })?;

@@ -259,6 +259,7 @@ impl Replay {
             device_capacity: self.device_capacity,
             stream_ordered: self.stream_ordered,
             plan: self.plan.clone(),
+            regions: Vec::new(),
         }
     }
 
@@ -312,7 +313,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     let mut output = Output::default();
     match &cli.command {
         Command::Plan(args) => plan::plan(args, &mut output).map(|()| ExitCode::SUCCESS),
-        Command::Report(args) => report::report(args, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => {
+            report::report(args, cli.library.as_deref(), &mut output).map(|()| ExitCode::SUCCESS)
+        }
         Command::Diff(args) => history::diff(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Info(args) => info::info(args, &library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
@@ -445,7 +448,7 @@ fn find_one(args: &Replay, job: &Job<'_>) -> Result<Searched> {
         ));
     }
     let bar = progress(args.quiet, None, "{msg} ({pos})");
-    let found = find_limit::find_limit(job, args.precision, &bar);
+    let found = find_limit::find_limit(job, 0, args.precision, &bar);
     bar.finish_and_clear();
     let found = found.with_context(|| job.trace.name.clone())?;
     Ok(Searched::new(job, found))

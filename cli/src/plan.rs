@@ -13,8 +13,8 @@ mod search;
 mod text;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -127,7 +127,7 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
     }
     let bar = bar(args);
     bar.set_message(trace.name.clone());
-    let (best, heuristics, search) = best(&program, args.search, &bar)?;
+    let (best, heuristics, search) = best(&program, args.search, None, &bar)?;
     bar.finish_and_clear();
     text::write(&args.output, &text::text(&program, &best, alignment))?;
     let planned = Planned {
@@ -167,10 +167,18 @@ fn bar(args: &Plan) -> ProgressBar {
     bar
 }
 
+/// Writes a plan by the heuristics alone. Once there is one, none is tried after `until`.
+pub fn write_quickly(trace: &Trace, alignment: u64, until: Instant, path: &Path) -> Result<()> {
+    let program = Program::of(trace, alignment)?;
+    let (best, ..) = best(&program, 0, Some(until), &ProgressBar::hidden())?;
+    text::write(path, &text::text(&program, &best, alignment))
+}
+
 /// The best placement, what each heuristic takes, and what the search did.
 fn best(
     program: &Program,
     tries: u32,
+    until: Option<Instant>,
     bar: &ProgressBar,
 ) -> Result<(Packing, BTreeMap<&'static str, u64>, SearchInfo)> {
     let goal = program.peak.saturating_add(program.peak / GOAL);
@@ -185,9 +193,14 @@ fn best(
         }
         bar.inc(1);
     };
-    CLASSIC.iter().for_each(|heuristic| place(*heuristic, &mut found));
+    let is_late = |found: &[Packing]| !found.is_empty() && until.is_some_and(|until| Instant::now() >= until);
+    for heuristic in CLASSIC {
+        if !is_late(&found) {
+            place(heuristic, &mut found);
+        }
+    }
     for heuristic in by_contention() {
-        if found.iter().any(|packing| packing.bytes <= goal) {
+        if is_late(&found) || found.iter().any(|packing| packing.bytes <= goal) {
             break;
         }
         place(heuristic, &mut found);

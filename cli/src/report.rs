@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::history::{self, LeaksArgs};
+use crate::history::{self, LeaksArgs, Wanted};
+use crate::library::Library;
 use crate::output::Output;
 use crate::process::{self, Liveness};
 use counters::{ENDED, REPLACED, Record};
@@ -39,6 +40,9 @@ pub struct Report {
     output: Option<PathBuf>,
     #[command(flatten)]
     leaks: LeaksArgs,
+    /// Replay a history with other options, and show what would have helped: out of memory, memory held, the lowest limit
+    #[arg(long, conflicts_with = "output")]
+    advice: bool,
 }
 
 /// Shown after the options of `bfc report`.
@@ -50,7 +54,9 @@ Examples:
   bfc report train.history                      who held what at the peak and at out of memory
   bfc report --leaks train.history              what was not freed
   bfc report --leaks --from 'epoch 1' --to 'epoch 2' train.history
-                                                what was allocated between two marks and not freed";
+                                                what was allocated between two marks and not freed
+
+  bfc report --advice train.history             which options would have helped";
 
 /// What `bfc report --help` ends with.
 pub const STATES: &str = "\
@@ -62,12 +68,18 @@ States of a process:
   unknown    ran on another machine, before the last restart, in another container, or hidden in /proc";
 
 /// Prints the summary of each process in the file.
-pub fn report(args: &Report, output: &mut Output) -> Result<()> {
+pub fn report(args: &Report, library: Option<&Path>, output: &mut Output) -> Result<()> {
     if history::is_one(&args.file) {
         if args.leaks.leaks {
             return history::report_leaks(&args.file, &args.leaks, args.json, output);
         }
-        return history::report(&args.file, args.json, args.output.as_deref(), output);
+        let library = args.advice.then(|| Library::find(library)).transpose()?;
+        let wanted =
+            Wanted { as_json: args.json, to_file: args.output.as_deref(), advice_by: library.as_ref() };
+        return history::report(&args.file, &wanted, output);
+    }
+    if args.advice {
+        bail!("--advice is for a history, and {} is none", args.file.display());
     }
     if args.output.is_some() {
         bail!("--output is for a history, and {} is none", args.file.display());

@@ -5,7 +5,7 @@
 //! first region lies at 2^40, each next one at the previous base plus its bytes rounded up to 2 MiB plus
 //! another 2 MiB. Regions therefore never touch, and an address is never given out twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,10 +20,19 @@ pub struct SimulatedDevice {
     state: Mutex<State>,
 }
 
+/// A region of a recorded program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub base: u64,
+    pub bytes: u64,
+}
+
 struct State {
     capacity: u64,
     bytes_out: u64,
     next_base: u64,
+    /// The regions that a recorded program obtained, from the next one on. Empty once one differs.
+    recorded: VecDeque<Region>,
     /// Base and bytes of the regions that are out: what comes back has to be one of them.
     regions: BTreeMap<u64, u64>,
     /// The first thing the library did wrong. A callback cannot return it, so it is kept for the end.
@@ -33,8 +42,21 @@ struct State {
 impl SimulatedDevice {
     /// A device of `capacity` bytes, all free.
     pub fn new(capacity: u64) -> Self {
-        let state =
-            State { capacity, bytes_out: 0, next_base: FIRST_BASE, regions: BTreeMap::new(), fault: None };
+        Self::with_regions(capacity, &[])
+    }
+
+    /// The same, with the regions of a recorded program: as long as the same sizes are requested, they lie where they lay
+    /// there. Placements depend on the order of the addresses.
+    pub fn with_regions(capacity: u64, recorded: &[Region]) -> Self {
+        let end = recorded.iter().map(|region| region.base.saturating_add(region.bytes)).max().unwrap_or(0);
+        let state = State {
+            capacity,
+            bytes_out: 0,
+            next_base: end.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX).max(FIRST_BASE),
+            recorded: recorded.iter().copied().collect(),
+            regions: BTreeMap::new(),
+            fault: None,
+        };
         Self { state: Mutex::new(state) }
     }
 
@@ -70,6 +92,11 @@ impl SimulatedDevice {
         if bytes == 0 || bytes_out > state.capacity {
             return None;
         }
+        if let Some(base) = state.recorded_base(alignment, bytes) {
+            state.bytes_out = bytes_out;
+            state.regions.insert(base, bytes);
+            return Some(base);
+        }
         // Every base is a multiple of 2 MiB already; only a stricter wish moves it.
         let base = state.next_base.checked_next_multiple_of(alignment.max(1))?;
         state.next_base = base.checked_add(bytes.checked_next_multiple_of(GRANULE)?)?.checked_add(GRANULE)?;
@@ -97,6 +124,22 @@ impl SimulatedDevice {
     /// and a panic here would unwind into C.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Where the recorded program obtained its next region, if it had the same size.
+    fn recorded_base(&mut self, alignment: u64, bytes: u64) -> Option<u64> {
+        let region = self.recorded.pop_front()?;
+        let end = region.base.checked_add(region.bytes);
+        let below = end.and_then(|end| self.regions.range(..end).next_back());
+        let is_free = below.is_none_or(|(base, bytes)| base + bytes <= region.base);
+        let is_fit = region.bytes == bytes && region.base.is_multiple_of(alignment.max(1));
+        if end.is_none() || region.base == 0 || !is_free || !is_fit {
+            self.recorded.clear();
+            return None;
+        }
+        Some(region.base)
     }
 }
 
@@ -160,6 +203,23 @@ mod tests {
         let device = SimulatedDevice::new(1 << 30);
         device.alloc(256, 256).expect("fits");
         assert_eq!(device.alloc(1 << 24, 256), Some(FIRST_BASE + (1 << 24)));
+    }
+
+    #[test]
+    fn recorded_regions_lie_where_they_lay_until_one_differs() {
+        let regions = [(GRANULE, 4096), (2 * GRANULE, 256), (GRANULE, 512), (GRANULE + 256, 256)];
+        let regions = regions.map(|(base, bytes)| Region { base, bytes });
+        let device = SimulatedDevice::with_regions(1 << 30, &regions);
+        assert_eq!(device.alloc(256, 4096), Some(GRANULE));
+        assert_eq!(device.alloc(256, 256), Some(2 * GRANULE));
+        device.free(GRANULE, 4096);
+        assert_eq!(device.alloc(256, 512), Some(GRANULE), "the place of one that was given back");
+        assert_eq!(device.alloc(256, 256), Some(FIRST_BASE), "the next one overlaps");
+        assert_eq!(device.alloc(256, 256), Some(FIRST_BASE + 2 * GRANULE));
+
+        let high = [Region { base: 1 << 46, bytes: 512 }];
+        let device = SimulatedDevice::with_regions(1 << 30, &high);
+        assert_eq!(device.alloc(256, 256), Some((1 << 46) + GRANULE), "another size lies above all");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use flate2::read::MultiGzDecoder;
 
 use crate::output::progress;
-use parser::Parser;
+pub use parser::Parser;
 
 /// The unit in which every BFC allocator rounds.
 pub const ALIGNMENT: u64 = 256;

@@ -92,9 +92,11 @@ def test_a_program_prints_what_its_page_shows(name, program, variables, block, c
 def test_the_report_is_what_the_page_of_the_history_shows(compiled, run, prefix, tmp_path):
     page = Page("history")
     run(compiled(page.file("c-1"), tmp_path / "program"), cwd=tmp_path)
-    printed = run(prefix / "bin/bfc", "report", "program.history", cwd=tmp_path)
-    without = lambda text: re.sub(r"process \d+|\d+\.\d{3} s", "", text).split()
-    assert without(printed) == without(page.text("text-1"))
+    report = [prefix / "bin/bfc", "report", "program.history"]
+    without = lambda text: re.sub(r"process \d+|\d+\.\d+ s", "", text).split()
+    assert without(run(*report, cwd=tmp_path)) == without(page.text("text-1"))
+    advice = run(*report, "--advice", cwd=tmp_path).partition("what would have helped")
+    assert without("".join(advice[1:])) == without(page.text("text-2"))
 
 
 def words(text):

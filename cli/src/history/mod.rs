@@ -1,5 +1,6 @@
 //! `bfc report` of a history: what the library recorded by `BFC_HISTORY_FILE` or `bfc_history_start`.
 
+mod advice;
 #[cfg(test)]
 mod damage;
 mod diff;
@@ -24,7 +25,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::output::Output;
+use crate::library::Library;
+use crate::output::{Output, progress};
 use crate::process::{self, Liveness};
 use format::Format;
 use leaks::Leaks;
@@ -75,9 +77,18 @@ fn is_same(a: &Path, b: &Path) -> bool {
     file(a).is_some() && file(a) == file(b)
 }
 
-/// Prints what a history says, or writes it to a file in the format that the file's extension names.
-pub fn report(path: &Path, as_json: bool, to_file: Option<&Path>, output: &mut Output) -> Result<()> {
-    let format = to_file.map(|file| Format::of(file).map(|format| (format, file))).transpose()?;
+/// What to make of a history.
+pub struct Wanted<'a> {
+    pub as_json: bool,
+    /// The file to write, in the format that its extension names.
+    pub to_file: Option<&'a Path>,
+    /// The library to replay with, if what would have helped is asked for.
+    pub advice_by: Option<&'a Library>,
+}
+
+/// Prints what a history says, or writes it to a file.
+pub fn report(path: &Path, wanted: &Wanted<'_>, output: &mut Output) -> Result<()> {
+    let format = wanted.to_file.map(|file| Format::of(file).map(|format| (format, file))).transpose()?;
     let history = read(path)?;
     let process = process::liveness(history.process, history.started);
     if let Some((format, file)) = format {
@@ -86,8 +97,12 @@ pub fn report(path: &Path, as_json: bool, to_file: Option<&Path>, output: &mut O
         }
         return format.write(&history, process, file);
     }
-    let summary = Summary::new(&history, process);
-    output.write(&if as_json { summary.json()? } else { summary.text() })
+    let mut summary = Summary::new(&history, process);
+    if let Some(library) = wanted.advice_by {
+        let bar = progress(false, None, "{msg} {wide_bar} {pos}/{len}");
+        summary = summary.with_advice(advice::advise(&history, library, &bar)?);
+    }
+    output.write(&if wanted.as_json { summary.json()? } else { summary.text() })
 }
 
 /// Prints what was allocated and not freed.

@@ -6,6 +6,7 @@ use std::fmt::{self, Write};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::advice::Advice;
 use super::holders::{Holder, chain, holders, shown, write_holders};
 use super::layout::{Kind, cause_name};
 use super::reader::{History, Recorded};
@@ -34,6 +35,8 @@ pub struct Summary {
     stacks_lost: u64,
     pools: Vec<PoolSummary>,
     marks: Vec<MarkSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<Advice>,
 }
 
 #[derive(Serialize)]
@@ -196,7 +199,13 @@ impl Summary {
             stacks_lost: history.stacks_lost,
             pools: pools.collect(),
             marks: marks.list,
+            advice: None,
         }
+    }
+
+    /// Adds what would have helped.
+    pub fn with_advice(self, advice: Advice) -> Self {
+        Summary { advice: Some(advice), ..self }
     }
 
     /// The summary as a JSON document.
@@ -238,6 +247,11 @@ impl Summary {
         }
         self.pools.iter().for_each(|pool| pool.write(&mut text));
         self.write_marks(&mut text);
+        if let Some(advice) = &self.advice {
+            text.push_str(&advice.text());
+        } else if self.pools.iter().any(|pool| pool.failed != 0) {
+            text.push_str("bfc report --advice FILE shows what would have helped\n");
+        }
         text
     }
 

@@ -53,12 +53,12 @@ fn no_two_allocations_that_live_at_once_overlap() {
             assert!(is_valid(&program, &packing), "{seed} {heuristic:?}");
             assert!(packing.bytes >= program.peak);
         }
-        let (packing, heuristics, search) = best(&program, 30, &ProgressBar::hidden()).expect("fits");
+        let (packing, heuristics, search) = best(&program, 30, None, &ProgressBar::hidden()).expect("fits");
         assert!(is_valid(&program, &packing), "{seed}");
         let least = heuristics.values().copied().min();
         assert!(least >= Some(packing.bytes) && packing.bytes == search.bytes && search.tried <= 30);
         improved += usize::from(least > Some(packing.bytes));
-        let again = best(&program, 30, &ProgressBar::hidden()).expect("fits").0;
+        let again = best(&program, 30, None, &ProgressBar::hidden()).expect("fits").0;
         assert_eq!(packing.offsets, again.offsets, "the same trace gives the same plan");
     }
     println!("{repeating} repeat, the search improves {improved}");

@@ -29,8 +29,9 @@ enum Id {
     Freed { line: u64 },
 }
 
+/// Makes a trace of lines, or of events one by one.
 #[derive(Default)]
-pub(super) struct Parser {
+pub struct Parser {
     trace: Trace,
     ids: HashMap<u64, Id>,
     streams: HashMap<u64, u16>,
@@ -67,7 +68,8 @@ impl Parser {
         }
     }
 
-    pub(super) fn finish(self, name: &str) -> Trace {
+    /// The trace. `name` is for messages.
+    pub fn finish(self, name: &str) -> Trace {
         Trace { name: name.to_owned(), streams: self.streams.len(), ..self.trace }
     }
 
@@ -123,7 +125,8 @@ impl Parser {
         Ok(())
     }
 
-    fn alloc(&mut self, id: u64, bytes: u64, stream: u64) -> Result<(), String> {
+    /// Adds a request of a new id.
+    pub fn alloc(&mut self, id: u64, bytes: u64, stream: u64) -> Result<(), String> {
         match self.ids.get(&id) {
             Some(Id::Live { line, .. }) => {
                 return Err(format!("duplicate id {id}: allocated at line {line} and still live"));
@@ -149,7 +152,8 @@ impl Parser {
         self.event(Event::Alloc { bytes, slot, stream })
     }
 
-    fn free(&mut self, id: u64, stream: u64) -> Result<(), String> {
+    /// Adds the free of a live id.
+    pub fn free(&mut self, id: u64, stream: u64) -> Result<(), String> {
         let (slot, bytes) = match self.ids.get(&id) {
             Some(Id::Live { slot, bytes, .. }) => (*slot, *bytes),
             Some(Id::Freed { line }) => {
@@ -167,7 +171,8 @@ impl Parser {
         self.event(Event::Free { slot, stream })
     }
 
-    fn refused(&mut self, bytes: u64, stream: u64) -> Result<(), String> {
+    /// Adds a request that the program was refused.
+    pub fn refused(&mut self, bytes: u64, stream: u64) -> Result<(), String> {
         let stream = self.stream(stream)?;
         raise(&mut self.trace.peak_wanted_bytes, self.live + rounded(bytes));
         self.trace.requests += 1;

@@ -1,5 +1,6 @@
 //! The command, run as a user runs it, against a real libbfc.so.
 
+mod advice;
 mod common;
 mod environment;
 mod golden;

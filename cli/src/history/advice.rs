@@ -1,0 +1,308 @@
+//! What would have helped: the recorded requests of each pool, replayed with other options.
+//!
+//! ```text
+//!   program   the requests of a pool, and what is not known of them
+//!   changes   the options to try, and how they are set         text   the result for people
+//! ```
+//!
+//! A replay needs no device: `bfc replay` has the same simulated one. It first repeats the run with its own options. If
+//! that gives other figures than the recording, the notes say so, because the other replays are off by as much.
+
+mod changes;
+mod program;
+mod text;
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::reader::History;
+use crate::find_limit::find_limit;
+use crate::library::Library;
+use crate::plan;
+use crate::replay::{self, Job, Run};
+use changes::{Change, Setting};
+use program::Program;
+
+/// Of a longer history the last events are replayed.
+const MOST_EVENTS: usize = 1 << 20;
+
+/// A plan is not computed for more requests than that: a placement takes more than their number of steps.
+const MOST_PLANNED: usize = 100_000;
+
+/// How long better plans are looked for.
+const PLANNING: Duration = Duration::from_secs(1);
+
+/// The precision of lowest limits, as a share of what is wanted.
+const PRECISION: f64 = 0.001;
+
+/// Less is no limit of virtual memory.
+const GRANULE: u64 = 2 << 20;
+
+/// What would have helped.
+#[derive(Serialize)]
+pub struct Advice {
+    /// The events that were replayed. Earlier ones are left out, but what was live then is not.
+    events: usize,
+    left_out: usize,
+    seconds: f64,
+    pools: Vec<PoolAdvice>,
+}
+
+/// What would have helped a pool.
+#[derive(Serialize)]
+struct PoolAdvice {
+    device: Option<i32>,
+    name: String,
+    limit: u64,
+    requests: usize,
+    /// The most bytes that were live, each request rounded up as the pool did.
+    live: u64,
+    /// The same with each request that failed in the run, as if it had been served and freed at once.
+    wanted: u64,
+    recorded: Figures,
+    /// Of the replay with the same options.
+    replayed: Option<Figures>,
+    /// Whether these are equal. None if the recording does not have all events.
+    is_reproduced: Option<bool>,
+    /// What the replays do not show.
+    notes: Vec<String>,
+    /// The first has the options of the run. The others follow by the lowest limit.
+    changes: Vec<Tried>,
+}
+
+/// What a run did, as the statistics count it.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Figures {
+    allocations: u64,
+    frees: u64,
+    failed: u64,
+    peak_in_use: u64,
+    peak_held: u64,
+}
+
+/// What a change did.
+#[derive(Serialize)]
+struct Tried {
+    change: String,
+    set: Setting,
+    out_of_memory: OutOfMemory,
+    /// Requests that failed at the limit of the run.
+    failed: Option<u64>,
+    peak_in_use: Option<u64>,
+    peak_held: Option<u64>,
+    /// The most bytes held / wanted. None if a request failed.
+    overhead: Option<f64>,
+    /// The lowest limit in which no request fails, to 0.1% of what is wanted.
+    lowest_limit: Option<u64>,
+    /// Allocations at places of the plan.
+    planned: u64,
+    /// Of a call, in the replay.
+    ns_per_op: Option<f64>,
+    /// What the replays took.
+    seconds: f64,
+    /// Why the change could not be tried.
+    error: Option<String>,
+}
+
+/// What becomes of the run's out of memory.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum OutOfMemory {
+    /// No request fails, neither in the run.
+    None,
+    /// No request fails any more.
+    Avoided,
+    /// Requests fail.
+    Remains,
+    /// The replay with the options of the run does not fail where the run did, so others say nothing.
+    Unknown,
+}
+
+/// Replays the pools of a history. Removes the `BFC_` variables of this process, which would change the replays. Nothing
+/// else may run in it meanwhile.
+pub fn advise(history: &History, library: &Library, bar: &ProgressBar) -> Result<Advice> {
+    forget_environment();
+    let began = Instant::now();
+    let left_out = history.events.len().saturating_sub(MOST_EVENTS);
+    let programs = program::of(history, left_out);
+    bar.set_length(programs.iter().map(|program| changes::others(program, Some(0)).len() as u64 + 1).sum());
+    let folder = Folder::create()?;
+    let mut pools = Vec::new();
+    for program in programs {
+        pools.push(advise_pool(&program, library, &folder, bar)?);
+    }
+    bar.finish_and_clear();
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Advice { events: history.events.len() - left_out, left_out, seconds, pools })
+}
+
+fn advise_pool(
+    program: &Program,
+    library: &Library,
+    folder: &Folder,
+    bar: &ProgressBar,
+) -> Result<PoolAdvice> {
+    let name = program.trace.name.clone();
+    let attempt = |change: &Change| {
+        bar.set_message(format!("{name}: {}", change.name));
+        bar.inc(1);
+        try_change(program, change, library, folder)
+    };
+    let (mut baseline, run) = attempt(&changes::baseline(program));
+    let fails_too = run.as_ref().is_some_and(|run| run.failed != 0);
+    let outcome = |failed: Option<u64>| match failed {
+        _ if program.recorded.failed != 0 && !fails_too => OutOfMemory::Unknown,
+        Some(0) if fails_too => OutOfMemory::Avoided,
+        Some(0) => OutOfMemory::None,
+        Some(_) => OutOfMemory::Remains,
+        None => OutOfMemory::Unknown,
+    };
+    baseline.out_of_memory = outcome(baseline.failed);
+    let mut others: Vec<Tried> = changes::others(program, baseline.lowest_limit.filter(|_| fails_too))
+        .iter()
+        .map(|change| {
+            let tried = attempt(change).0;
+            Tried { out_of_memory: outcome(tried.failed), ..tried }
+        })
+        .collect();
+    others.sort_by_key(|tried| tried.lowest_limit.unwrap_or(u64::MAX));
+    let replayed = run.as_ref().map(figures);
+    let is_reproduced = program.is_complete.then(|| replayed == Some(program.recorded));
+    Ok(PoolAdvice {
+        device: program.device,
+        name,
+        limit: program.limit,
+        requests: program.trace.requests,
+        live: program.trace.peak_live_bytes,
+        wanted: program.trace.peak_wanted_bytes,
+        recorded: program.recorded,
+        replayed,
+        is_reproduced,
+        notes: program.notes(replayed),
+        changes: std::iter::once(baseline).chain(others).collect(),
+    })
+}
+
+/// Replays with a change. The run is none if it cannot be tried.
+fn try_change(
+    program: &Program,
+    change: &Change,
+    library: &Library,
+    folder: &Folder,
+) -> (Tried, Option<Run>) {
+    let began = Instant::now();
+    let replayed = replay(program, change, library, folder);
+    let mut tried = Tried {
+        change: change.name.clone(),
+        set: change.set.clone(),
+        out_of_memory: OutOfMemory::Unknown,
+        failed: None,
+        peak_in_use: None,
+        peak_held: None,
+        overhead: None,
+        lowest_limit: None,
+        planned: 0,
+        ns_per_op: None,
+        seconds: 0.0,
+        error: None,
+    };
+    let run = match replayed {
+        Ok((run, lowest_limit)) => {
+            let held = run.stats.peak_pool_bytes;
+            let wanted = program.trace.peak_wanted_bytes;
+            tried.failed = Some(run.failed);
+            tried.peak_in_use = Some(run.stats.peak_bytes_in_use);
+            tried.peak_held = Some(held);
+            tried.overhead = (run.failed == 0 && wanted != 0).then(|| held as f64 / wanted as f64);
+            tried.lowest_limit = lowest_limit;
+            tried.planned = run.stats.num_planned_allocs;
+            tried.ns_per_op = Some(run.ns_per_op);
+            Some(run)
+        }
+        Err(why) => {
+            tried.error = Some(format!("{why:#}"));
+            None
+        }
+    };
+    tried.seconds = began.elapsed().as_secs_f64();
+    (tried, run)
+}
+
+/// The run at the limit of the change, and the lowest limit.
+fn replay(
+    program: &Program,
+    change: &Change,
+    library: &Library,
+    folder: &Folder,
+) -> Result<(Run, Option<u64>)> {
+    let mut config = change.config.clone();
+    if change.is_planned {
+        let path = folder.0.join("plan");
+        plan::write_quickly(&program.trace, program.alignment, Instant::now() + PLANNING, &path)?;
+        config.plan = Some(path);
+    }
+    let bar = ProgressBar::hidden();
+    let trace = &program.trace;
+    let job = Job {
+        library,
+        trace,
+        config: &config,
+        in_force: &config,
+        limit: change.limit,
+        threads: 1,
+        warm: false,
+    };
+    let run = replay::run(&job, &bar)?;
+    // Other limits have other regions.
+    let mut free = config.clone();
+    free.regions.clear();
+    let least = if free.device_capacity.is_none() { GRANULE } else { 0 };
+    let found = find_limit(&Job { config: &free, ..job }, least, PRECISION, &bar);
+    Ok((run, found.ok().map(|found| found.limit)))
+}
+
+fn figures(run: &Run) -> Figures {
+    Figures {
+        allocations: run.stats.num_allocs,
+        frees: run.stats.num_frees,
+        failed: run.failed,
+        peak_in_use: run.stats.peak_bytes_in_use,
+        peak_held: run.stats.peak_pool_bytes,
+    }
+}
+
+/// Removes the variables that would change a replay. The log stays.
+fn forget_environment() {
+    let names = env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| name.to_string_lossy().starts_with("BFC_") && *name != "BFC_LOG") {
+        // SAFETY: the command has one thread here: progress bars have none of their own.
+        unsafe { env::remove_var(name) };
+    }
+}
+
+/// A folder of this process, for its owner alone.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> Result<Self> {
+        let path = env::temp_dir().join(format!("bfc-advice-{}", std::process::id()));
+        // An existing one, or a link of that name, is refused.
+        let created = fs::DirBuilder::new().mode(0o700).create(&path);
+        created
+            .with_context(|| format!("cannot create the folder {}; set TMPDIR to another", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,296 @@
+//! The requests of a recorded pool as a trace.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{Figures, MOST_PLANNED};
+use crate::history::layout::{Kind, options};
+use crate::history::reader::{History, PoolOptions, Recorded};
+use crate::history::timeline::PoolState;
+use crate::simulated_device::Region;
+use crate::size::{counted, human};
+use crate::trace::{Parser, Trace};
+
+/// The causes of failures that more memory would have avoided: exhaustion and fragmentation.
+const OF_MEMORY: [u8; 2] = [1, 2];
+
+/// A pool that is to be replayed.
+pub struct Program {
+    pub device: Option<i32>,
+    pub trace: Trace,
+    /// None if the file had no room for them.
+    pub options: Option<PoolOptions>,
+    /// What the run could hold.
+    pub limit: u64,
+    pub recorded: Figures,
+    /// Whether the recording has all events of the pool.
+    pub is_complete: bool,
+    /// The regions that the run obtained, in order.
+    pub regions: Vec<Region>,
+    /// What sizes are rounded up to.
+    pub alignment: u64,
+    facts: Facts,
+}
+
+/// What a replay does not know or show.
+#[derive(Default)]
+struct Facts {
+    /// Allocations that were live before the first event that is replayed.
+    earlier: usize,
+    /// Bytes that are live to the end and of which no event is known.
+    unknown: u64,
+    /// The limit of the run, if the device gave less.
+    unreached_limit: Option<u64>,
+    streams: usize,
+}
+
+/// Returns the programs of all pools. The first `left_out` events are only followed, so that what is live behind them is
+/// known.
+pub fn of(history: &History, left_out: usize) -> Vec<Program> {
+    let mut pools: BTreeMap<u16, Follower> = BTreeMap::new();
+    for (at, event) in history.events.iter().enumerate() {
+        if at == left_out {
+            pools.values_mut().for_each(Follower::begin);
+        }
+        if event.kind != Kind::Mark {
+            let pool = pools.entry(event.pool).or_insert_with(|| Follower::new(history, event.pool));
+            pool.follow(event, at >= left_out);
+        }
+    }
+    let is_whole = history.overwritten() == 0 && history.incomplete == 0 && left_out == 0;
+    let programs = pools.into_iter().map(|(pool, follower)| follower.program(history, pool, is_whole));
+    programs.filter(|program| program.trace.requests != 0).collect()
+}
+
+enum Step {
+    Alloc { address: u64, bytes: u64, stream: u64 },
+    Free { address: u64, stream: u64 },
+    Refused { bytes: u64 },
+}
+
+/// Collects what a pool did.
+#[derive(Default)]
+struct Follower {
+    state: PoolState,
+    steps: Vec<Step>,
+    /// Addresses of what was in use in memory that was given back. It is gone if the pool goes on: the context was lost.
+    /// A destroyed pool frees nothing.
+    lost: Vec<u64>,
+    /// Address and bytes of what was live before the first step.
+    earlier: BTreeMap<u64, u64>,
+    /// Whether something was in use when the recording of the pool began.
+    was_in_use: bool,
+    /// Bytes in use that no event explains.
+    unknown: u64,
+    regions: Vec<Region>,
+    recorded: Figures,
+    streams: HashSet<u64>,
+    /// Whether a chunk was no multiple of 512 bytes.
+    has_small_units: bool,
+    /// What was held when a request failed although the limit left room for it.
+    refused_at: Option<u64>,
+}
+
+impl Follower {
+    fn new(history: &History, pool: u16) -> Self {
+        Follower { state: PoolState::of_pool(history, pool), ..Follower::default() }
+    }
+
+    /// Begins to collect, with what is live.
+    fn begin(&mut self) {
+        self.earlier = self.state.live.iter().map(|(&address, live)| (address, live.requested)).collect();
+    }
+
+    fn follow(&mut self, event: &Recorded, is_replayed: bool) {
+        if is_replayed {
+            self.collect(event);
+        }
+        self.state.apply(event);
+        let Figures { allocations, frees, failed, peak_in_use, peak_held } = &mut self.recorded;
+        (*allocations, *frees, *failed) = (self.state.allocations, self.state.frees, self.state.failures);
+        *peak_in_use = self.state.in_use.max(*peak_in_use);
+        *peak_held = self.state.held.max(*peak_held);
+        if matches!(event.kind, Kind::Alloc | Kind::Free) {
+            self.unknown = self.state.in_use.saturating_sub(self.state.known);
+        }
+    }
+
+    fn collect(&mut self, event: &Recorded) {
+        // 0x1 is the default stream too.
+        let stream = event.stream.filter(|&stream| stream != 1).unwrap_or(0);
+        let &Recorded { address, bytes, requested, .. } = event;
+        if matches!(event.kind, Kind::Alloc | Kind::Free | Kind::OutOfMemory) {
+            let lost = self.lost.drain(..);
+            self.steps.extend(lost.map(|address| Step::Free { address, stream: 0 }));
+        }
+        match event.kind {
+            Kind::Alloc | Kind::Present => {
+                self.has_small_units |= !bytes.is_multiple_of(512);
+                self.was_in_use |= event.kind == Kind::Present;
+                self.streams.insert(stream);
+                self.steps.push(Step::Alloc { address, bytes: requested, stream });
+            }
+            Kind::Free => {
+                if !self.state.live.contains_key(&address) {
+                    // Its allocation was displaced.
+                    self.earlier.entry(address).or_insert(bytes);
+                }
+                self.steps.push(Step::Free { address, stream });
+            }
+            Kind::Obtained => self.regions.push(Region { base: address, bytes }),
+            Kind::Returned => {
+                let gone = self.state.live.range(address..address.saturating_add(bytes));
+                self.lost.extend(gone.map(|(&address, _)| address));
+            }
+            Kind::OutOfMemory => {
+                let room = self.state.limit.saturating_sub(self.state.held);
+                // Virtual memory is mapped in granules.
+                if OF_MEMORY.contains(&event.cause) && requested.saturating_add(4 << 20) <= room {
+                    self.refused_at = Some(self.state.held);
+                }
+                self.steps.push(Step::Refused { bytes: requested });
+            }
+            Kind::Mark | Kind::Step | Kind::Begin | Kind::End => {}
+        }
+    }
+
+    fn program(self, history: &History, pool: u16, is_whole: bool) -> Program {
+        let (device, name) = history.pool(pool).unzip();
+        let alignment = if self.has_small_units { 256 } else { 512 };
+        let options = history.options(pool).copied();
+        let mut facts = Facts {
+            earlier: self.earlier.len(),
+            unknown: self.unknown,
+            unreached_limit: None,
+            streams: self.streams.len(),
+        };
+        let mut limit = if self.state.limit == 0 { u64::MAX } else { self.state.limit };
+        // Had the pool grown later, the request would have failed for another reason.
+        if self.refused_at.is_some_and(|held| held != 0 && held >= self.recorded.peak_held) {
+            facts.unreached_limit = Some(limit);
+            limit = self.recorded.peak_held;
+        }
+        let is_complete = is_whole && !self.was_in_use && facts.earlier == 0;
+        Program {
+            device,
+            limit,
+            options,
+            recorded: self.recorded,
+            is_complete,
+            alignment,
+            facts,
+            trace: trace(name.unwrap_or_default(), &self.earlier, self.unknown, &self.steps, alignment),
+            regions: self.regions,
+        }
+    }
+}
+
+/// Makes a trace of steps. What was live before them comes first, in the order of the addresses. A step that cannot be (the
+/// file is damaged, or an event is missing) is left out.
+fn trace(name: &str, earlier: &BTreeMap<u64, u64>, unknown: u64, steps: &[Step], alignment: u64) -> Trace {
+    let rounded = |bytes: u64| bytes.checked_next_multiple_of(alignment).unwrap_or(bytes);
+    let mut parser = Parser::default();
+    let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut next = 0;
+    let mut alloc =
+        |parser: &mut Parser, ids: &mut BTreeMap<u64, u64>, address: u64, bytes: u64, stream: u64| {
+            if let Some(id) = ids.remove(&address) {
+                let _ = parser.free(id, stream);
+            }
+            if parser.alloc(next, rounded(bytes), stream).is_ok() {
+                ids.insert(address, next);
+                next += 1;
+            }
+        };
+    // No event has the address 0.
+    if unknown != 0 {
+        alloc(&mut parser, &mut ids, 0, unknown, 0);
+    }
+    for (&address, &bytes) in earlier {
+        alloc(&mut parser, &mut ids, address, bytes, 0);
+    }
+    for step in steps {
+        match *step {
+            Step::Alloc { address, bytes, stream } => alloc(&mut parser, &mut ids, address, bytes, stream),
+            Step::Free { address, stream } => {
+                if let Some(id) = ids.remove(&address) {
+                    let _ = parser.free(id, stream);
+                }
+            }
+            Step::Refused { bytes } => {
+                let _ = parser.refused(rounded(bytes), 0);
+            }
+        }
+    }
+    parser.finish(name)
+}
+
+impl Program {
+    /// Returns whether an option of the run was set.
+    pub fn has(&self, flag: u32) -> bool {
+        self.options.is_some_and(|options| options.flags & flag != 0)
+    }
+
+    /// Returns what the replays do not show. `replayed` is what the options of the run did.
+    pub fn notes(&self, replayed: Option<Figures>) -> Vec<String> {
+        let Facts { earlier, unknown, unreached_limit, streams } = self.facts;
+        let mut notes = Vec::new();
+        if self.options.is_none() {
+            notes.push(
+                "the options of the run are not in the file; those of bfc run are taken for them".to_owned(),
+            );
+        }
+        if earlier != 0 {
+            let what = counted(earlier, "allocation");
+            notes.push(format!(
+                "{what} of before the first event that is replayed: they come first, in the order of their addresses"
+            ));
+        }
+        if unknown != 0 {
+            notes.push(format!(
+                "{} were allocated by displaced events and not freed: one allocation stands for them",
+                human(unknown)
+            ));
+        }
+        if let Some(limit) = unreached_limit {
+            notes.push(format!(
+                "the device had no more although the limit was {}: the replays have the {} that the run held at most",
+                human(limit),
+                human(self.limit)
+            ));
+        }
+        if streams > 1 || self.has(options::TIMESTAMPS) {
+            notes.push(
+                "in the run freed memory waited for device work; in a replay it is free at once, so a run may need more"
+                    .to_owned(),
+            );
+        }
+        if self.has(options::PLAN) {
+            notes.push("the run followed a plan, which the file does not have".to_owned());
+        }
+        if self.trace.requests > MOST_PLANNED {
+            notes.push(format!(
+                "no plan is computed for more than {MOST_PLANNED} requests; bfc plan has no such bound"
+            ));
+        }
+        if self.recorded.failed != 0 {
+            notes.push(
+                "after a failed request the program may have asked for less than it would with more memory"
+                    .to_owned(),
+            );
+        }
+        let recorded = self.recorded;
+        if !self.is_complete {
+            notes.push("events are missing, so the replays cannot be compared with the run".to_owned());
+        } else if let Some(replayed) = replayed.filter(|replayed| *replayed != recorded) {
+            notes.push(format!(
+                "the replay with the options of the run held at most {} and failed {}, the run {} and {}: the others are \
+                 estimates too",
+                human(replayed.peak_held),
+                counted(replayed.failed as usize, "request"),
+                human(recorded.peak_held),
+                recorded.failed
+            ));
+        }
+        notes
+    }
+}
