@@ -131,7 +131,7 @@ fn find(job: &Job<'_>, bar: &ProgressBar) -> Result<(usize, Option<Failure>)> {
 
 /// Plays the trace event by event on a fresh pool, every copy in turn, until `visit` breaks off. Gives the
 /// first request that failed so far.
-fn walk(
+pub fn walk(
     job: &Job<'_>,
     bar: &ProgressBar,
     mut visit: impl FnMut(&Device<'_>, usize, &[Player<'_>]) -> Result<ControlFlow<()>>,

@@ -15,6 +15,7 @@ mod inspect;
 mod library;
 mod output;
 mod plan;
+mod plot;
 mod process;
 mod replay;
 mod report;
@@ -212,7 +213,7 @@ struct Replay {
     /// Find the lowest limit in which the trace runs without a failed request
     #[arg(
         long,
-        conflicts_with_all = ["limit", "threads", "repeat", "warm", "map", "report", "fail_on_oom"],
+        conflicts_with_all = ["limit", "threads", "repeat", "warm", "map", "plot", "report", "fail_on_oom"],
         long_help = "Find the lowest limit in which the trace runs without a failed request. The search raises the limit from \
             the trace's peak of live bytes in doubling steps until the trace runs, and bisects between that limit and \
             the last that failed. The trace ran twice with the printed limit, and failed with a limit just below it. \
@@ -237,6 +238,9 @@ struct Replay {
     /// trace only
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
+    /// Write a picture to FILE.svg: live, in use, held and the limit after each event; one trace, in one thread
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// Print the library's report of the same moment, and why the request failed
     #[arg(long)]
     report: bool,
@@ -267,6 +271,13 @@ impl Replay {
     fn check(&self) -> Result<(), &'static str> {
         if self.map.is_some() && self.traces.len() > 1 {
             return Err("--map takes one trace: the map is of one moment of one of them");
+        }
+        if self.plot.is_some() && (self.traces.len() > 1 || self.threads > 1) {
+            return Err("--plot takes one trace and one thread: the picture is of one replay");
+        }
+        if self.plot.as_ref().is_some_and(|file| file.extension().is_none_or(|extension| extension != "svg"))
+        {
+            return Err("--plot writes SVG: name a file that ends with .svg");
         }
         if self.plan.is_some() && self.traces.len() > 1 {
             return Err("--plan takes one trace: the plan is of one of them");
@@ -434,6 +445,13 @@ fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
     if let Some(file) = &args.map {
         fs::write(file, &inspection.memory_map)
             .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if let Some(file) = &args.plot {
+        let bar = progress(args.quiet, Some(events / 2), "{msg} {wide_bar} {percent:>3}% {eta}");
+        bar.set_message(format!("{}: drawing", job.trace.name));
+        let written = plot::write(job, file, &bar);
+        bar.finish_and_clear();
+        written?;
     }
     Ok(Replayed::new(job, &runs, inspection, args.report))
 }

@@ -8,6 +8,7 @@ mod help;
 mod history;
 mod info;
 mod plan;
+mod plot;
 mod progress;
 mod replay;
 mod report;

@@ -21,6 +21,9 @@ fn wrong_usage_is_2() {
         &["--async", "--backend", "cuda"],
         &["--no-such-option"],
         &["-", "-"],
+        &["--plot", "x.png"],
+        &["--plot", "x.svg", "--threads", "2"],
+        &["--plot", "x.svg", "--find-limit"],
     ] {
         let (stdout, error) = run_to(2, bfc().arg("replay").arg(&trace).args(options));
         assert_eq!(stdout, "", "{options:?}");

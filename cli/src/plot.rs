@@ -1,0 +1,296 @@
+//! `bfc replay --plot`: live, in use and held over a replay, as an SVG picture.
+//!
+//! A trace may have a million events, and a picture has some hundred columns. Of each column the least and the most of each
+//! curve are drawn, so that no peak is lost.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use indicatif::ProgressBar;
+use plotters::drawing::DrawingAreaErrorKind;
+use plotters::prelude::*;
+
+use crate::inspect::walk;
+use crate::replay::Job;
+use crate::size::human;
+use crate::trace::{ALIGNMENT, Event, Trace};
+
+/// The size of the picture in pixels, and the columns of a curve.
+const SIZE: (u32, u32) = (1000, 480);
+const COLUMNS: usize = 880;
+
+/// A limit above so many times what is held is not drawn: the curves would lie at the bottom.
+const FARTHEST_LIMIT: u64 = 3;
+
+/// Colours that colour-blind people tell apart (Okabe and Ito), and whose brightness differs.
+const LIVE: RGBColor = RGBColor(0, 158, 115);
+const IN_USE: RGBColor = RGBColor(0, 114, 178);
+const HELD: RGBColor = RGBColor(230, 159, 0);
+const LIMIT: RGBColor = RGBColor(213, 94, 0);
+const FAILED: RGBColor = RGBColor(0, 0, 0);
+
+/// A curve of bounded size.
+struct Curve {
+    events: usize,
+    columns: Vec<Column>,
+    peak: u64,
+}
+
+/// The least and the most of a column, with their events.
+#[derive(Clone, Copy)]
+struct Column {
+    least: (usize, u64),
+    most: (usize, u64),
+}
+
+impl Curve {
+    fn new(events: usize) -> Self {
+        Curve { events, columns: Vec::new(), peak: 0 }
+    }
+
+    /// Adds the value after an event. Events come in order.
+    fn add(&mut self, event: usize, value: u64) {
+        self.peak = self.peak.max(value);
+        let column = (event as u128 * COLUMNS as u128 / self.events.max(COLUMNS) as u128) as usize;
+        match self.columns.get_mut(column) {
+            Some(known) => {
+                if value < known.least.1 {
+                    known.least = (event, value);
+                }
+                if value > known.most.1 {
+                    known.most = (event, value);
+                }
+            }
+            None => self.columns.push(Column { least: (event, value), most: (event, value) }),
+        }
+    }
+
+    /// The points, in order.
+    fn points(&self) -> Vec<(usize, u64)> {
+        let mut points = Vec::with_capacity(2 * self.columns.len());
+        for column in &self.columns {
+            let (least, most) = (column.least, column.most);
+            points.push(if least.0 <= most.0 { least } else { most });
+            if least.0 != most.0 {
+                points.push(if least.0 <= most.0 { most } else { least });
+            }
+        }
+        points
+    }
+}
+
+/// What is drawn.
+struct Picture {
+    title: String,
+    events: usize,
+    live: Curve,
+    in_use: Curve,
+    held: Curve,
+    limit: u64,
+    /// The events whose requests failed, at most one a column.
+    failed: Vec<usize>,
+}
+
+/// Replays the job's trace once more, and writes the picture to a file that only its owner may read.
+pub fn write(job: &Job<'_>, path: &Path, bar: &ProgressBar) -> Result<()> {
+    let text = Picture::of(job, bar)?.svg()?;
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+impl Picture {
+    fn of(job: &Job<'_>, bar: &ProgressBar) -> Result<Self> {
+        let trace = job.trace;
+        let events = trace.events.len();
+        let mut picture = Picture {
+            title: shown(&trace.name),
+            events,
+            live: Curve::new(events),
+            in_use: Curve::new(events),
+            held: Curve::new(events),
+            limit: job.limit,
+            failed: Vec::new(),
+        };
+        let mut live = Live::new(trace);
+        let mut failed = 0;
+        walk(job, bar, |device, event, players| {
+            let stats = device.stats()?;
+            picture.live.add(event, live.after(trace.events[event]));
+            picture.in_use.add(event, stats.bytes_in_use);
+            picture.held.add(event, stats.pool_bytes);
+            let now: u64 = players.iter().map(|player| player.failed).sum();
+            let distance = events / COLUMNS;
+            if now > failed && picture.failed.last().is_none_or(|last| event - last > distance) {
+                picture.failed.push(event);
+            }
+            failed = now;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(picture)
+    }
+
+    /// Whether the limit is near enough to be drawn.
+    fn has_limit(&self) -> bool {
+        self.limit <= self.highest().saturating_mul(FARTHEST_LIMIT)
+    }
+
+    /// The most that any curve has.
+    fn highest(&self) -> u64 {
+        self.live.peak.max(self.in_use.peak).max(self.held.peak).max(1)
+    }
+
+    /// The picture as a document, with a description for those who do not see it.
+    fn svg(&self) -> Result<String> {
+        let mut text = String::new();
+        self.draw(&mut text).map_err(|error| anyhow!("cannot draw: {error}"))?;
+        let description = format!(
+            "Memory of a replay of {} events. Live: at most {}. In use: at most {}. Held: at most {}. Limit: {}.",
+            self.events,
+            human(self.live.peak),
+            human(self.in_use.peak),
+            human(self.held.peak),
+            human(self.limit)
+        );
+        let head = format!("<title>{}</title>\n<desc>{description}</desc>\n", escaped(&self.title));
+        let begin = text.find(">\n").map_or(text.len(), |at| at + 2);
+        text.insert_str(begin, &head);
+        Ok(text)
+    }
+
+    fn draw(&self, text: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+        let top = if self.has_limit() { self.highest().max(self.limit) } else { self.highest() };
+        let (unit, name) = unit_of(top);
+        let scaled = |bytes: u64| bytes as f64 / unit as f64;
+        let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+        // On a page of any colour.
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(&self.title, ("sans-serif", 18))
+            .margin(14)
+            .x_label_area_size(44)
+            .y_label_area_size(70)
+            .build_cartesian_2d(0.0..self.events as f64, 0.0..scaled(top) * 1.4)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(BLACK.mix(0.15))
+            .label_style(("sans-serif", 13))
+            .axis_desc_style(("sans-serif", 14))
+            .x_desc("events (requests and frees)")
+            .y_desc(format!("memory in {name}"))
+            .x_label_formatter(&|event| format!("{event:.0}"))
+            .y_label_formatter(&|bytes| format!("{}", (bytes * 100.0).round() / 100.0))
+            .draw()?;
+        let curves =
+            [(&self.held, HELD, "held"), (&self.in_use, IN_USE, "in use"), (&self.live, LIVE, "live")];
+        if self.has_limit() {
+            let ends = [0.0, self.events as f64].map(|event| (event, scaled(self.limit)));
+            chart
+                .draw_series(LineSeries::new(ends, LIMIT.stroke_width(2)))?
+                .label(format!("limit, {}", short(self.limit)))
+                .legend(|at| sample(at, LIMIT));
+        }
+        for (curve, colour, name) in curves {
+            let points = curve.points().into_iter().map(|(event, bytes)| (event as f64 + 1.0, scaled(bytes)));
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
+                .label(format!("{name}, at most {}", short(curve.peak)))
+                .legend(move |at| sample(at, colour));
+        }
+        if !self.failed.is_empty() {
+            let at = self.failed.iter().map(|&event| (event as f64 + 1.0, scaled(top) * 1.06));
+            chart
+                .draw_series(at.map(|at| TriangleMarker::new(at, 5, FAILED.filled())))?
+                .label("a request failed")
+                .legend(|(x, y)| TriangleMarker::new((x + 10, y), 5, FAILED.filled()));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.4))
+            .label_font(("sans-serif", 13))
+            .draw()?;
+        root.present()
+    }
+}
+
+/// A piece of a curve for the legend.
+fn sample((x, y): (i32, i32), colour: RGBColor) -> PathElement<(i32, i32)> {
+    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
+}
+
+/// What is live in the trace, each request rounded up.
+struct Live {
+    sizes: Vec<u64>,
+    bytes: u64,
+}
+
+impl Live {
+    fn new(trace: &Trace) -> Self {
+        Live { sizes: vec![0; trace.slots], bytes: 0 }
+    }
+
+    fn after(&mut self, event: Event) -> u64 {
+        match event {
+            Event::Alloc { bytes, slot, .. } => {
+                let size = bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
+                self.sizes[slot as usize] = size;
+                self.bytes = self.bytes.saturating_add(size);
+            }
+            Event::Free { slot, .. } => {
+                self.bytes = self.bytes.saturating_sub(std::mem::take(&mut self.sizes[slot as usize]));
+            }
+            Event::Refused { .. } => {}
+        }
+        self.bytes
+    }
+}
+
+/// The largest unit of which there is one.
+fn unit_of(bytes: u64) -> (u64, &'static str) {
+    const UNITS: [(u64, &str); 5] =
+        [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes")];
+    UNITS.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1, "bytes"))
+}
+
+/// Bytes without the exact number.
+fn short(bytes: u64) -> String {
+    human(bytes).split(" (").next().unwrap_or_default().to_owned()
+}
+
+/// A name without what XML does not allow.
+fn shown(name: &str) -> String {
+    let is_allowed = |letter: &char| !letter.is_control() && !matches!(letter, '\u{fffe}' | '\u{ffff}');
+    name.chars().map(|letter| if is_allowed(&letter) { letter } else { '\u{fffd}' }).take(120).collect()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_curve_keeps_its_extremes_in_bounded_points() {
+        let events = 1_000_000;
+        let mut curve = Curve::new(events);
+        (0..events)
+            .for_each(|event| curve.add(event, if event == 654_321 { 999 } else { event as u64 % 7 + 1 }));
+        let points = curve.points();
+        assert!(points.len() <= 2 * COLUMNS && points.is_sorted(), "{}", points.len());
+        assert!(points.contains(&(654_321, 999)));
+        assert_eq!((curve.peak, points.iter().map(|point| point.1).min()), (999, Some(1)));
+
+        let mut short = Curve::new(3);
+        [5, 4, 9].into_iter().enumerate().for_each(|(event, value)| short.add(event, value));
+        assert_eq!(short.points(), [(0, 5), (1, 4), (2, 9)], "a short curve has all its points");
+    }
+}
