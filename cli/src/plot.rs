@@ -1,4 +1,4 @@
-//! `bfc replay --plot`: live, in use and held over a replay, as an SVG picture.
+//! Live, in use and held over a replay or a history, as an SVG picture.
 //!
 //! A trace may have a million events, and a picture has some hundred columns. Of each column the least and the most of each
 //! curve are drawn, so that no peak is lost.
@@ -33,44 +33,54 @@ const HELD: RGBColor = RGBColor(230, 159, 0);
 const LIMIT: RGBColor = RGBColor(213, 94, 0);
 const FAILED: RGBColor = RGBColor(0, 0, 0);
 
-/// A curve of bounded size.
-struct Curve {
-    events: usize,
+/// A curve of bounded size. Its points are at whole numbers: of events, or of nanoseconds.
+pub struct Curve {
+    end: u64,
     columns: Vec<Column>,
-    peak: u64,
+    pub peak: u64,
+    last: u64,
 }
 
-/// The least and the most of a column, with their events.
+/// The least and the most of a column, with their places.
 #[derive(Clone, Copy)]
 struct Column {
-    least: (usize, u64),
-    most: (usize, u64),
+    number: u64,
+    least: (u64, u64),
+    most: (u64, u64),
 }
 
 impl Curve {
-    fn new(events: usize) -> Self {
-        Curve { events, columns: Vec::new(), peak: 0 }
+    /// A curve whose points are below `end`.
+    pub fn new(end: u64) -> Self {
+        Curve { end, columns: Vec::new(), peak: 0, last: 0 }
     }
 
-    /// Adds the value after an event. Events come in order.
-    fn add(&mut self, event: usize, value: u64) {
+    /// Adds a value. The places rise.
+    pub fn add(&mut self, place: u64, value: u64) {
         self.peak = self.peak.max(value);
-        let column = (event as u128 * COLUMNS as u128 / self.events.max(COLUMNS) as u128) as usize;
-        match self.columns.get_mut(column) {
+        let number = (u128::from(place) * COLUMNS as u128 / u128::from(self.end.max(COLUMNS as u64))) as u64;
+        match self.columns.last_mut().filter(|last| last.number == number) {
             Some(known) => {
                 if value < known.least.1 {
-                    known.least = (event, value);
+                    known.least = (place, value);
                 }
                 if value > known.most.1 {
-                    known.most = (event, value);
+                    known.most = (place, value);
                 }
             }
-            None => self.columns.push(Column { least: (event, value), most: (event, value) }),
+            None => {
+                let is_gap = self.columns.last().is_some_and(|last| last.number + 1 < number);
+                // Where nothing happened the value stayed.
+                for value in is_gap.then_some(self.last).into_iter().chain([value]) {
+                    self.columns.push(Column { number, least: (place, value), most: (place, value) });
+                }
+            }
         }
+        self.last = value;
     }
 
     /// The points, in order.
-    fn points(&self) -> Vec<(usize, u64)> {
+    fn points(&self) -> Vec<(u64, u64)> {
         let mut points = Vec::with_capacity(2 * self.columns.len());
         for column in &self.columns {
             let (least, most) = (column.least, column.most);
@@ -84,15 +94,18 @@ impl Curve {
 }
 
 /// What is drawn.
-struct Picture {
-    title: String,
-    events: usize,
-    live: Curve,
-    in_use: Curve,
-    held: Curve,
-    limit: u64,
-    /// The events whose requests failed, at most one a column.
-    failed: Vec<usize>,
+pub struct Picture {
+    pub title: String,
+    /// What the places are, and how many of them are one on the axis.
+    pub axis: (&'static str, u64),
+    pub end: u64,
+    pub live_name: &'static str,
+    pub live: Curve,
+    pub in_use: Curve,
+    pub held: Curve,
+    pub limit: u64,
+    /// The places of requests that failed, at most one a column.
+    pub failed: Vec<u64>,
 }
 
 /// Replays the job's trace once more, and writes the picture to a file that only its owner may read.
@@ -104,29 +117,42 @@ pub fn write(job: &Job<'_>, path: &Path, bar: &ProgressBar) -> Result<()> {
 }
 
 impl Picture {
+    /// A picture without curves. The places are below `end`.
+    pub fn new(
+        title: &str,
+        axis: (&'static str, u64),
+        end: u64,
+        live_name: &'static str,
+        limit: u64,
+    ) -> Self {
+        let [live, in_use, held] = [end; 3].map(Curve::new);
+        Picture { title: shown(title), axis, end, live_name, live, in_use, held, limit, failed: Vec::new() }
+    }
+
+    /// Marks a failed request.
+    pub fn fail(&mut self, place: u64) {
+        let distance = self.end / COLUMNS as u64;
+        if self.failed.last().is_none_or(|last| place.saturating_sub(*last) > distance) {
+            self.failed.push(place);
+        }
+    }
+
     fn of(job: &Job<'_>, bar: &ProgressBar) -> Result<Self> {
         let trace = job.trace;
-        let events = trace.events.len();
-        let mut picture = Picture {
-            title: shown(&trace.name),
-            events,
-            live: Curve::new(events),
-            in_use: Curve::new(events),
-            held: Curve::new(events),
-            limit: job.limit,
-            failed: Vec::new(),
-        };
+        // The first event is 1.
+        let end = trace.events.len() as u64 + 1;
+        let axis = ("events (requests and frees)", 1);
+        let mut picture = Picture::new(&trace.name, axis, end, "live", job.limit);
         let mut live = Live::new(trace);
         let mut failed = 0;
         walk(job, bar, |device, event, players| {
-            let stats = device.stats()?;
-            picture.live.add(event, live.after(trace.events[event]));
-            picture.in_use.add(event, stats.bytes_in_use);
-            picture.held.add(event, stats.pool_bytes);
+            let (stats, place) = (device.stats()?, event as u64 + 1);
+            picture.live.add(place, live.after(trace.events[event]));
+            picture.in_use.add(place, stats.bytes_in_use);
+            picture.held.add(place, stats.pool_bytes);
             let now: u64 = players.iter().map(|player| player.failed).sum();
-            let distance = events / COLUMNS;
-            if now > failed && picture.failed.last().is_none_or(|last| event - last > distance) {
-                picture.failed.push(event);
+            if now > failed {
+                picture.fail(place);
             }
             failed = now;
             Ok(ControlFlow::Continue(()))
@@ -145,12 +171,13 @@ impl Picture {
     }
 
     /// The picture as a document, with a description for those who do not see it.
-    fn svg(&self) -> Result<String> {
+    pub fn svg(&self) -> Result<String> {
         let mut text = String::new();
         self.draw(&mut text).map_err(|error| anyhow!("cannot draw: {error}"))?;
         let description = format!(
-            "Memory of a replay of {} events. Live: at most {}. In use: at most {}. Held: at most {}. Limit: {}.",
-            self.events,
+            "Memory over {}. {}: at most {}. In use: at most {}. Held: at most {}. Limit: {}.",
+            self.axis.0,
+            self.live_name,
             human(self.live.peak),
             human(self.in_use.peak),
             human(self.held.peak),
@@ -166,44 +193,49 @@ impl Picture {
         let top = if self.has_limit() { self.highest().max(self.limit) } else { self.highest() };
         let (unit, name) = unit_of(top);
         let scaled = |bytes: u64| bytes as f64 / unit as f64;
+        let across = |place: u64| place as f64 / self.axis.1 as f64;
         let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
-        // On a page of any colour.
+        // The page behind it may be dark.
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)
             .caption(&self.title, ("sans-serif", 18))
             .margin(14)
             .x_label_area_size(44)
             .y_label_area_size(70)
-            .build_cartesian_2d(0.0..self.events as f64, 0.0..scaled(top) * 1.4)?;
+            .build_cartesian_2d(0.0..across(self.end), 0.0..scaled(top) * 1.5)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.15))
             .label_style(("sans-serif", 13))
             .axis_desc_style(("sans-serif", 14))
-            .x_desc("events (requests and frees)")
+            .x_desc(self.axis.0)
             .y_desc(format!("memory in {name}"))
-            .x_label_formatter(&|event| format!("{event:.0}"))
+            .x_label_formatter(&|place| format!("{}", (place * 1000.0).round() / 1000.0))
             .y_label_formatter(&|bytes| format!("{}", (bytes * 100.0).round() / 100.0))
             .draw()?;
-        let curves =
-            [(&self.held, HELD, "held"), (&self.in_use, IN_USE, "in use"), (&self.live, LIVE, "live")];
+        // Where two curves are equal, the wider one below shows on both sides.
+        let curves = [
+            (&self.held, HELD, 2, "held"),
+            (&self.in_use, IN_USE, 4, "in use"),
+            (&self.live, LIVE, 1, self.live_name),
+        ];
         if self.has_limit() {
-            let ends = [0.0, self.events as f64].map(|event| (event, scaled(self.limit)));
+            let ends = [0.0, across(self.end)].map(|place| (place, scaled(self.limit)));
             chart
                 .draw_series(LineSeries::new(ends, LIMIT.stroke_width(2)))?
                 .label(format!("limit, {}", short(self.limit)))
-                .legend(|at| sample(at, LIMIT));
+                .legend(|at| sample(at, LIMIT, 2));
         }
-        for (curve, colour, name) in curves {
-            let points = curve.points().into_iter().map(|(event, bytes)| (event as f64 + 1.0, scaled(bytes)));
+        for (curve, colour, width, name) in curves {
+            let points = curve.points().into_iter().map(|(place, bytes)| (across(place), scaled(bytes)));
             chart
-                .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
+                .draw_series(LineSeries::new(points, colour.stroke_width(width)))?
                 .label(format!("{name}, at most {}", short(curve.peak)))
-                .legend(move |at| sample(at, colour));
+                .legend(move |at| sample(at, colour, width));
         }
         if !self.failed.is_empty() {
-            let at = self.failed.iter().map(|&event| (event as f64 + 1.0, scaled(top) * 1.06));
+            let at = self.failed.iter().map(|&place| (across(place), scaled(top) * 1.06));
             chart
                 .draw_series(at.map(|at| TriangleMarker::new(at, 5, FAILED.filled())))?
                 .label("a request failed")
@@ -221,8 +253,8 @@ impl Picture {
 }
 
 /// A piece of a curve for the legend.
-fn sample((x, y): (i32, i32), colour: RGBColor) -> PathElement<(i32, i32)> {
-    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
+fn sample((x, y): (i32, i32), colour: RGBColor, width: u32) -> PathElement<(i32, i32)> {
+    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(width))
 }
 
 /// What is live in the trace, each request rounded up.
@@ -280,17 +312,25 @@ mod tests {
 
     #[test]
     fn a_long_curve_keeps_its_extremes_in_bounded_points() {
-        let events = 1_000_000;
-        let mut curve = Curve::new(events);
-        (0..events)
-            .for_each(|event| curve.add(event, if event == 654_321 { 999 } else { event as u64 % 7 + 1 }));
+        let end = 1_000_000;
+        let mut curve = Curve::new(end);
+        (0..end).for_each(|place| curve.add(place, if place == 654_321 { 999 } else { place % 7 + 1 }));
         let points = curve.points();
         assert!(points.len() <= 2 * COLUMNS && points.is_sorted(), "{}", points.len());
         assert!(points.contains(&(654_321, 999)));
         assert_eq!((curve.peak, points.iter().map(|point| point.1).min()), (999, Some(1)));
 
+        // Nothing happens for most of the time.
+        let mut sparse = Curve::new(end);
+        (999_000..end).for_each(|place| sparse.add(place, place));
+        assert!(sparse.points().len() <= 4, "{:?}", sparse.points());
+
+        let mut stays = Curve::new(end);
+        [(0, 5), (500_000, 7), (500_001, 8)].into_iter().for_each(|(place, value)| stays.add(place, value));
+        assert_eq!(stays.points(), [(0, 5), (500_000, 5), (500_000, 7), (500_001, 8)]);
+
         let mut short = Curve::new(3);
-        [5, 4, 9].into_iter().enumerate().for_each(|(event, value)| short.add(event, value));
+        (0..).zip([5, 4, 9]).for_each(|(place, value)| short.add(place, value));
         assert_eq!(short.points(), [(0, 5), (1, 4), (2, 9)], "a short curve has all its points");
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::picture;
 use super::reader::History;
 use super::summary::Summary;
 use crate::process::Liveness;
@@ -16,11 +17,13 @@ use crate::process::Liveness;
 pub enum Format {
     /// The summary, as `--json` prints it.
     Json,
+    /// A picture of memory over time.
+    Svg,
 }
 
 impl Format {
     /// The extensions in lower case, without the dot.
-    const EXTENSIONS: [(&str, Format); 1] = [("json", Format::Json)];
+    const EXTENSIONS: [(&str, Format); 2] = [("json", Format::Json), ("svg", Format::Svg)];
 
     /// Returns the format of a file by the extension of its name.
     pub fn of(path: &Path) -> Result<Self> {
@@ -57,6 +60,7 @@ impl Format {
 
     fn write_to(self, history: &History, process: Liveness, out: &mut dyn Write) -> Result<()> {
         match self {
+            Format::Svg => out.write_all(picture::svg(history)?.as_bytes())?,
             Format::Json => out.write_all(Summary::new(history, process).json()?.as_bytes())?,
         }
         Ok(())

@@ -11,6 +11,7 @@ mod holders;
 mod layout;
 mod leaks;
 mod moment;
+mod picture;
 mod reader;
 mod snapshot;
 mod stacks;
