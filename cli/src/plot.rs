@@ -38,7 +38,7 @@ pub struct Curve {
     end: u64,
     columns: Vec<Column>,
     pub peak: u64,
-    last: u64,
+    last: (u64, u64),
 }
 
 /// The least and the most of a column, with their places.
@@ -52,7 +52,7 @@ struct Column {
 impl Curve {
     /// A curve whose points are below `end`.
     pub fn new(end: u64) -> Self {
-        Curve { end, columns: Vec::new(), peak: 0, last: 0 }
+        Curve { end, columns: Vec::new(), peak: 0, last: (0, 0) }
     }
 
     /// Adds a value. The places rise.
@@ -71,12 +71,13 @@ impl Curve {
             None => {
                 let is_gap = self.columns.last().is_some_and(|last| last.number + 1 < number);
                 // Where nothing happened the value stayed.
-                for value in is_gap.then_some(self.last).into_iter().chain([value]) {
-                    self.columns.push(Column { number, least: (place, value), most: (place, value) });
+                let stayed = [self.last, (place, self.last.1)].into_iter().filter(|_| is_gap);
+                for point in stayed.chain([(place, value)]) {
+                    self.columns.push(Column { number, least: point, most: point });
                 }
             }
         }
-        self.last = value;
+        self.last = (place, value);
     }
 
     /// The points, in order.
@@ -89,6 +90,7 @@ impl Curve {
                 points.push(if least.0 <= most.0 { most } else { least });
             }
         }
+        points.dedup();
         points
     }
 }
@@ -326,8 +328,10 @@ mod tests {
         assert!(sparse.points().len() <= 4, "{:?}", sparse.points());
 
         let mut stays = Curve::new(end);
-        [(0, 5), (500_000, 7), (500_001, 8)].into_iter().for_each(|(place, value)| stays.add(place, value));
-        assert_eq!(stays.points(), [(0, 5), (500_000, 5), (500_000, 7), (500_001, 8)]);
+        [(0, 5), (1, 9), (2, 6), (500_000, 7), (500_001, 8)]
+            .into_iter()
+            .for_each(|(place, value)| stays.add(place, value));
+        assert_eq!(stays.points(), [(0, 5), (1, 9), (2, 6), (500_000, 6), (500_000, 7), (500_001, 8)]);
 
         let mut short = Curve::new(3);
         (0..).zip([5, 4, 9]).for_each(|(place, value)| short.add(place, value));
