@@ -56,7 +56,7 @@ pub fn of(history: &History, left_out: usize) -> Vec<Program> {
             pool.follow(event, at >= left_out);
         }
     }
-    let is_whole = history.overwritten() == 0 && history.incomplete == 0 && left_out == 0;
+    let is_whole = history.incomplete == 0;
     let programs = pools.into_iter().map(|(pool, follower)| follower.program(history, pool, is_whole));
     programs.filter(|program| program.trace.requests != 0).collect()
 }
@@ -77,6 +77,8 @@ struct Follower {
     lost: Vec<u64>,
     /// Address and bytes of what was live before the first step.
     earlier: BTreeMap<u64, u64>,
+    /// Whether the first event of the pool is among the steps.
+    has_begun: bool,
     /// Whether something was in use when the recording of the pool began.
     was_in_use: bool,
     /// Bytes in use that no event explains.
@@ -149,7 +151,8 @@ impl Follower {
                 }
                 self.steps.push(Step::Refused { bytes: requested });
             }
-            Kind::Mark | Kind::Step | Kind::Begin | Kind::End => {}
+            Kind::Begin => self.has_begun = true,
+            Kind::Mark | Kind::Step | Kind::End => {}
         }
     }
 
@@ -169,7 +172,7 @@ impl Follower {
             facts.unreached_limit = Some(limit);
             limit = self.recorded.peak_held;
         }
-        let is_complete = is_whole && !self.was_in_use && facts.earlier == 0;
+        let is_complete = is_whole && self.has_begun && !self.was_in_use && facts.earlier == 0;
         Program {
             device,
             limit,
