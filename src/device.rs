@@ -5,6 +5,7 @@ mod clients;
 mod forks;
 pub mod history;
 mod idle_trim;
+mod publisher;
 mod table;
 
 pub use self::table::{Device, MAX_DEVICES};
@@ -104,6 +105,7 @@ impl Device {
         if trims {
             idle_trim::watch(self.0);
         }
+        publisher::start_as_the_environment_says();
         Ok(())
     }
 

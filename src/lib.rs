@@ -19,8 +19,8 @@
 //! # }
 //! ```
 //!
-//! Modules depend only on those before them: `sys`, `error`, `log`, `history`, `core`, `backend`, `options`, `report`, `pool`,
-//! `scope`, `device`, `capi`. See ARCHITECTURE.md.
+//! Modules depend only on those before them: `sys`, `error`, `log`, `history`, `publish`, `core`, `backend`, `options`, `report`,
+//! `pool`, `scope`, `device`, `capi`. See ARCHITECTURE.md.
 
 mod backend;
 pub mod capi;
@@ -31,6 +31,7 @@ mod history;
 mod log;
 mod options;
 mod pool;
+mod publish;
 mod report;
 pub mod scope;
 mod sys;

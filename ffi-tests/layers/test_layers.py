@@ -35,7 +35,7 @@ LAYERS = Tree(
     """
     sys
     error log
-    history
+    history publish
     core
     backend
     options
@@ -83,7 +83,8 @@ TREES = [
     Tree("src/options", "src", "values\n types\n variables\n environment\n history limit plan resolution"),
     Tree("src/report", "src", ""),
     Tree("src/history", "src", "layout memory\n earlier interner unwind python recorder\n recording\n modules\n stacks"),
-    Tree("src/device", "src", "table\n forks history idle_trim\n clients"),
+    Tree("src/publish", "src", "layout location\n publication"),
+    Tree("src/device", "src", "table\n forks history idle_trim publisher\n clients"),
     Tree("src/capi", "src", ""),
     Tree(
         "preload/src",

@@ -173,6 +173,9 @@ pub(crate) use with_statistics;
 macro_rules! named_fields {
     ($($name:ident),*) => {
         impl Stats {
+            /// The number of statistics.
+            pub(crate) const COUNT: usize = [$(stringify!($name)),*].len();
+
             /// Returns all statistics with their names.
             pub(crate) fn fields(&self) -> [(&'static str, u64); [$(stringify!($name)),*].len()] {
                 let Stats { $($name),* } = *self;

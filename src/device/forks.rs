@@ -6,7 +6,7 @@ use crate::pool::slot::waiting;
 use crate::sys::clock::monotonic_ms;
 use crate::sys::lock::NotTaken;
 use crate::sys::{process, token};
-use crate::{history, log, scope};
+use crate::{history, log, publish, scope};
 use once_cell::race::OnceBool;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -170,6 +170,7 @@ fn recover() {
     }
     scope::after_fork_in_child();
     history::after_fork_in_child();
+    publish::after_fork_in_child();
     FORK_DEPTH.store(0, Relaxed);
     FORKING.store(0, Release);
     log::recover_in_child();

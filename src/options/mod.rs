@@ -65,6 +65,12 @@ impl Resolved {
     }
 }
 
+/// Returns whether the statistics of the process are published (`BFC_PUBLISH`).
+#[inline(never)]
+pub(crate) fn is_publishing_wanted() -> bool {
+    setting(&names::PUBLISH, Warnings::Logged, switch).unwrap_or(false)
+}
+
 impl Options<'_> {
     /// Fills in the settings that the options leave open. The options must have been checked. `default_flags` apply
     /// where neither the options nor the environment set anything.

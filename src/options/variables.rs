@@ -68,6 +68,7 @@ variables! {
     HISTORY = c"BFC_HISTORY": Number;
     HISTORY_FILE = c"BFC_HISTORY_FILE": Path;
     HISTORY_STACKS = c"BFC_HISTORY_STACKS": Stacks;
+    PUBLISH = c"BFC_PUBLISH": Switch;
     HASH_SEED = c"BFC_HASH_SEED": Number;
     DEBUG = c"BFC_DEBUG": Debug;
     LOG = c"BFC_LOG": Level;

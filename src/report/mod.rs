@@ -12,6 +12,8 @@ pub(crate) mod openmetrics;
 pub(crate) mod resolved_options;
 mod tally;
 
+pub(crate) use self::tally::each_holder;
+
 use crate::core::arena::View;
 use crate::error::Fallible;
 use crate::sys::HostMemoryExhausted;

@@ -79,3 +79,17 @@ pub(super) fn holders(view: &View<'_>) -> Result<Vec<Holder>, HostMemoryExhauste
     sort_by_key(&mut holders, |holder| (std::cmp::Reverse(holder.bytes), holder.name));
     Ok(holders)
 }
+
+/// Visits the operations by the bytes they hold, the largest first, with the number of their chunks and their last step,
+/// until `visit` returns false. Memory without a name has an empty one.
+pub(crate) fn each_holder(
+    view: &View<'_>,
+    mut visit: impl FnMut(&str, u64, u64, u64) -> bool,
+) -> Result<(), HostMemoryExhausted> {
+    for Holder { name, bytes, chunks, last_step } in holders(view)? {
+        if !visit(view.names.name(name).unwrap_or(""), bytes, chunks, last_step) {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -33,17 +33,22 @@ impl FileMapping {
     /// allocated at once, because a full disk would raise a signal at the first write to a page. On failure there is no
     /// file. The error is the errno.
     pub(crate) fn create(path: &CStr, bytes: usize) -> Result<Self, i32> {
+        Self::create_in(libc::AT_FDCWD, path, bytes)
+    }
+
+    /// Does the same for a path relative to an open folder.
+    pub(super) fn create_in(folder: c_int, path: &CStr, bytes: usize) -> Result<Self, i32> {
         // Exceeding the process's file size limit would raise a signal too.
         if bytes as u64 > limit_of(libc::RLIMIT_FSIZE) {
             return Err(libc::EFBIG);
         }
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         // SAFETY: the path is NUL-terminated.
-        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600) };
+        let fd = unsafe { libc::syscall(libc::SYS_openat, folder, path.as_ptr(), flags, 0o600) };
         let file = Descriptor(c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(last_errno)?);
         fill(&file, bytes).and_then(|()| Self::map(&file, bytes)).inspect_err(|_| {
             // SAFETY: the path is NUL-terminated, and the file was created just now.
-            unsafe { libc::unlink(path.as_ptr()) };
+            unsafe { libc::unlinkat(folder, path.as_ptr(), 0) };
         })
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod file_mapping;
+pub(crate) mod folder;
 pub(crate) mod futex;
 pub(crate) mod host;
 pub(crate) mod huge_pages;
@@ -68,6 +69,24 @@ pub(crate) fn errno() -> i32 {
 pub(crate) fn process() -> i32 {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() }
+}
+
+/// Returns the inode of this process's namespace of process ids, or 0 if that cannot be read.
+pub(crate) fn pid_namespace() -> u64 {
+    let mut facts = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the path is NUL-terminated, and the pointer is valid for writing.
+    if unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), facts.as_mut_ptr()) } != 0 {
+        return 0;
+    }
+    // SAFETY: the call has succeeded, so the kernel has filled it in.
+    unsafe { facts.assume_init() }.st_ino
+}
+
+/// Returns whether the process has more rights than the user who started it, as a setuid program does. Its environment
+/// must not name files then.
+pub(crate) fn is_privileged() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Returns when this process started, in clock ticks since the machine did, or 0 if that cannot be read.
