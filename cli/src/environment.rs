@@ -32,6 +32,8 @@ pub const HISTORY_FILE: &str = "BFC_HISTORY_FILE";
 pub const HISTORY_STACKS: &str = "BFC_HISTORY_STACKS";
 /// How many events of it.
 pub const HISTORY: &str = "BFC_HISTORY";
+/// Whether the statistics are published for bfc top.
+pub const PUBLISH: &str = "BFC_PUBLISH";
 /// It changes nothing of what a replay shows.
 const HASH_SEED: &str = "BFC_HASH_SEED";
 

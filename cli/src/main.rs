@@ -23,6 +23,7 @@ mod results;
 mod run;
 mod simulated_device;
 mod size;
+mod top;
 mod trace;
 
 use std::fs;
@@ -44,6 +45,7 @@ use crate::replay::Job;
 use crate::report::Report;
 use crate::results::{Outcome, Replayed, Searched};
 use crate::run::Run;
+use crate::top::Top;
 use crate::trace::{ALIGNMENT, Trace};
 
 /// What `bfc --help` ends with.
@@ -114,6 +116,11 @@ enum Command {
     /// name. What is equal is left out.
     #[command(after_help = history::DIFF_EXAMPLES, after_long_help = format!("{}\n\n{}", history::DIFF_EXAMPLES, history::MOMENTS))]
     Diff(Diff),
+    /// Watch the pools of running processes that publish their statistics (BFC_PUBLISH=1, bfc run --publish)
+    ///
+    /// A table of the pools, with the selected one in detail. The keys are shown at the lower edge.
+    #[command(after_help = top::EXAMPLES, after_long_help = format!("{}\n\n{}", top::EXAMPLES, top::SCHEMA))]
+    Top(Top),
     /// Show the library in use, the backends that work here, and the BFC_ variables that are set
     #[command(after_help = info::EXAMPLES, after_long_help = format!("{}\n\n{}", info::EXAMPLES, info::SCHEMA))]
     Info(Info),
@@ -328,6 +335,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             report::report(args, cli.library.as_deref(), &mut output).map(|()| ExitCode::SUCCESS)
         }
         Command::Diff(args) => history::diff(args, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::top(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Info(args) => info::info(args, &library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {

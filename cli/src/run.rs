@@ -117,6 +117,9 @@ pub struct Run {
         value_parser = clap::value_parser!(u8).range(1..)
     )]
     leaks_exit_code: Option<u8>,
+    /// Publish the pool's statistics for bfc top
+    #[arg(long)]
+    publish: bool,
     /// The interposer, or its folder; libbfc.so.N must lie beside it [default: $BFC_PRELOAD_LIBRARY, else
     /// libbfc_preload.so beside this command, in ../lib, ../lib64 or ../lib/x86_64-linux-gnu, or in Python's package
     /// bfc]
@@ -137,7 +140,8 @@ Examples:
   bfc run --trace train.trace -- ./train                record allocations for bfc replay
   bfc run --history train.history -- ./train            record the last events for bfc report
   bfc run --leaks -- ./train                            what was not freed
-  bfc run --report=train.counters -- ./train            counters for bfc report";
+  bfc run --report=train.counters -- ./train            counters for bfc report
+  bfc run --publish -- ./train                          statistics for bfc top";
 
 /// What `bfc run --help` ends with.
 pub const EXIT_CODES: &str = "\

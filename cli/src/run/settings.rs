@@ -43,6 +43,7 @@ impl Settings {
             (names::LIMIT, number(args.limit)),
             (names::MEMORY_FRACTION, args.fraction.map(|fraction| fraction.to_string())),
             (names::TRIM_AFTER, args.trim_after.map(|seconds| seconds.to_string())),
+            (names::PUBLISH, on(args.publish)),
             (names::PRELOAD_FREE, free),
             (names::PRELOAD_ASYNC, on(args.stream_ordered)),
             (names::PRELOAD_PINNED, on(args.pinned)),

@@ -32,7 +32,7 @@ fn each_command_has_examples_and_each_runs() {
         let mut replay = bfc();
         run_to(0, replay.arg("replay").arg(folder.join("train.trace")).arg("--map").arg(folder.join(map)));
     }
-    for command in [&[][..], &["info"], &["run"], &["replay"], &["plan"], &["report"], &["diff"]] {
+    for command in [&[][..], &["info"], &["run"], &["replay"], &["plan"], &["report"], &["diff"], &["top"]] {
         let lines = examples(command, "--help");
         assert!(lines.len() > 1, "{command:?}: {lines:?}");
         assert_eq!(lines, examples(command, "-h"), "{command:?}");

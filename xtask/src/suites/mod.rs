@@ -47,6 +47,7 @@ const SUITES: &[Suite] = &[
     Suite(Quick, "rust", rust::run, "cargo test of the workspace, examples, golden placements"),
     Suite(Usual, "simcuda", ctest::simcuda, "the simulated driver and runtimes: their own tests"),
     Suite(Usual, "preload", preload::run, "libbfc_preload.so, and programs with it on the simulated driver"),
+    Suite(Usual, "top", top, "bfc top, in a terminal too, with programs that publish their statistics"),
     Suite(Usual, "docs", docs::run, "rustdoc and its examples; the book, links, code and commands on pages"),
     Suite(Quick, "header", header, "headers, and declarations for Rust and Python, are the generated ones"),
     Suite(Quick, "symbols", symbols, "what libbfc.so exports and needs, and its SONAME"),
@@ -103,6 +104,10 @@ fn history(context: &mut Context) -> Result<()> {
 /// The page that `bfc report` writes, in Debian's Chromium.
 fn browser(context: &mut Context) -> Result<()> {
     context.pytest("browser", Needs::Prefix, &[])
+}
+
+fn top(context: &mut Context) -> Result<()> {
+    context.pytest("top", Needs::Prefix, &[])
 }
 
 /// libbfc on a real NVIDIA GPU, if there is one; see ffi-tests/gpu/README.md.
@@ -221,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual = "layers rust simcuda preload docs header symbols stack package valgrind";
+        let usual = "layers rust simcuda preload top docs header symbols stack package valgrind";
         assert_eq!(wanted(&[]), usual.split(' ').collect::<Vec<_>>());
         assert_eq!(wanted(&["--quick"]), ["layers", "rust", "header", "symbols"]);
         assert_eq!(wanted(&["--suite=fuzz", "--suite=lints"]), ["lints", "fuzz"]);

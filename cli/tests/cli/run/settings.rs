@@ -31,7 +31,7 @@ fn every_option_has_its_variable() {
     let here = folder("options");
     let inside = |name: &str| here.join(name).display().to_string();
     let (report, trace) = (inside("a report"), inside("a.trace"));
-    let cases: [(&[&str], Variables<'_>); 16] = [
+    let cases: [(&[&str], Variables<'_>); 17] = [
         (&[], &[]),
         (&["--limit", "1.5GiB"], &[("BFC_MEMORY_LIMIT", "1610612736")]),
         (&["--fraction", "0.25"], &[("BFC_MEMORY_FRACTION", "0.25")]),
@@ -47,6 +47,7 @@ fn every_option_has_its_variable() {
         (&["--free=SYNC"], &[("BFC_PRELOAD_FREE", "sync")]),
         (&["--async", "--pinned"], &[("BFC_PRELOAD_ASYNC", "1"), ("BFC_PRELOAD_PINNED", "1")]),
         (&["--ipc"], &[("BFC_PRELOAD_IPC", "1")]),
+        (&["--publish"], &[("BFC_PUBLISH", "1")]),
         (&["--min", "4k", "--max", "1g"], &[("BFC_PRELOAD_MIN", "4096"), ("BFC_PRELOAD_MAX", "1073741824")]),
         (&["--report"], &[("BFC_PRELOAD_REPORT", "-")]),
         (&["--report=a report"], &[("BFC_PRELOAD_REPORT", &report)]),

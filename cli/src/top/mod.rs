@@ -1,0 +1,147 @@
+//! `bfc top`: the statistics that running processes publish (`BFC_PUBLISH=1`).
+
+mod app;
+mod document;
+#[path = "../../../src/publish/layout.rs"]
+#[allow(dead_code)] // The library's part of it.
+mod layout;
+mod metrics;
+#[path = "../../../src/report/openmetrics.rs"]
+#[allow(dead_code)] // The library's part of it.
+mod openmetrics;
+mod rates;
+mod reader;
+mod screen;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::io::{IsTerminal, stdin, stdout};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::output::{Output, complain};
+use crate::size;
+use rates::Rates;
+use reader::{Reading, State};
+
+/// What `bfc top` is asked for.
+#[derive(Args)]
+pub struct Top {
+    /// Print the statistics once, as text. So it is without this option where standard input or output is no terminal
+    #[arg(long, conflicts_with_all = ["json", "openmetrics"])]
+    once: bool,
+    /// Print one JSON document (fields: bfc top --help). With --interval one on a line for each reading, until the
+    /// reader closes standard output
+    #[arg(long, conflicts_with = "openmetrics")]
+    json: bool,
+    /// Print OpenMetrics text once: the metrics of bfc_metrics, with the labels pid and program
+    #[arg(long)]
+    openmetrics: bool,
+    /// Show only this process; may be repeated
+    #[arg(long, value_name = "PID")]
+    pid: Vec<u32>,
+    /// The time between two readings [default: 1, and 0.6 for the rates of --once and --json]
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = size::parse_seconds)]
+    interval: Option<f64>,
+}
+
+/// Shown after the options of `bfc top`.
+pub const EXAMPLES: &str = "\
+Examples:
+  BFC_PUBLISH=1 ./train                         a program that uses libbfc publishes its statistics
+  bfc run --publish -- ./train                  so does any other
+  bfc top --once                                all pools of all processes, once
+  bfc top --json                                the same for programs
+  bfc top --openmetrics                         the same for Prometheus";
+
+/// What `bfc top --help` ends with.
+pub use document::SCHEMA;
+
+/// Long enough that a running process has written in between.
+const SHORT: Duration = Duration::from_millis(600);
+
+impl Top {
+    fn interval(&self, default: Duration) -> Duration {
+        self.interval.map_or(default, |seconds| Duration::from_secs_f64(seconds.max(0.05)))
+    }
+
+    fn read(&self) -> Reading {
+        let mut reading = reader::read_all(&reader::folders());
+        if !self.pid.is_empty() {
+            reading.processes.retain(|process| self.pid.contains(&process.id));
+        }
+        reading
+    }
+
+    /// Checks that the processes that were asked for are there.
+    fn require(&self, reading: &Reading) -> Result<()> {
+        let is_there = |pid: &&u32| reading.processes.iter().any(|process| process.id == **pid);
+        if let Some(pid) = self.pid.iter().find(|pid| !is_there(pid)) {
+            bail!(
+                "process {pid} publishes no statistics: it must be started with BFC_PUBLISH=1 by the same user, \
+                 and have created an allocator"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Shows what processes publish.
+pub fn top(args: &Top, output: &mut Output) -> Result<()> {
+    let first = args.read();
+    args.require(&first)?;
+    if args.openmetrics {
+        warn_of(&first);
+        return output.write(&metrics::text(&Rates::default().take(&first)));
+    }
+    if args.json && args.interval.is_some() {
+        return follow(args, first, output);
+    }
+    if args.json || args.once || !stdin().is_terminal() || !stdout().is_terminal() {
+        return once(args, first, output);
+    }
+    terminal::show(|| args.read(), first, args.interval(Duration::from_secs(1)))
+}
+
+fn once(args: &Top, first: Reading, output: &mut Output) -> Result<()> {
+    let mut rates = Rates::default();
+    let mut rows = rates.take(&first);
+    let mut reading = first;
+    if rows.iter().any(|row| row.process.state == State::Running) {
+        sleep(args.interval(SHORT));
+        reading = args.read();
+        rows = rates.take(&reading);
+    }
+    if args.json {
+        return output.write(&document::document(&reading, &rows)?);
+    }
+    output.write(&text::once(&reading, &rows))?;
+    warn_of(&reading);
+    Ok(())
+}
+
+fn follow(args: &Top, first: Reading, output: &mut Output) -> Result<()> {
+    let mut rates = Rates::default();
+    let mut reading = first;
+    loop {
+        let rows = rates.take(&reading);
+        output.write(&document::document(&reading, &rows)?)?;
+        if output.closed() {
+            return Ok(());
+        }
+        sleep(args.interval(SHORT));
+        reading = args.read();
+    }
+}
+
+fn warn_of(reading: &Reading) {
+    for (file, why) in &reading.unreadable {
+        let file = text::plain(&file.to_string_lossy(), 200);
+        complain(format_args!("note: {file} {why}"));
+    }
+}
