@@ -66,13 +66,7 @@ pub fn is_harmful(character: char) -> bool {
 
 /// A name without what could control a terminal or turn the direction of the text, cut to so many characters.
 pub fn plain(name: &str, most: usize) -> String {
-    let shown = |character: char| match character {
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
-            '\u{fffd}'
-        }
-        character if character.is_control() => '\u{fffd}',
-        character => character,
-    };
+    let shown = |character| if is_harmful(character) { '\u{fffd}' } else { character };
     let count = name.chars().count();
     if count <= most {
         return name.chars().map(shown).collect();
