@@ -181,6 +181,9 @@ pub mod tests {
         assert_eq!((empty.fragmentation(), empty.overhead()), (None, None));
         let mut damaged = pool(0, 1, 1, 1);
         damaged.statistics = [u64::MAX; STATISTICS.len()];
+        assert_eq!(row(damaged.clone()).fragmentation(), None);
+        // More in use than held.
+        damaged.statistics[9] = 1;
         assert_eq!(row(damaged).fragmentation(), None);
     }
 }
