@@ -35,18 +35,18 @@ const MOST_ENTRIES: usize = 4096;
 /// Creates the file of this process. If that fails the log has a warning.
 #[inline(never)]
 pub(crate) fn begin(interval: Duration) -> bool {
-    let Ok(mut current) = CURRENT.lock() else { return false };
-    match create(interval) {
-        Ok(publication) => {
-            BASE.store(publication.memory.base(), Release);
-            *current = Some(publication);
-            true
-        }
+    // Not locked yet: the log may call a function of the program.
+    let publication = match create(interval) {
+        Ok(publication) => publication,
         Err(why) => {
             warn(&why);
-            false
+            return false;
         }
-    }
+    };
+    let Ok(mut current) = CURRENT.lock() else { return false };
+    BASE.store(publication.memory.base(), Release);
+    *current = Some(publication);
+    true
 }
 
 /// Why nothing is published.
