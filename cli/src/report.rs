@@ -35,7 +35,8 @@ pub struct Report {
     /// Print a history as one JSON document
     #[arg(long)]
     json: bool,
-    /// Write a history to PATH instead of printing it. The extension chooses the format: .json, the document of --json, or .svg, a picture
+    /// Write a history to PATH instead of printing it. The extension chooses the format: .json, the document of --json;
+    /// .svg, a picture; .pickle, a snapshot for PyTorch's memory viewer
     #[arg(long, short, value_name = "PATH", conflicts_with = "json")]
     output: Option<PathBuf>,
     #[command(flatten)]

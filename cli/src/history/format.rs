@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::memory_viz;
 use super::picture;
 use super::reader::History;
 use super::summary::Summary;
@@ -19,11 +20,14 @@ pub enum Format {
     Json,
     /// A picture of memory over time.
     Svg,
+    /// A snapshot for PyTorch's memory viewer.
+    MemoryViz,
 }
 
 impl Format {
     /// The extensions in lower case, without the dot.
-    const EXTENSIONS: [(&str, Format); 2] = [("json", Format::Json), ("svg", Format::Svg)];
+    const EXTENSIONS: [(&str, Format); 3] =
+        [("json", Format::Json), ("svg", Format::Svg), ("pickle", Format::MemoryViz)];
 
     /// Returns the format of a file by the extension of its name.
     pub fn of(path: &Path) -> Result<Self> {
@@ -61,6 +65,7 @@ impl Format {
     fn write_to(self, history: &History, process: Liveness, out: &mut dyn Write) -> Result<()> {
         match self {
             Format::Svg => out.write_all(picture::svg(history)?.as_bytes())?,
+            Format::MemoryViz => memory_viz::write(history, out)?,
             Format::Json => out.write_all(Summary::new(history, process).json()?.as_bytes())?,
         }
         Ok(())

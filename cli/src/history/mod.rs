@@ -10,6 +10,7 @@ mod holders;
 #[allow(dead_code)] // The library's part of it.
 mod layout;
 mod leaks;
+mod memory_viz;
 mod moment;
 mod picture;
 mod reader;

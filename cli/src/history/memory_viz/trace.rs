@@ -1,0 +1,344 @@
+//! Makes of a device's events a trace without contradictions.
+//!
+//! PyTorch's viewer begins with the last moment and undoes one entry after another. It fails at an allocation outside of
+//! any segment and at a segment that is not there. A history may have such things, because it lacks its oldest events,
+//! or because the file is damaged. So memory whose beginning is not recorded belongs to the trace from its start on, and
+//! what cannot have been is left out.
+
+use std::collections::BTreeMap;
+
+use super::super::layout::Kind;
+use super::super::reader::Recorded;
+
+/// The most marks and steps in the trace of a device. Marks are in the trace of each.
+pub const MOST_MARKS: usize = 10_000;
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Alloc,
+    Free,
+    SegmentAlloc,
+    SegmentFree,
+    SegmentMap,
+    SegmentUnmap,
+    /// A request failed. The address is what the limit would have allowed to obtain.
+    OutOfMemory,
+    Mark,
+    Step,
+}
+
+/// An entry of the trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub action: Action,
+    /// Nanoseconds since the recording began.
+    pub time: u64,
+    pub address: u64,
+    /// The requested bytes of an allocation, or the bytes of a segment.
+    pub bytes: u64,
+    pub stream: u64,
+    pub origin: Origin,
+}
+
+/// Where an allocation comes from, or which mark or step it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Origin {
+    pub pool: u16,
+    /// The number of the operation, or of the mark.
+    pub name: u32,
+    pub step: u64,
+}
+
+/// An allocation that is live at the end.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    pub bytes: u64,
+    pub requested: u64,
+    pub stream: u64,
+    pub origin: Origin,
+}
+
+/// The trace of a device, and what is there at its end.
+#[derive(Debug, Default)]
+pub struct Trace {
+    pub entries: Vec<Entry>,
+    /// Ends by beginnings.
+    pub segments: BTreeMap<u64, u64>,
+    pub blocks: BTreeMap<u64, Block>,
+    /// Whether segments grow and shrink in parts.
+    pub is_expandable: bool,
+}
+
+impl Trace {
+    /// Makes the trace of a device from its events and the marks, in their order.
+    pub fn of<'a>(events: impl Iterator<Item = &'a Recorded> + Clone) -> Self {
+        // First what was there before the first event, then how segments change.
+        let mut survey = Walker::new(BTreeMap::new(), true);
+        survey.walk(events.clone());
+        let mut plain = Walker::new(survey.found, false);
+        let initial = plain.initial.clone();
+        plain.walk(events.clone());
+        if !plain.is_partial {
+            return plain.trace();
+        }
+        drop(plain);
+        let mut expandable = Walker::new(initial, true);
+        expandable.walk(events);
+        expandable.trace()
+    }
+}
+
+/// Follows the events.
+struct Walker {
+    is_expandable: bool,
+    /// Whether memory was obtained, used or returned across the boundaries of segments.
+    is_partial: bool,
+    segments: BTreeMap<u64, u64>,
+    /// The memory that was there before the first event and was not returned since.
+    initial: BTreeMap<u64, u64>,
+    /// The memory that has ever been obtained or used.
+    known: BTreeMap<u64, u64>,
+    /// The memory that must have been there before the first event.
+    found: BTreeMap<u64, u64>,
+    /// The memory that has ever been part of a block.
+    used: BTreeMap<u64, u64>,
+    blocks: BTreeMap<u64, Block>,
+    entries: Vec<Entry>,
+    marks: usize,
+    limit: u64,
+    /// The sum of the segments.
+    held: u64,
+    step: u64,
+}
+
+impl Walker {
+    fn new(initial: BTreeMap<u64, u64>, is_expandable: bool) -> Self {
+        Walker {
+            is_expandable,
+            is_partial: false,
+            held: initial.iter().map(|(from, to)| to - from).sum(),
+            segments: initial.clone(),
+            known: initial.clone(),
+            initial,
+            found: BTreeMap::new(),
+            used: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            entries: Vec::new(),
+            marks: 0,
+            limit: 0,
+            step: 0,
+        }
+    }
+
+    fn trace(self) -> Trace {
+        let Walker { entries, segments, blocks, is_expandable, .. } = self;
+        Trace { entries, segments, blocks, is_expandable }
+    }
+
+    fn walk<'a>(&mut self, events: impl Iterator<Item = &'a Recorded>) {
+        for event in events {
+            if self.is_partial && !self.is_expandable {
+                // The result is of no use. Going on could take long with a damaged file.
+                return;
+            }
+            self.see(event);
+        }
+    }
+
+    fn see(&mut self, event: &Recorded) {
+        let Recorded { time, address, bytes, .. } = *event;
+        let origin = Origin { pool: event.pool, name: event.name, step: self.step };
+        // The viewer's numbers are signed.
+        let end = address.checked_add(bytes).filter(|&end| i64::try_from(end).is_ok() && bytes != 0);
+        match (event.kind, end) {
+            (Kind::Alloc | Kind::Present, Some(end)) => {
+                self.free_within(time, address, end);
+                self.cover(time, address, end);
+                insert(&mut self.used, address, end, true);
+                let requested = event.requested.min(bytes);
+                let block = Block { bytes, requested, stream: event.stream.unwrap_or(0), origin };
+                self.blocks.insert(address, block);
+                self.add(Action::Alloc, time, address, &block);
+            }
+            (Kind::Free, Some(end)) => match self.blocks.remove(&address) {
+                Some(block) => self.add(Action::Free, time, address, &block),
+                None => self.free_unknown(event, end),
+            },
+            (Kind::Obtained, Some(end)) => self.obtain(time, address, end),
+            (Kind::Returned, Some(end)) => self.give_back(time, address, end),
+            (Kind::OutOfMemory, _) => {
+                let address = self.limit.saturating_sub(self.held);
+                let (bytes, stream) = (event.requested, event.stream.unwrap_or(0));
+                let entry = Entry { action: Action::OutOfMemory, time, address, bytes, stream, origin };
+                self.entries.push(entry);
+            }
+            (Kind::Mark, _) => self.mark(Action::Mark, time, origin),
+            (Kind::Step, _) => {
+                self.step = bytes;
+                self.mark(Action::Step, time, Origin { step: bytes, ..origin });
+            }
+            (Kind::Begin, _) => (self.limit, self.step) = (bytes, 0),
+            (Kind::End, _) => self.end(time),
+            (Kind::Alloc | Kind::Present | Kind::Free | Kind::Obtained | Kind::Returned, None) => {}
+        }
+    }
+
+    fn add(&mut self, action: Action, time: u64, address: u64, block: &Block) {
+        let Block { requested: bytes, stream, origin, .. } = *block;
+        self.entries.push(Entry { action, time, address, bytes, stream, origin });
+    }
+
+    fn add_segment(&mut self, is_new: bool, time: u64, from: u64, to: u64) {
+        let action = match (is_new, self.is_expandable) {
+            (true, false) => Action::SegmentAlloc,
+            (false, false) => Action::SegmentFree,
+            (true, true) => Action::SegmentMap,
+            (false, true) => Action::SegmentUnmap,
+        };
+        let (address, bytes, origin) = (from, to - from, Origin::default());
+        self.held = if is_new { self.held + bytes } else { self.held - bytes };
+        self.entries.push(Entry { action, time, address, bytes, stream: 0, origin });
+    }
+
+    fn mark(&mut self, action: Action, time: u64, origin: Origin) {
+        self.marks += 1;
+        if self.marks <= MOST_MARKS {
+            self.entries.push(Entry { action, time, address: 0, bytes: 0, stream: 0, origin });
+        }
+    }
+
+    /// Frees what was allocated before the first event.
+    fn free_unknown(&mut self, event: &Recorded, end: u64) {
+        let Recorded { time, address, bytes, .. } = *event;
+        if overlapping(&self.known, address, end).is_empty() {
+            self.cover(time, address, end);
+        }
+        let was_there = gaps(&self.initial, address, end).is_empty();
+        if was_there && overlapping(&self.used, address, end).is_empty() {
+            insert(&mut self.used, address, end, true);
+            let (requested, origin) = (bytes, Origin::default());
+            let block = Block { bytes, requested, stream: event.stream.unwrap_or(0), origin };
+            self.add(Action::Free, time, address, &block);
+        }
+    }
+
+    fn obtain(&mut self, time: u64, from: u64, to: u64) {
+        if !overlapping(&self.segments, from, to).is_empty() {
+            // Its return is not recorded.
+            self.give_back(time, from, to);
+        }
+        insert(&mut self.segments, from, to, self.is_expandable);
+        insert(&mut self.known, from, to, true);
+        self.add_segment(true, time, from, to);
+    }
+
+    fn give_back(&mut self, time: u64, from: u64, to: u64) {
+        self.free_within(time, from, to);
+        self.cover_unknown(from, to);
+        for (base, end) in overlapping(&self.segments, from, to) {
+            self.is_partial |= base < from || end > to || (base, end) != (from, to);
+            self.add_segment(false, time, base.max(from), end.min(to));
+        }
+        remove(&mut self.segments, from, to);
+        remove(&mut self.initial, from, to);
+    }
+
+    fn end(&mut self, time: u64) {
+        for (address, block) in std::mem::take(&mut self.blocks) {
+            self.add(Action::Free, time, address, &block);
+        }
+        for (from, to) in std::mem::take(&mut self.segments) {
+            self.add_segment(false, time, from, to);
+        }
+        self.initial.clear();
+    }
+
+    /// Sees that memory which is used is part of a segment.
+    fn cover(&mut self, time: u64, from: u64, to: u64) {
+        self.cover_unknown(from, to);
+        for (from, to) in gaps(&self.segments, from, to) {
+            // It was there before, and its second beginning is not recorded.
+            insert(&mut self.segments, from, to, self.is_expandable);
+            self.add_segment(true, time, from, to);
+        }
+        self.is_partial |= overlapping(&self.segments, from, to).len() > 1;
+    }
+
+    /// Takes memory of which nothing is known for memory that was there from the beginning.
+    fn cover_unknown(&mut self, from: u64, to: u64) {
+        for (from, to) in gaps(&self.known, from, to) {
+            insert(&mut self.found, from, to, true);
+            insert(&mut self.initial, from, to, true);
+            insert(&mut self.segments, from, to, true);
+            insert(&mut self.known, from, to, true);
+            self.held += to - from;
+        }
+    }
+
+    fn blocks_within(&self, from: u64, to: u64) -> Vec<u64> {
+        let before = self.blocks.range(..from).next_back();
+        let before = before.filter(|(address, block)| **address + block.bytes > from);
+        let within = self.blocks.range(from..to);
+        before.into_iter().chain(within).map(|(&address, _)| address).collect()
+    }
+
+    /// Frees blocks whose frees are not recorded, as when a context was lost.
+    fn free_within(&mut self, time: u64, from: u64, to: u64) {
+        for address in self.blocks_within(from, to) {
+            if let Some(block) = self.blocks.remove(&address) {
+                self.add(Action::Free, time, address, &block);
+            }
+        }
+    }
+}
+
+/// Returns the spans that overlap with one.
+fn overlapping(spans: &BTreeMap<u64, u64>, from: u64, to: u64) -> Vec<(u64, u64)> {
+    let mut found: Vec<_> = spans
+        .range(..to)
+        .rev()
+        .take_while(|&(_, &end)| end > from)
+        .map(|(&base, &end)| (base, end))
+        .collect();
+    found.reverse();
+    found
+}
+
+/// Returns the parts of a span that no other one covers.
+fn gaps(spans: &BTreeMap<u64, u64>, mut from: u64, to: u64) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    for (base, end) in overlapping(spans, from, to) {
+        if from < base {
+            found.push((from, base));
+        }
+        from = from.max(end);
+    }
+    if from < to {
+        found.push((from, to));
+    }
+    found
+}
+
+/// Adds a span, and merges it with those that overlap, and on request with those that touch.
+fn insert(spans: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64, merges: bool) {
+    let reach = u64::from(merges);
+    for (base, end) in overlapping(spans, from.saturating_sub(reach), to + reach) {
+        spans.remove(&base);
+        (from, to) = (from.min(base), to.max(end));
+    }
+    spans.insert(from, to);
+}
+
+/// Takes a span away, perhaps out of the middle of another.
+fn remove(spans: &mut BTreeMap<u64, u64>, from: u64, to: u64) {
+    for (base, end) in overlapping(spans, from, to) {
+        spans.remove(&base);
+        if base < from {
+            spans.insert(base, from);
+        }
+        if to < end {
+            spans.insert(to, end);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+"""Snapshots of libbfc in PyTorch's memory viewer: each view opens without an error, and its numbers are those of the run."""
+
+import json
+import pickle
+
+import pytest
+
+import memory_viz
+import programs
+from memory_viz import SEGMENTS, SETTINGS, STATES, TIMELINE, Viewer
+from programs import LIB, PREFIX, ROOT
+
+BFC = PREFIX / "bin/bfc"
+DEVICE = 300
+HOSTILE = "<img src=x onerror=hacked=1>"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with memory_viz.browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def viewer(chromium):
+    opened = []
+
+    def open_file(path):
+        opened.append(Viewer(chromium, path))
+        return opened[-1]
+
+    yield open_file
+    for each in opened:
+        each.close()
+
+
+def check_trace(shown, device, marks, peaks):
+    """Compares every view of a device with what the program said: at each mark the requested bytes and the bytes that were
+    held, and the peaks of both."""
+    assert device in shown.devices()
+    shown.open(STATES, device)
+    events = shown.events()
+    at_marks = {frames.removeprefix("bfc.mark:0:"): sums for event, *sums, frames in events if frames.startswith("bfc.mark:")}
+    assert at_marks == {name: [requested, held] for name, (requested, held) in marks.items()}
+    assert max(allocated for _, allocated, _, _ in events) == peaks["requested"]
+    assert max(reserved for _, _, reserved, _ in events) == peaks["held"]
+    # The last event is selected: the picture is of the end.
+    requested, held = list(marks.values())[-1]
+    assert sum(shown.segments()) == held
+    assert sum(size for size, _ in shown.blocks()) == requested
+
+    shown.open(TIMELINE, device)
+    assert max(total for _, total, _ in shown.allocations()) == peaks["requested"]
+    return events
+
+
+def run_program(folder, *arguments):
+    program = programs.compiled(
+        "browser-recorded",
+        [ROOT / "ffi-tests/browser/recorded.c"],
+        [f"-I{PREFIX}/include"],
+        [f"-L{LIB}", "-lbfc", f"-Wl,-rpath,{LIB}"],
+        language="c",
+    )
+    history = folder / "program.history"
+    said = programs.run(program, *arguments, env=programs.environment(BFC_HISTORY_FILE=history))
+    lines = [line.split() for line in said.splitlines()]
+    marks = {name: (int(requested), int(held)) for name, requested, _, held in lines}
+    in_use = {name: int(used) for name, _, used, _ in lines}
+    return history, marks, in_use
+
+
+def reported(history, *, to=None):
+    if to is None:
+        return json.loads(programs.run(BFC, "report", "--json", history))
+    assert programs.run(BFC, "report", history, "-o", to) == ""
+    return to
+
+
+@pytest.mark.parametrize("backend", ["host", "vmm"])
+def test_a_program_in_c(backend, tmp_path, viewer):
+    history, marks, in_use = run_program(tmp_path, backend)
+    summary = reported(history)
+    (pool,) = summary["pools"]
+    shown = viewer(reported(history, to=tmp_path / "c.pickle"))
+    peaks = {"requested": max(requested for requested, _ in marks.values()), "held": pool["peak_held"]["bytes"]}
+    events = check_trace(shown, DEVICE, marks, peaks)
+    assert [frames for event, *_, frames in events if event.startswith("OOM (requested 1.0GiB")] != []
+    for action in ("alloc ", "free "):
+        assert f"bfc.scope:2:{HOSTILE}" in {frames for event, *_, frames in events if event.startswith(action)}
+    assert len([event for event, *_ in events if event.startswith("alloc ")]) == pool["allocations"]
+    assert len([event for event, *_ in events if event.startswith("free ")]) == pool["frees"]
+
+    shown.open(SEGMENTS, DEVICE)
+    if backend == "host":
+        # The viewer has this view for segments that do not change their size.
+        assert max(total for _, total, _ in shown.allocations()) == pool["peak_held"]["bytes"]
+    shown.open(SETTINGS, DEVICE)
+    settings = json.loads(shown.settings())
+    assert settings["pools"] == [{"device": DEVICE, "name": "<b>pool</b>"}]
+
+    # The same numbers in the file, and those of bfc report.
+    snapshot = pickle.loads((tmp_path / "c.pickle").read_bytes())
+    segments = snapshot["segments"]
+    assert sum(segment["total_size"] for segment in segments) == pool["held"] == marks["end"][1]
+    assert sum(segment["allocated_size"] for segment in segments) == pool["in_use"] == in_use["end"]
+    assert sum(segment["requested_size"] for segment in segments) == marks["end"][0]
+    for segment in segments:
+        end = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == end
+            end += block["size"]
+        assert end == segment["address"] + segment["total_size"]
+        assert segment["is_expandable"] == (backend == "vmm")
+
+
+def test_a_history_without_its_beginning(tmp_path, viewer):
+    trace = ROOT / "tests/traces/gpt2.trace.gz"
+    history = tmp_path / "replay.history"
+    programs.run(BFC, "replay", "--repeat", "1", "--quiet", trace, env=programs.environment(BFC_HISTORY_FILE=history, BFC_HISTORY=1024))
+    assert reported(history)["overwritten"] > 10_000
+    shown = viewer(reported(history, to=tmp_path / "cut.pickle"))
+    (device,) = shown.devices()
+    shown.open(STATES, device)
+    assert len(shown.events()) > 1000
+    shown.open(TIMELINE, device)
+    assert len(shown.allocations()) > 300
+
+
+def test_a_history_of_nothing(tmp_path):
+    """There is no device to show, and the viewer waits for another file."""
+    history = tmp_path / "empty.history"
+    programs.run(
+        "python3",
+        "-c",
+        f"import bfc\nwith bfc.history({str(history)!r}): pass",
+        env=programs.environment(PYTHONPATH=ROOT / "python/src", BFC_LIBRARY=LIB),
+    )
+    snapshot = pickle.loads(reported(history, to=tmp_path / "empty.pickle").read_bytes())
+    assert (snapshot["segments"], snapshot["device_traces"]) == ([], [])
