@@ -36,7 +36,8 @@ pub struct Report {
     #[arg(long)]
     json: bool,
     /// Write a history to PATH instead of printing it. The extension chooses the format: .json, the document of --json;
-    /// .svg, a picture; .pickle, a snapshot for PyTorch's memory viewer
+    /// .svg, a picture; .pickle, a snapshot for PyTorch's memory viewer; .perfetto-trace, a trace for Perfetto;
+    /// .memory-dump, TensorFlow's MemoryDump
     #[arg(long, short, value_name = "PATH", conflicts_with = "json")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -8,11 +8,8 @@ import pytest
 import memory_viz
 import programs
 from memory_viz import SEGMENTS, SETTINGS, STATES, TIMELINE, Viewer
-from programs import LIB, PREFIX, ROOT
-
-BFC = PREFIX / "bin/bfc"
-DEVICE = 300
-HOSTILE = "<img src=x onerror=hacked=1>"
+from programs import LIB, ROOT
+from recorded import BFC, DEVICE, HOSTILE, reported, run_program
 
 
 @pytest.fixture(scope="module")
@@ -52,29 +49,6 @@ def check_trace(shown, device, marks, peaks):
     shown.open(TIMELINE, device)
     assert max(total for _, total, _ in shown.allocations()) == peaks["requested"]
     return events
-
-
-def run_program(folder, *arguments):
-    program = programs.compiled(
-        "browser-recorded",
-        [ROOT / "ffi-tests/browser/recorded.c"],
-        [f"-I{PREFIX}/include"],
-        [f"-L{LIB}", "-lbfc", f"-Wl,-rpath,{LIB}"],
-        language="c",
-    )
-    history = folder / "program.history"
-    said = programs.run(program, *arguments, env=programs.environment(BFC_HISTORY_FILE=history))
-    lines = [line.split() for line in said.splitlines()]
-    marks = {name: (int(requested), int(held)) for name, requested, _, held in lines}
-    in_use = {name: int(used) for name, _, used, _ in lines}
-    return history, marks, in_use
-
-
-def reported(history, *, to=None):
-    if to is None:
-        return json.loads(programs.run(BFC, "report", "--json", history))
-    assert programs.run(BFC, "report", history, "-o", to) == ""
-    return to
 
 
 @pytest.mark.parametrize("backend", ["host", "vmm"])

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::memory_viz;
-use super::picture;
 use super::reader::History;
 use super::summary::Summary;
+use super::{memory_dump, memory_viz, perfetto, picture};
 use crate::process::Liveness;
 
 /// What `bfc report -o` writes.
@@ -22,12 +21,21 @@ pub enum Format {
     Svg,
     /// A snapshot for PyTorch's memory viewer.
     MemoryViz,
+    /// A trace for Perfetto.
+    Perfetto,
+    /// TensorFlow's memory dump.
+    MemoryDump,
 }
 
 impl Format {
     /// The extensions in lower case, without the dot.
-    const EXTENSIONS: [(&str, Format); 3] =
-        [("json", Format::Json), ("svg", Format::Svg), ("pickle", Format::MemoryViz)];
+    const EXTENSIONS: [(&str, Format); 5] = [
+        ("json", Format::Json),
+        ("svg", Format::Svg),
+        ("pickle", Format::MemoryViz),
+        ("perfetto-trace", Format::Perfetto),
+        ("memory-dump", Format::MemoryDump),
+    ];
 
     /// Returns the format of a file by the extension of its name.
     pub fn of(path: &Path) -> Result<Self> {
@@ -66,6 +74,8 @@ impl Format {
         match self {
             Format::Svg => out.write_all(picture::svg(history)?.as_bytes())?,
             Format::MemoryViz => memory_viz::write(history, out)?,
+            Format::Perfetto => perfetto::write(history, out)?,
+            Format::MemoryDump => memory_dump::write(history, out)?,
             Format::Json => out.write_all(Summary::new(history, process).json()?.as_bytes())?,
         }
         Ok(())

@@ -10,10 +10,14 @@ mod holders;
 #[allow(dead_code)] // The library's part of it.
 mod layout;
 mod leaks;
+mod memory_dump;
 mod memory_viz;
 mod moment;
+mod perfetto;
 mod picture;
 mod reader;
+#[cfg(test)]
+mod samples;
 mod snapshot;
 mod stacks;
 mod summary;

@@ -24,7 +24,8 @@ const MOST_DEVICES: usize = 1024;
 /// Writes the snapshot: the trace of each device, and its segments with their blocks at the end.
 pub fn write(history: &History, out: &mut dyn Write) -> io::Result<()> {
     let devices = Devices::of(history);
-    let mut writer = Writer { history, pickler: Pickler::new(out)?, frames: HashMap::new() };
+    let pickler = Pickler::new(out)?;
+    let mut writer = Writer { history, pickler, frames: HashMap::new(), calls: HashMap::new() };
     writer.pickler.begin_dict()?;
     writer.pickler.word("device_traces")?;
     let mut traces = writer.pickler.begin_list()?;
@@ -101,6 +102,8 @@ struct Writer<'a, W: Write> {
     pickler: Pickler<W>,
     /// Where lists of frames are in the memo.
     frames: HashMap<(Action, Origin), u32>,
+    /// Where the frames of backtraces are, by the backtrace and the place in it.
+    calls: HashMap<(u32, usize), u32>,
 }
 
 impl<W: Write> Writer<'_, W> {
@@ -218,7 +221,7 @@ impl<W: Write> Writer<'_, W> {
         self.pickler.end_dict()
     }
 
-    /// Writes the stack of an entry, which the viewer shows: the operation, the mark or the step.
+    /// Writes the stack of an entry, which the viewer shows: the operation, the mark or the step, and the backtrace.
     fn frames(&mut self, action: Action, origin: Origin) -> io::Result<()> {
         let action = if action == Action::Free { Action::Alloc } else { action };
         if let Some(&number) = self.frames.get(&(action, origin)) {
@@ -239,6 +242,18 @@ impl<W: Write> Writer<'_, W> {
         if let Some((file, line, name)) = frame {
             self.pickler.item(&mut frames)?;
             self.frame(file, line, &name)?;
+        }
+        for (index, frame) in history.frames(origin.stack).iter().enumerate() {
+            self.pickler.item(&mut frames)?;
+            let key = (origin.stack, index);
+            if let Some(&number) = self.calls.get(&key) {
+                self.pickler.recall(number)?;
+                continue;
+            }
+            // PyTorch's name of a file that is not known.
+            let file = frame.file.as_deref().unwrap_or("??");
+            self.frame(file, frame.line.into(), &frame.function)?;
+            self.calls.insert(key, self.pickler.memoize()?);
         }
         self.pickler.end_list(&frames)?;
         let number = self.pickler.memoize()?;

@@ -3,26 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::super::layout::Kind;
+use super::super::layout::StackHead;
 use super::super::reader::Recorded;
+use super::super::samples::{PAGE, contradictory, event, history};
 use super::trace::{Action, Trace};
-
-const PAGE: u64 = 256;
-
-fn event(kind: Kind, address: u64, bytes: u64) -> Recorded {
-    Recorded {
-        number: 0,
-        time: 0,
-        kind,
-        cause: 0,
-        pool: 1,
-        name: 0,
-        address,
-        bytes,
-        requested: bytes - bytes / 8,
-        stream: None,
-        in_use: 0,
-    }
-}
 
 /// The viewer's memory. It undoes the entries from the last to the first, as `simulate_memory` of MemoryViz.js does.
 struct Viewer {
@@ -170,47 +154,23 @@ fn what_lived_in_returned_memory_is_freed() {
     assert!(trace.segments.is_empty() && trace.blocks.is_empty());
 }
 
-/// The numbers of a damaged file.
 #[test]
 fn no_history_makes_the_viewer_fail() {
-    let kinds = [
-        Kind::Alloc,
-        Kind::Alloc,
-        Kind::Alloc,
-        Kind::Free,
-        Kind::Free,
-        Kind::Present,
-        Kind::Obtained,
-        Kind::Returned,
-        Kind::OutOfMemory,
-        Kind::End,
-    ];
-    let mut state = 88_172_645_463_325_252_u64;
-    let mut random = |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
-    let mut expandable = 0;
-    for _ in 0..3000 {
-        let (length, spread) = (random(40), 1 + random(30));
-        let events: Vec<Recorded> = (0..length)
-            .map(|_| {
-                // The end of a pool is rare.
-                let most = if random(8) == 0 { 10 } else { 9 };
-                let kind = kinds[random(most) as usize];
-                let (address, bytes) = (random(spread) * PAGE, random(6) * PAGE);
-                match random(60) {
-                    0 => event(kind, address, u64::MAX - bytes),
-                    1 => event(kind, random(u64::MAX), bytes),
-                    _ => event(kind, address, bytes),
-                }
-            })
-            .collect();
-        expandable += u32::from(trace(&events).is_expandable);
-    }
+    let expandable = contradictory(3000).filter(|events| trace(events).is_expandable).count();
     assert!((300..2900).contains(&expandable), "both kinds of segments: {expandable}");
+}
+
+#[test]
+fn a_backtrace_is_in_the_file_once() {
+    let allocation =
+        |number: u64| Recorded { name: number as u32, stack: 1, ..event(Kind::Alloc, number * PAGE, PAGE) };
+    let mut history = history((1..50).map(allocation).collect());
+    let words = [StackHead { native: 2, ..StackHead::default() }.word(), 0xabcd1, 0xabcd2];
+    history.stacks.read(&words.map(u64::to_le_bytes).concat());
+    let mut file = Vec::new();
+    super::write(&history, &mut file).expect("memory");
+    let count = |text: &str| file.windows(text.len()).filter(|window| *window == text.as_bytes()).count();
+    assert_eq!((count("operation 7"), count("0xabcd1"), count("0xabcd2")), (1, 1, 1));
 }
 
 /// A damaged file must not take for ever.

@@ -48,6 +48,8 @@ pub struct Origin {
     /// The number of the operation, or of the mark.
     pub name: u32,
     pub step: u64,
+    /// The backtrace, for `History::frames`. 0 is none.
+    pub stack: u32,
 }
 
 /// An allocation that is live at the end.
@@ -148,7 +150,7 @@ impl Walker {
 
     fn see(&mut self, event: &Recorded) {
         let Recorded { time, address, bytes, .. } = *event;
-        let origin = Origin { pool: event.pool, name: event.name, step: self.step };
+        let origin = Origin { pool: event.pool, name: event.name, step: self.step, stack: event.stack };
         // The viewer's numbers are signed.
         let end = address.checked_add(bytes).filter(|&end| i64::try_from(end).is_ok() && bytes != 0);
         match (event.kind, end) {
