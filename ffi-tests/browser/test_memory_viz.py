@@ -88,6 +88,43 @@ def test_a_program_in_c(backend, tmp_path, viewer):
         assert segment["is_expandable"] == (backend == "vmm")
 
 
+PYTHON = """
+import json, sys, bfc
+with bfc.history(sys.argv[3]) as recording:
+    bfc.create(bfc.HOST, backend=sys.argv[2], memory_limit=64 << 20, allow_growth=True)
+    marks, kept = {}, []
+    for step in range(3):
+        with bfc.scope("<img src=x onerror=hacked=1>", step=step):
+            kept += [bfc.alloc(bfc.HOST, 1000 * number + 1) for number in range(1, 60)]
+        kept += [bfc.alloc(bfc.HOST, (1 + step) << 21)]
+        stats = bfc.stats(bfc.HOST)
+        marks[f"full-{step}"] = [stats.bytes_requested, stats.pool_bytes]
+        recording.mark(f"full-{step}")
+        for address in kept[::2]:
+            bfc.free(bfc.HOST, address)
+        del kept[::2]
+    bfc.trim(bfc.HOST)
+    stats = bfc.stats(bfc.HOST)
+    marks["end"] = [stats.bytes_requested, stats.pool_bytes]
+    recording.mark("end")
+    bfc.dump_snapshot(sys.argv[1])
+    print(json.dumps([marks, {"requested": stats.peak_bytes_requested, "held": stats.peak_pool_bytes}]))
+"""
+
+
+@pytest.mark.parametrize("backend", ["host", "host_vmm"])
+def test_a_pool_in_python(backend, tmp_path, viewer):
+    file = tmp_path / "python.pickle"
+    variables = programs.environment(PYTHONPATH=ROOT / "python/src", BFC_LIBRARY=LIB)
+    history = tmp_path / "python.history"
+    marks, peaks = json.loads(programs.run("python3", "-c", PYTHON, file, backend, history, env=variables))
+    marks = {name: tuple(sums) for name, sums in marks.items()}
+    events = check_trace(viewer(file), 256, marks, peaks)
+    assert f"bfc.scope:2:{HOSTILE}" in {frames for *_, frames in events}
+    # The history ends at the last mark, with the allocator still there.
+    check_trace(viewer(reported(history, to=tmp_path / "reported.pickle")), 256, marks, peaks)
+
+
 def test_a_history_without_its_beginning(tmp_path, viewer):
     trace = ROOT / "tests/traces/gpt2.trace.gz"
     history = tmp_path / "replay.history"

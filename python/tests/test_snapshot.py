@@ -1,5 +1,6 @@
 """Snapshots for PyTorch's memory viewer."""
 
+import collections
 import os
 import pathlib
 import pickle
@@ -102,6 +103,64 @@ class Snapshot(unittest.TestCase):
         snapshot = bfc.memory_snapshot()
         self.assertEqual({segment["device"] for segment in snapshot["segments"]}, {DEVICE})
         self.assertEqual(snapshot["device_traces"], [[]] * (DEVICE + 1))
+
+    def test_a_history_is_the_trace(self) -> None:
+        for backend in ("host", "host_vmm"):
+            with self.subTest(backend=backend), bfc.history() as recording:
+                bfc.create(DEVICE, backend=backend, memory_limit=64 * MiB, allow_growth=True)
+                try:
+                    held = []
+                    for step in range(3):
+                        with bfc.scope("attention" if step else "<b>loss</b>", step=step):
+                            held += [bfc.alloc(DEVICE, size + step) for size in (1000, 5 * MiB, 300, 3 * MiB)]
+                        for address in held[1::2]:
+                            bfc.free(DEVICE, address)
+                        del held[1::2]
+                        recording.mark(f"epoch {step}")
+                    bfc.trim(DEVICE)
+                    with self.assertRaises(bfc.OutOfMemoryError):
+                        bfc.alloc(DEVICE, 1 << 40)
+                    snapshot = bfc.memory_snapshot(DEVICE)
+                    self.check(snapshot)
+                    trace = snapshot["device_traces"][DEVICE]
+                    stats = bfc.stats(DEVICE)
+                finally:
+                    bfc.destroy(DEVICE, force=True)
+                count = collections.Counter(entry["action"] for entry in trace)
+                names = ("segment_map", "segment_unmap") if backend == "host_vmm" else ("segment_alloc", "segment_free")
+                self.assertEqual((count["alloc"], count["oom"]), (stats.num_allocs, 1))
+                self.assertEqual((count["free_requested"], count["free_completed"]), (stats.num_frees, stats.num_frees))
+                change = {"alloc": 1, "free_completed": -1, names[0]: 1, names[1]: -1}
+                sums: collections.Counter[bool] = collections.Counter()
+                for entry in trace:
+                    action = entry["action"]
+                    sums[action in names] += change.get(action, 0) * entry["size"]
+                self.assertEqual(sums, {False: stats.bytes_requested, True: stats.pool_bytes})
+                frames = [frame for entry in trace for frame in entry["frames"]]
+                for frame in (("bfc.scope", 0, "<b>loss</b>"), ("bfc.scope", 2, "attention"), ("bfc.mark", 0, "epoch 1")):
+                    self.assertIn(dict(zip(("filename", "line", "name"), frame)), frames)
+                self.assertEqual([entry["time_us"] for entry in trace], sorted(entry["time_us"] for entry in trace))
+                (failed,) = [entry for entry in trace if entry["action"] == "oom"]
+                self.assertEqual((failed["size"], failed["device_free"]), (1 << 40, stats.bytes_limit - stats.pool_bytes))
+
+    def test_a_history_without_its_beginning_has_a_trace_that_can_be_undone(self) -> None:
+        with bfc.history(events=1024):
+            self.created(backend="host", memory_limit=64 * MiB)
+            addresses = [bfc.alloc(DEVICE, 1000 + number) for number in range(1500)]
+            for address in addresses[::2]:
+                bfc.free(DEVICE, address)
+            snapshot = bfc.memory_snapshot(DEVICE)
+        trace = snapshot["device_traces"][DEVICE]
+        blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+        live = {block["address"] for block in blocks if block["state"] == "active_allocated"}
+        for entry in reversed(trace):
+            if entry["action"] == "alloc":
+                live.remove(entry["addr"])
+            elif entry["action"] == "free_completed":
+                self.assertNotIn(entry["addr"], live)
+                live.add(entry["addr"])
+        # The 1024 last events are the 750 frees and the last allocations.
+        self.assertEqual(live, set(addresses[: 1500 - (1024 - 750)]))
 
     def test_the_pickle_has_what_the_viewer_reads(self) -> None:
         self.created(backend="host", memory_limit=64 * MiB)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, SupportsIndex
 
-from . import _numbers, _reports
+from . import _history_trace, _numbers, _reports
 from ._errors import Error, Status
+from ._history_trace import signed as _signed
 
 _MOST_DEVICES = 1024
 
@@ -30,8 +31,9 @@ def memory_snapshot(device: SupportsIndex | None = None) -> dict[str, Any]:
     - ``active_pending_free``: freed, but not reusable yet. The requested size is not known any more: it is that of the block
     - ``inactive``: free
 
-    The scope and the step of an allocation are its only frame. ``device_traces`` has an empty list for each ordinal up to
-    the highest device in the snapshot: events are not recorded.
+    The scope and the step of an allocation are its only frame. ``device_traces`` has a list for each ordinal up to the
+    highest device in the snapshot: the events of its allocator that the running history has. Without a history (see
+    :class:`history`) the lists are empty.
 
     Each device is of one moment; several devices are not of the same. May be called from any thread.
 
@@ -45,7 +47,9 @@ def memory_snapshot(device: SupportsIndex | None = None) -> dict[str, Any]:
     1000
     >>> bfc.destroy(bfc.HOST, force=True)
     """
-    return of_devices(range(_MOST_DEVICES)) if device is None else _of_maps([_reports.memory_map(_numbers.device(device))])
+    if device is None:
+        return of_devices(range(_MOST_DEVICES))
+    return _snapshot(lambda: [_reports.memory_map(_numbers.device(device))])
 
 
 def dump_snapshot(file: str | os.PathLike[str], device: SupportsIndex | None = None) -> None:
@@ -67,22 +71,33 @@ def dump(snapshot: dict[str, Any], file: str | os.PathLike[str]) -> None:
 
 def of_devices(devices: Iterable[int]) -> dict[str, Any]:
     """The snapshot of those devices that have an allocator."""
-    maps = []
+    return _snapshot(lambda: list(_maps(devices)))
+
+
+def _maps(devices: Iterable[int]) -> Iterator[dict[str, Any]]:
     for device in devices:
         try:
-            maps.append(_reports.memory_map(device))
+            yield _reports.memory_map(device)
         except Error as error:
             if error.status != Status.NO_ALLOCATOR:
                 raise
-    return _of_maps(maps)
 
 
-def _of_maps(maps: list[dict[str, Any]]) -> dict[str, Any]:
-    count = max((found["device"] + 1 for found in maps), default=0)
-    return {
-        "segments": [segment for found in maps for segment in _segments(found)],
-        "device_traces": [[] for _ in range(count)],
-    }
+def _snapshot(read_maps: Callable[[], list[dict[str, Any]]]) -> dict[str, Any]:
+    # The history first: what happens between is left out of the traces.
+    history = _history_trace.current()
+    maps = read_maps()
+    traces: list[list[dict[str, Any]]] = [[] for _ in range(max((found["device"] + 1 for found in maps), default=0))]
+    segments = []
+    for found in maps:
+        own = list(_segments(found))
+        segments += own
+        if history is not None:
+            if found["backend"].endswith("_vmm"):
+                for segment in own:
+                    segment["stream"] = _history_trace.MAPPED_STREAM
+            traces[found["device"]] = _history_trace.trace(history, found["device"], own, found["stats"]["bytes_limit"])
+    return {"segments": segments, "device_traces": traces}
 
 
 def _segments(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -133,8 +148,3 @@ def _frames(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     if "operation" not in chunk:
         return []
     return [{"filename": "bfc.scope", "line": _signed(chunk["step"]), "name": chunk["operation"]}]
-
-
-def _signed(value: int) -> int:
-    """64 bits as a signed number, as PyTorch has streams: the viewer's numbers have 8 bytes."""
-    return value - (1 << 64) if value >> 63 else value

@@ -153,8 +153,7 @@ impl<W: Write> Writer<'_, W> {
         self.number("allocated_size", in_use)?;
         self.number("active_size", in_use)?;
         self.number("requested_size", blocks.iter().map(|(_, block)| block.requested).sum())?;
-        // The viewer merges parts of a segment only if they are of one stream.
-        self.number("stream", 0)?;
+        self.number("stream", if trace.is_expandable { trace::MAPPED_STREAM } else { 0 })?;
         self.pickler.word("segment_type")?;
         self.pickler.word("large")?;
         self.pickler.word("segment_pool_id")?;

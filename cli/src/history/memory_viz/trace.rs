@@ -13,6 +13,10 @@ use super::super::reader::Recorded;
 /// The most marks and steps in the trace of a device. Marks are in the trace of each.
 pub const MOST_MARKS: usize = 10_000;
 
+/// The stream of segments that are mapped in parts. The viewer merges the parts only if they are of one stream, and if
+/// all streams are 0 it compares 0 with null.
+pub const MAPPED_STREAM: u64 = 1;
+
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -200,7 +204,8 @@ impl Walker {
         };
         let (address, bytes, origin) = (from, to - from, Origin::default());
         self.held = if is_new { self.held + bytes } else { self.held - bytes };
-        self.entries.push(Entry { action, time, address, bytes, stream: 0, origin });
+        let stream = if self.is_expandable { MAPPED_STREAM } else { 0 };
+        self.entries.push(Entry { action, time, address, bytes, stream, origin });
     }
 
     fn mark(&mut self, action: Action, time: u64, origin: Origin) {

@@ -161,14 +161,14 @@ def report(device: Any = None) -> str:
 
 def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
     """Returns :func:`bfc.memory_snapshot` of all CUDA devices, as ``torch.cuda.memory._snapshot``. The arguments are accepted
-    and have no effect: PyTorch takes all devices too, and there are no traces to augment."""
+    and have no effect: PyTorch takes all devices too, and the traces have no frames of FX to augment."""
     import torch
 
     _refuse_other_allocators()
     count = torch.cuda.device_count()
     found = _snapshots.of_devices(range(count))
     # PyTorch has a list for each device.
-    found["device_traces"] = [[] for _ in range(count)]
+    found["device_traces"] += [[] for _ in range(count - len(found["device_traces"]))]
     return found
 
 
@@ -176,7 +176,7 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: b
     """Returns the segments of all CUDA devices, as ``torch.cuda.memory_snapshot``: see :func:`bfc.memory_snapshot`.
 
     :param mempool_id: Must be None: a region of libbfc's has memory of several pools.
-    :param include_traces: Has no effect: there are no traces.
+    :param include_traces: Has no effect: the traces are in :func:`_snapshot`.
     :raises ValueError: There is a ``mempool_id``.
     """
     if mempool_id is not None:
