@@ -87,6 +87,19 @@ class Snapshot(unittest.TestCase):
         self.check(snapshot)
         bfc.free(DEVICE, other, stream=2)
 
+    def test_a_pending_free_is_in_the_trace(self) -> None:
+        with bfc.history():
+            self.created(backend="host", memory_limit=8 * MiB)
+            address = bfc.alloc(DEVICE, 5000, stream=1)
+            bfc.alloc(DEVICE, 1000, stream=2)
+            bfc.record_stream(DEVICE, address, 2)
+            bfc.free(DEVICE, address, stream=1)
+            snapshot = bfc.memory_snapshot(DEVICE)
+        states = [block["state"] for segment in snapshot["segments"] for block in segment["blocks"]]
+        self.assertIn("active_pending_free", states)
+        actions = [entry["action"] for entry in snapshot["device_traces"][DEVICE]]
+        self.assertEqual(actions, ["segment_alloc", "alloc", "alloc", "free_requested", "free_completed"])
+
     def test_a_scope_is_a_frame(self) -> None:
         self.created(backend="host", memory_limit=8 * MiB)
         with bfc.scope("attention", step=3):

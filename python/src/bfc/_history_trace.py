@@ -135,16 +135,19 @@ def trace(history: History, device: int, segments: list[dict[str, Any]], limit: 
     pool = history.pools.get(device)
     is_expandable = any(segment["is_expandable"] for segment in segments)
     spans = _Spans([(segment["address"], segment["address"] + segment["total_size"]) for segment in segments])
-    blocks = _Spans(
-        [
-            (block["address"], block["address"] + block["size"])
-            for segment in segments
-            for block in segment["blocks"]
-            if block["state"] != "inactive"
-        ]
+    blocks, pending = (
+        _Spans(
+            [
+                (block["address"], block["address"] + block["size"])
+                for segment in segments
+                for block in segment["blocks"]
+                if block["state"] == state
+            ]
+        )
+        for state in ("active_allocated", "active_pending_free")
     )
     entries = list(_described(history, pool, limit, is_expandable))
-    kept = [entry for event, entry in reversed(entries) if _undo(event, spans, blocks, is_expandable)]
+    kept = [entry for event, entry in reversed(entries) if _undo(event, spans, blocks, pending, is_expandable)]
     kept.reverse()
     return [
         {**entry, "action": action}
@@ -153,20 +156,24 @@ def trace(history: History, device: int, segments: list[dict[str, Any]], limit: 
     ]
 
 
-def _undo(event: Event, spans: _Spans, blocks: _Spans, is_expandable: bool) -> bool:
+def _undo(event: Event, spans: _Spans, blocks: _Spans, pending: _Spans, is_expandable: bool) -> bool:
     """Whether the memory of the moment can be that after an event. If so it becomes that before the event."""
     start, end = event.address, event.address + event.size
     if event.kind in (_ALLOC, _PRESENT):
         if blocks.around(start, end) != (start, end):
             return False
         blocks.remove(start)
+        # The viewer has one block at an address. That of the snapshot stays until then, perhaps with its neighbours.
+        if (around := pending.around(start, start + 1)) and around[0] == start:
+            pending.remove(start)
     elif event.kind == _FREE:
         if blocks.overlap(start, end) or spans.around(start, end) is None:
             return False
         blocks.add(start, end)
     elif event.kind == _OBTAINED:
         whole = spans.around(start, end)
-        if whole is None or blocks.overlap(start, end) or not (is_expandable or whole == (start, end)):
+        is_used = blocks.overlap(start, end) or pending.overlap(start, end)
+        if whole is None or is_used or not (is_expandable or whole == (start, end)):
             return False
         spans.remove(whole[0])
         for part in ((whole[0], start), (end, whole[1])):
