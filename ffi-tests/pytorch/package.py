@@ -450,6 +450,29 @@ def snapshots():
         f"total_allocated: {size(said['requested_bytes.all.current'])}",
     ]:
         assert line in summary.splitlines(), (line, summary)
+    recorded(kept)
+
+
+def recorded(kept):
+    """With a history the snapshot has a trace, which torch.cuda._memory_viz reads, and its figures are the statistics."""
+    with bfc.history(), tempfile.TemporaryDirectory() as folder:
+        before = bfc.stats(0)
+        with bfc.scope("attention", step=2):
+            kept.append(tensor(3 * MiB))
+        kept += [tensor(1000 * number) for number in range(1, 20)]
+        del kept[4::2]
+        file = pathlib.Path(folder, "snapshot.pickle")
+        bfc.torch._dump_snapshot(file)
+        stats, snapshot = bfc.stats(0), pickle.loads(file.read_bytes())
+        trace = snapshot["device_traces"][0]
+        viz = [sys.executable, "-W", "ignore", "-m", "torch.cuda._memory_viz", "trace", file]
+        lines = subprocess.run(viz, capture_output=True, text=True, check=True).stdout.splitlines()
+    change = {"alloc": 1, "free_completed": -1}
+    assert sum(change.get(entry["action"], 0) * entry["size"] for entry in trace) == stats.bytes_requested
+    frees = [entry for entry in trace if entry["action"] == "free_completed"]
+    assert len(frees) == stats.num_frees - before.num_frees > 5
+    assert sum(line.startswith("# free completed") for line in lines) == len(frees)
+    assert [{"filename": "bfc.scope", "line": 2, "name": "attention"}] in [entry["frames"] for entry in trace]
 
 
 def random_sizes():
