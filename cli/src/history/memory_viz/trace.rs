@@ -186,7 +186,8 @@ impl Walker {
             }
             (Kind::Begin, _) => (self.limit, self.step) = (bytes, 0),
             (Kind::End, _) => self.end(time),
-            (Kind::Alloc | Kind::Present | Kind::Free | Kind::Obtained | Kind::Returned, None) => {}
+            // A damaged event, or one that the viewer has no entry for.
+            _ => {}
         }
     }
 
