@@ -35,9 +35,9 @@ pub struct Report {
     /// Print a history as one JSON document
     #[arg(long)]
     json: bool,
-    /// Write a history to PATH instead of printing it. The extension chooses the format: .json, the document of --json;
-    /// .svg, a picture; .pickle, a snapshot for PyTorch's memory viewer; .perfetto-trace, a trace for Perfetto;
-    /// .memory-dump, TensorFlow's MemoryDump
+    /// Write a history to PATH instead of printing it. The extension chooses the format: .html, a page for a browser;
+    /// .json, the document of --json; .svg, a picture; .pickle, a snapshot for PyTorch's memory viewer; .perfetto-trace, a
+    /// trace for Perfetto; .memory-dump, TensorFlow's MemoryDump
     #[arg(long, short, value_name = "PATH", conflicts_with = "json")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -54,10 +54,10 @@ Examples:
   bfc report train.counters                     show them, also while it runs
   bfc run --history train.history -- ./train    record the last events
   bfc report train.history                      who held what at the peak and at out of memory
+  bfc report train.history -o report.html       the same as a page for a browser, over time
   bfc report --leaks train.history              what was not freed
   bfc report --leaks --from 'epoch 1' --to 'epoch 2' train.history
                                                 what was allocated between two marks and not freed
-
   bfc report --advice train.history             which options would have helped";
 
 /// What `bfc report --help` ends with.

@@ -9,12 +9,14 @@ use anyhow::{Context, Result, bail};
 
 use super::reader::History;
 use super::summary::Summary;
-use super::{memory_dump, memory_viz, perfetto, picture};
+use super::{memory_dump, memory_viz, page, perfetto, picture};
 use crate::process::Liveness;
 
 /// What `bfc report -o` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
+    /// A page that a browser shows.
+    Page,
     /// The summary, as `--json` prints it.
     Json,
     /// A picture of memory over time.
@@ -29,7 +31,8 @@ pub enum Format {
 
 impl Format {
     /// The extensions in lower case, without the dot.
-    const EXTENSIONS: [(&str, Format); 5] = [
+    const EXTENSIONS: [(&str, Format); 6] = [
+        ("html", Format::Page),
         ("json", Format::Json),
         ("svg", Format::Svg),
         ("pickle", Format::MemoryViz),
@@ -72,6 +75,7 @@ impl Format {
 
     fn write_to(self, history: &History, process: Liveness, out: &mut dyn Write) -> Result<()> {
         match self {
+            Format::Page => page::write(history, process, out)?,
             Format::Svg => out.write_all(picture::svg(history)?.as_bytes())?,
             Format::MemoryViz => memory_viz::write(history, out)?,
             Format::Perfetto => perfetto::write(history, out)?,
@@ -103,9 +107,10 @@ mod tests {
     #[test]
     fn the_extension_chooses_the_format() {
         assert_eq!(Format::of(Path::new("a/b.JSON")).ok(), Some(Format::Json));
+        assert_eq!(Format::of(Path::new("report.html")).ok(), Some(Format::Page));
         for path in ["b", "json", "b.json/c", "b.doc", ".."] {
             let error = Format::of(Path::new(path)).expect_err(path).to_string();
-            assert!(error.contains("must be one of .json"), "{error}");
+            assert!(error.contains("must be one of .html, .json"), "{error}");
         }
     }
 }

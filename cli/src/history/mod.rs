@@ -13,6 +13,7 @@ mod leaks;
 mod memory_dump;
 mod memory_viz;
 mod moment;
+mod page;
 mod perfetto;
 mod picture;
 mod reader;

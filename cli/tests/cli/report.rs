@@ -129,7 +129,7 @@ fn a_history_is_written_to_a_file_of_its_owner() {
     // What cannot be written leaves the old file, and nothing half-written.
     let refused = |path: &Path| run_to(1, bfc().arg("report").arg(&history).arg("-o").arg(path)).1;
     let error = refused(&folder.join("out.doc"));
-    assert!(error.contains("the extension chooses the format and must be one of .json"), "{error}");
+    assert!(error.contains("the extension chooses the format and must be one of .html, .json"), "{error}");
     let error = refused(&folder.join("missing/out.json"));
     assert!(error.starts_with("bfc: cannot write ") && error.contains("No such file"), "{error}");
     std::fs::rename(&history, folder.join("history.json")).expect("its folder");

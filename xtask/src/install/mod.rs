@@ -153,7 +153,7 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
     // README and ARCHITECTURE are about the source.
     files::copy_all(&workspace.path("docs"), &doc)?;
     files::copy_all(&workspace.path("examples"), &share.join("bfc/examples"))?;
-    for name in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md"] {
+    for name in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-THIRD-PARTY", "CHANGELOG.md"] {
         files::copy(&workspace.path(name), &doc.join(name))?;
     }
     // Man pages and completions.

@@ -1,0 +1,262 @@
+"""What a reader does with the page: zoom, hover, search, keys, themes; and how long it takes."""
+
+import json
+import os
+import time
+
+import pytest
+
+from conftest import page_of
+
+
+@pytest.fixture
+def page(training, opened):
+    return opened(page_of(training)).ready()
+
+
+def shown(page):
+    page.wait_for_timeout(60)
+    return page.inner_text(".shown")
+
+
+def box(page, selector="#addresses .u-over"):
+    page.locator(selector).scroll_into_view_if_needed()
+    return page.locator(selector).bounding_box()
+
+
+def test_a_drag_zooms_and_a_double_click_shows_all(page):
+    assert shown(page) == ""
+    for chart in ("#timeline", "#addresses", "#fragmentation", "#requests"):
+        place = box(page, f"{chart} .u-over")
+        x, y = place["x"] + place["width"] * 0.4, place["y"] + place["height"] * 0.5
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + place["width"] * 0.2, y + 3, steps=3)
+        page.mouse.up()
+        assert " to " in shown(page), chart
+        page.mouse.dblclick(x, y)
+        assert shown(page) == "", chart
+
+
+def test_the_wheel_zooms_a_chosen_chart_and_scrolls_otherwise(page):
+    place = box(page)
+    page.mouse.move(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, -100)
+    assert shown(page) == "" and page.evaluate("scrollY") < before
+    page.mouse.move(*(lambda place: (place["x"] + place["width"] / 2, place["y"] + 100))(box(page)))
+    page.mouse.click(*(lambda place: (place["x"] + place["width"] / 2, place["y"] + 100))(box(page)))
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, -200)
+    assert " to " in shown(page) and page.evaluate("scrollY") == before
+
+
+def test_keys_zoom_pan_and_read_values(page):
+    page.locator("#timeline .plot").focus()
+    page.keyboard.press("+")
+    first = shown(page)
+    page.keyboard.press("ArrowRight")
+    second = shown(page)
+    page.keyboard.press("-")
+    page.keyboard.press("0")
+    assert first != second and " to " in first and shown(page) == ""
+    page.keyboard.press("Shift+ArrowRight")
+    said = page.inner_text("[aria-live]")
+    assert "held " in said and "in use " in said and "limit 300.00 MiB" in said
+    page.keyboard.press("Enter")
+    assert page.locator("#moment option:checked").inner_text().startswith("cursor")
+
+
+def test_keys_move_in_the_address_space(page):
+    page.locator("#addresses .plot").focus()
+    axis = lambda: page.evaluate("document.querySelector('#addresses canvas').toDataURL()")
+    pictures = [axis()]
+    for key in ("]", "ArrowDown", "ArrowUp", "[", "+"):
+        page.keyboard.press(key)
+        page.wait_for_timeout(60)
+        pictures.append(axis())
+    assert all(before != after for before, after in zip(pictures, pictures[1:]))
+    for _ in range(3):
+        page.keyboard.press("Shift+ArrowUp")
+    said = page.inner_text("[aria-live]")
+    assert "0x" in said
+
+
+def test_a_chunk_tells_what_it_is(page):
+    place = box(page)
+    # The weights live to the end. Their first region is at the top or at the bottom, as the system places mappings.
+    for y in (3, place["height"] - 4):
+        page.mouse.move(place["x"] + place["width"] * 0.9, place["y"] + y)
+        page.wait_for_timeout(60)
+        if "layer 0" in page.locator("#addresses .tip").text_content():
+            break
+    tip = page.inner_text("#addresses .tip")
+    assert tip.startswith("model/layer 0/weights")
+    for row in ("size\n6.00 MiB (6,291,456 bytes)", "requested\n6.00 MiB", "address\n0x", "step\n0", "stream\nno stream"):
+        assert row in tip, tip
+    outline = page.locator("#addresses .map-outline").bounding_box()
+    assert outline["width"] > place["width"] * 0.7 and outline["height"] > 5
+    # It is within the window.
+    tip_box = page.locator("#addresses .tip").bounding_box()
+    assert tip_box["x"] >= 0 and tip_box["x"] + tip_box["width"] <= 1280
+    page.mouse.move(5, place["y"] - 80)
+    page.wait_for_timeout(60)
+    assert page.locator("#addresses .tip").is_hidden()
+
+
+def test_the_search_finds_names_and_addresses(page):
+    page.fill("#search", "WEIGHTS")
+    assert page.inner_text("#found") == "8 chunks, the largest of 6.00 MiB"
+    page.locator("#addresses details summary").click()
+    cells = page.locator("#addresses td:first-child").all_inner_texts()
+    assert len(cells) == 8 and all(cell.endswith("/weights") for cell in cells)
+    address = page.locator("#addresses td:nth-child(6)").first.inner_text()
+    page.fill("#search", address)
+    # Memory there belonged to this chunk, from the beginning to the end.
+    assert page.inner_text("#found") == "1 chunk, the largest of 6.00 MiB"
+    page.fill("#search", "nothing of that name")
+    assert page.inner_text("#found") == "0 chunks"
+
+
+def colors_of_the_map(page):
+    return page.evaluate("""() => {
+        const canvas = document.querySelector("#addresses canvas");
+        const data = canvas.getContext("2d").getImageData(90, 30, canvas.width - 120, canvas.height - 110).data;
+        const found = new Map();
+        for (let i = 0; i < data.length; i += 4) {
+            const key = [data[i], data[i + 1], data[i + 2]].join();
+            found.set(key, (found.get(key) ?? 0) + 1);
+        }
+        return Object.fromEntries(found);
+    }""")
+
+
+def test_chunks_are_colored_by_each_property(page):
+    legends = set()
+    for coloring in ("operation", "stream", "age", "size"):
+        page.select_option("#coloring", coloring)
+        page.wait_for_timeout(80)
+        legends.add(page.inner_text("#map-legend"))
+        colors = colors_of_the_map(page)
+        assert len(colors) >= (3 if coloring == "stream" else 5), (coloring, colors)
+    assert len(legends) == 4
+    page.select_option("#coloring", "operation")
+    page.wait_for_timeout(80)
+    # The first colour of Okabe and Ito is that of the largest holder.
+    assert colors_of_the_map(page)["0,114,178"] > 1000
+
+
+def test_the_flame_graph_works_by_keyboard(page):
+    root = page.locator(".block").first
+    root.focus()
+    page.keyboard.press("ArrowDown")
+    name = page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.textContent") != name
+    page.keyboard.press("Enter")
+    width = page.evaluate("document.activeElement.getBoundingClientRect().width")
+    assert width > 0.95 * page.locator(".flame").bounding_box()["width"]
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.textContent").startswith("in use")
+    assert "%" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+
+
+# The luminance of a colour by WCAG 2.
+CONTRAST = """(background) => {
+    const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const luminance = (color) => {
+        const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+        canvas.fillStyle = color;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b] = canvas.getImageData(0, 0, 1, 1).data;
+        return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    };
+    const style = getComputedStyle(document.documentElement);
+    const surface = luminance(style.getPropertyValue(background));
+    const names = ["text", "muted", "accent", "limit", "held", "used", "requested", "mark", "bad"];
+    return Object.fromEntries(names.map((name) => {
+        const other = luminance(style.getPropertyValue(`--${name}`));
+        return [name, (Math.max(surface, other) + 0.05) / (Math.min(surface, other) + 0.05)];
+    }));
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_themes_are_readable(scheme, training, opened):
+    page = opened(page_of(training), color_scheme=scheme).ready()
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    contrast = page.evaluate(CONTRAST, "--surface")
+    assert min(contrast.values()) >= 4.5, contrast
+    blocks = page.evaluate("[...document.querySelectorAll('.block')].map((block) => getComputedStyle(block).color)")
+    assert len(blocks) > 5
+    other = {"light": "dark", "dark": "light"}[scheme]
+    picture = page.locator("#timeline").screenshot()
+    page.select_option("#theme", other)
+    page.wait_for_timeout(100)
+    assert page.evaluate("document.documentElement.dataset.theme") == other
+    assert page.locator("#timeline").screenshot() != picture
+
+
+def test_each_figure_has_a_table_and_each_control_a_name(page):
+    for section in ("timeline", "addresses", "holders", "fragmentation", "requests"):
+        page.locator(f"#{section} details summary").click()
+        page.wait_for_timeout(50)
+        assert page.locator(f"#{section} tbody tr").count() > 3, section
+    names = page.evaluate("""[...document.querySelectorAll("button, select, input, .plot")].map(
+        (control) => control.getAttribute("aria-label") || control.closest("label")?.textContent || control.textContent)""")
+    assert all(name.strip() for name in names) and len(names) > 20
+
+
+def test_a_narrow_window_has_all_of_it(page):
+    page.set_viewport_size({"width": 420, "height": 800})
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+
+
+# Chromium's own times of a frame: its callbacks, and the script that they leave behind for the moment after.
+SCRIPT = ("FireAnimationFrame", "EventDispatch", "RunMicrotasks", "FunctionCall", "TimerFire")
+
+
+def script_times(events):
+    """The milliseconds of script in each frame of a trace, without the parts of a part. They are the time of the processor:
+    other processes of a busy machine are not the page's."""
+    events = [event for event in events if event.get("ph") == "X"]
+    parts = [event for event in events if event["name"] in SCRIPT and event.get("dur")]
+    spans = sorted((event["ts"], event["ts"] + event["dur"], event["tdur"]) for event in parts)
+    frames = sorted(event["ts"] for event in events if event.get("name") == "FireAnimationFrame")
+    times, end = [0.0] * (len(frames) + 1), 0
+    for begin, finish, took in spans:
+        if begin >= end:
+            at = sum(frame <= begin for frame in frames)
+            times[at] += took / 1000
+            end = finish
+    return times
+
+
+def test_two_hundred_thousand_events_open_and_zoom_quickly(many, opened, browser):
+    path = page_of(many())
+    begin = time.monotonic()
+    page = opened(path).ready()
+    opening = time.monotonic() - begin
+    assert "200," in page.inner_text(".title p")
+    place = box(page)
+    page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    page.wait_for_timeout(300)
+    browser.start_tracing(page=page, categories=["devtools.timeline"])
+    for delta in [-120] * 25 + [120] * 25:
+        page.mouse.wheel(0, delta)
+        page.wait_for_timeout(20)
+    times = [took for took in script_times(json.loads(browser.stop_tracing())["traceEvents"]) if took]
+    assert len(times) > 20
+    times.sort()
+    print(
+        f"opened in {opening:.2f} s; script per frame: median {times[len(times) // 2]:.1f} ms, most {times[-1]:.1f} ms, {len(times)} frames"
+    )
+    assert opening < 3
+    assert times[-1] <= 20, times
+
+
+def test_a_million_events_open(many, opened):
+    path = page_of(many(1_000_000))
+    page = opened(path).ready()
+    assert "1,0" in page.inner_text(".title p") or "999," in page.inner_text(".title p")
