@@ -82,6 +82,15 @@ def stacks_at_the_peak(file):
     return pool, holder["stacks"]
 
 
+def test_what_was_not_freed_has_the_place_that_allocated_it(tmp_path):
+    file = recorded(tmp_path, compiled(tmp_path, "-g", "-O2"))
+    [pool] = json.loads(report(file, "--leaks", "--json"))["pools"]
+    [operation] = pool["operations"]
+    assert sum(stack["bytes"] for stack in operation["stacks"]) == operation["bytes"] == pool["bytes"]
+    assert {stack["frames"][0]["function"] for stack in operation["stacks"]} == {"load_weights"}
+    assert "by load_weights (program.c:7) < main (program.c:" in report(file, "--leaks")
+
+
 def test_a_program_with_debug_information_has_functions_and_lines(tmp_path):
     file = recorded(tmp_path, compiled(tmp_path, "-g", "-O2"))
     pool, [larger, smaller] = stacks_at_the_peak(file)

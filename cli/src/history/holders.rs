@@ -26,7 +26,7 @@ pub struct Holder {
 }
 
 #[derive(Serialize, Clone)]
-struct HolderStack {
+pub struct HolderStack {
     bytes: u64,
     allocations: u64,
     frames: Vec<Frame>,
@@ -46,14 +46,19 @@ pub fn write_holders(text: &mut String, holders: &[Holder]) {
             human(holder.bytes),
             counted(holder.allocations as usize, "allocation")
         );
-        for stack in holder.stacks.iter().take(LISTED_STACKS) {
-            let calls = counted(stack.allocations as usize, "allocation");
-            let _ = writeln!(text, "      {:>11} in {calls} by {}", human(stack.bytes), chain(&stack.frames));
-        }
-        if holder.stacks.len() > LISTED_STACKS {
-            let more = counted(holder.stacks.len() - LISTED_STACKS, "backtrace");
-            let _ = writeln!(text, "      and {more} more (--json has all)");
-        }
+        write_stacks(text, &holder.stacks);
+    }
+}
+
+/// Writes where most was allocated.
+pub fn write_stacks(text: &mut String, stacks: &[HolderStack]) {
+    for stack in stacks.iter().take(LISTED_STACKS) {
+        let calls = counted(stack.allocations as usize, "allocation");
+        let _ = writeln!(text, "      {:>11} in {calls} by {}", human(stack.bytes), chain(&stack.frames));
+    }
+    if stacks.len() > LISTED_STACKS {
+        let more = counted(stacks.len() - LISTED_STACKS, "backtrace");
+        let _ = writeln!(text, "      and {more} more (--json has all)");
     }
 }
 
@@ -114,7 +119,7 @@ pub fn holders(history: &History, pool: u16, state: &PoolState) -> Vec<Holder> {
 }
 
 /// Bytes and allocations.
-type Sum = (u64, u64);
+pub type Sum = (u64, u64);
 
 #[derive(Default)]
 struct HolderSum {
@@ -122,13 +127,13 @@ struct HolderSum {
     stacks: HashMap<u32, Sum>,
 }
 
-fn add(sum: &mut Sum, bytes: u64) {
+pub fn add(sum: &mut Sum, bytes: u64) {
     *sum = (sum.0.saturating_add(bytes), sum.1 + 1);
 }
 
 /// The backtraces with their frames, the most bytes first. Those that differ only in addresses have the same frames and
 /// are one.
-fn by_frames(history: &History, stacks: HashMap<u32, Sum>) -> Vec<HolderStack> {
+pub fn by_frames(history: &History, stacks: HashMap<u32, Sum>) -> Vec<HolderStack> {
     let mut sums: HashMap<&[Frame], Sum> = HashMap::new();
     for (stack, (bytes, allocations)) in stacks {
         let sum = sums.entry(history.frames(stack)).or_default();

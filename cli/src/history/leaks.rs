@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::holders::shown;
+use super::holders::{self, HolderStack, Sum, by_frames, shown, write_stacks};
 use super::layout::Kind;
 use super::moment::{Moment, Point};
 use super::reader::{History, Recorded};
@@ -86,6 +86,8 @@ struct Operation {
     first: f64,
     last: f64,
     sizes: Vec<Size>,
+    /// Where it was allocated, the most bytes first. Empty without backtraces.
+    stacks: Vec<HolderStack>,
 }
 
 #[derive(Serialize)]
@@ -287,6 +289,7 @@ impl PoolLeaks {
                 operation.sizes(),
                 operation.when()
             );
+            write_stacks(text, &operation.stacks);
         }
         if self.operations.len() > LISTED {
             let _ = writeln!(text, "    and {} more (--json has all)", self.operations.len() - LISTED);
@@ -323,11 +326,15 @@ struct Group {
     first: Option<u64>,
     last: u64,
     sizes: HashMap<u64, u64>,
+    stacks: HashMap<u32, Sum>,
 }
 
 impl Group {
     fn add(&mut self, live: &Live) {
         self.amount.add(live);
+        if live.stack != 0 {
+            holders::add(self.stacks.entry(live.stack).or_default(), live.bytes);
+        }
         self.first = Some(self.first.map_or(live.since, |first| first.min(live.since)));
         self.last = self.last.max(live.since);
         *self.sizes.entry(live.bytes).or_default() += 1;
@@ -349,6 +356,7 @@ impl Group {
             first: self.first.map_or(0.0, time),
             last: time(self.last),
             sizes,
+            stacks: by_frames(history, self.stacks),
         }
     }
 }
