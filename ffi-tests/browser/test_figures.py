@@ -1,5 +1,7 @@
 """The figures of the page are those of the run that it shows, and of `bfc report`."""
 
+import json
+
 import pytest
 
 from conftest import TRACES, page_of, report, run_python, summary
@@ -113,6 +115,52 @@ def test_sizes_and_streams_group_the_same_bytes(training, opened):
         page.select_option("#grouping", label=grouping)
         outermost = [value for name, value in holders(page).items() if " › " not in name]
         assert sum(bytes for bytes, _ in outermost) == peak
+
+
+def changed(history, path, change):
+    """The page of a history whose document is changed: with what no recording here has."""
+    text = page_of(history).read_text()
+    begin = text.index('id="document">') + len('id="document">')
+    end = text.index("</script>", begin)
+    document = json.loads(text[begin:end])
+    change(document)
+    path.write_text(text[:begin] + json.dumps(document) + text[end:])
+    return path
+
+
+def test_backtraces_are_rows_of_the_flame_graph(training, tmp_path, opened):
+    def add(document):
+        (pool,) = document["pools"]
+        pool["stacks"] = [["main (train.py:3)", "step", "\u202ealloc"]]
+        # A column of ones: each chunk has the first backtrace.
+        pool["chunks"]["stack"] = pool["chunks"]["is_known"]
+
+    page = opened(changed(training, tmp_path / "stacks.html", add)).ready()
+    page.select_option("#grouping", label="backtrace, then operation")
+    peak = summary(training)["pools"][0]["peak"]["in_use"]
+    found = holders(page)
+    assert found["main (train.py:3) › step › \ufffdalloc"][0] == found["main (train.py:3)"][0] == peak
+    # Without a backtrace there is no such choice.
+    page = opened(page_of(training)).ready()
+    assert not [name for name in page.locator("#grouping option").all_inner_texts() if "backtrace" in name]
+
+
+def test_advice_is_a_table(training, tmp_path, opened):
+    def add(document):
+        setting = {"variable": "BFC_SPLIT_ALWAYS=1", "option": None, "run": None}
+        change = {"change": "split <always>", "set": setting, "out_of_memory": "avoided", "peak_held": 3 << 20, "overhead": 1.0625}
+        change |= {"lowest_limit": 4 << 20, "error": None}
+        failed = change | {"change": "plan", "peak_held": None, "overhead": None, "lowest_limit": None, "error": "too many requests"}
+        (pool,) = document["pools"]
+        one = {"device": pool["device"], "name": pool["name"], "notes": ["a note"], "changes": [change, failed]}
+        document["summary"]["advice"] = {"pools": [one]}
+
+    page = opened(changed(training, tmp_path / "advice.html", add)).ready()
+    assert "a note" in page.inner_text("#advice")
+    heads = page.locator("#advice th").all_inner_texts()
+    first, second = as_rows(heads, page.locator("#advice td").all_inner_texts())
+    assert list(first.values()) == ["split <always>", "BFC_SPLIT_ALWAYS=1", "avoided", "3.00 MiB", "1.063", "4.00 MiB"]
+    assert list(second.values()) == ["plan", "BFC_SPLIT_ALWAYS=1", "too many requests", "–", "–", "–"]
 
 
 def test_several_pools_are_chosen(shared, opened):

@@ -47,6 +47,7 @@ class Pool {
     this.name = safeName(pool.name);
     this.operations = ["(no operation)", ...pool.operations.map(safeName)];
     this.streams = ["no stream", ...pool.streams];
+    this.stacks = [["(no backtrace)"], ...pool.stacks.map((frames) => frames.map(safeName))];
     this.spans = pool.spans;
     this.failures = pool.failures;
     this.events = all(pool.events);

@@ -8,6 +8,7 @@ const ROW = 24;
 const GROUPINGS = {
   "operation, then size": (pool, i) => [...pathOf(pool, i), sizeClassText(sizeClass(pool.chunks.bytes[i]))],
   "size, then operation": (pool, i) => [sizeClassText(sizeClass(pool.chunks.bytes[i])), ...pathOf(pool, i)],
+  "backtrace, then operation": (pool, i) => [...pool.stacks[pool.chunks.stack[i]], pool.operations[pool.chunks.operation[i]]],
   "stream, then operation": (pool, i) => [pool.streams[pool.chunks.stream[i]], ...pathOf(pool, i)],
 };
 

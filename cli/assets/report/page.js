@@ -124,8 +124,10 @@ class Report {
     const { events } = this.pool;
     const [host, section] = this.section("timeline", "Memory over time", "What callers requested and have not freed, what their chunks take, what the allocator holds, and its limit.");
     const hasLimit = limitText(events.limit.at(-1)) !== "none";
+    // A limit that is far away would make a line of all else. It is drawn where it is within the scale.
+    const isNear = events.limit.at(-1) <= 4 * this.pool.summary.peak_held.bytes;
     const series = [
-      ...(hasLimit ? [{ label: "limit", numbers: events.limit, color: "limit", dash: [6, 4] }] : []),
+      ...(hasLimit ? [{ label: "limit", numbers: events.limit, color: "limit", dash: [6, 4], auto: isNear }] : []),
       { label: "held", numbers: events.held, color: "held", fill: true },
       { label: "in use", numbers: events.in_use, color: "used", fill: true },
       { label: "requested", numbers: events.requested, color: "requested", dash: [2, 2] },
@@ -178,7 +180,8 @@ class Report {
     pool.marks.filter(({ event }) => event >= 0).slice(0, 200).forEach(({ event, text }) => option(event, `mark: ${text}`));
     option(pool.count - 1, "end");
     const groupings = element("select", { id: "grouping" });
-    for (const name of Object.keys(GROUPINGS)) groupings.append(element("option", { value: name, text: name }));
+    const known = Object.keys(GROUPINGS).filter((name) => !name.startsWith("backtrace") || pool.stacks.length > 1);
+    for (const name of known) groupings.append(element("option", { value: name, text: name }));
     const host = element("div", { class: "flame", role: "group", "aria-label": "Flame graph. Arrow keys move, Enter zooms in, Escape zooms out." });
     const total = element("p", { class: "about", id: "holders-total" });
     const section = element(
@@ -246,8 +249,13 @@ class Report {
 
   /** What other settings would have needed, if the command has computed it. */
   advice() {
-    const { advice } = this.pool.summary;
-    if (!advice?.length) return;
+    const found = this.data.summary.advice?.pools.find(({ device, name }) => device === this.pool.device && safeName(name) === this.pool.name);
+    if (!found) return;
+    const about = "The run was replayed with other options. The first row has those of the run, and the others follow by the lowest limit without a failed request.";
+    const notes = found.notes.map((note) => element("p", { class: "about", text: note }));
+    this.content.append(
+      element("section", { id: "advice", "aria-labelledby": "advice-title" }, element("h2", { id: "advice-title", text: "What would have helped" }), element("p", { class: "about", text: about }), ...notes, adviceTable(found)),
+    );
   }
 
   marks() {

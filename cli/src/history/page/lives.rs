@@ -12,6 +12,8 @@ pub struct Life {
     pub bytes: u64,
     pub requested: u64,
     pub operation: u32,
+    /// The number of the backtrace. 0 is none.
+    pub stack: u32,
     pub stream: Option<u64>,
     /// The step of the pool when it began.
     pub step: u64,
@@ -41,6 +43,7 @@ impl Lives {
             bytes: event.bytes,
             requested: event.requested,
             operation: event.name,
+            stack: event.stack,
             stream: event.stream,
             step: self.step,
             first: at,
@@ -159,6 +162,7 @@ mod tests {
             pool: 1,
             stack: 0,
             name: 0,
+            stack: 0,
             address,
             bytes,
             requested: 0,

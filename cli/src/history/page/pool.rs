@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::super::layout::{Kind, cause_name};
 use super::super::reader::{History, Recorded};
+use super::super::stacks::Frame;
 use super::super::timeline::{PoolState, follow};
 use super::columns::{Column, Columns};
 use super::free_space::FreeSpace;
@@ -22,6 +23,8 @@ pub struct Pool {
     operations: Vec<String>,
     /// The handles of streams. Chunks have positions in it, from 1; 0 is none.
     streams: Vec<String>,
+    /// Backtraces, the outermost frame first. Chunks have positions in it, from 1; 0 is none.
+    stacks: Vec<Vec<String>>,
     spans: Vec<SpanText>,
     failures: Vec<Failure>,
     /// For each event that changed the step: its position, and the step.
@@ -174,6 +177,7 @@ impl Builder {
             is_range,
             operations: names.operations.list.iter().map(|&of| name_of(history, number, of)).collect(),
             streams: names.streams.list.iter().map(stream_name).collect(),
+            stacks: names.stacks.list.iter().map(|&stack| frames(history, stack)).collect(),
             spans: spans.iter().map(SpanText::new).collect(),
             failures,
             steps,
@@ -227,6 +231,7 @@ impl<T> Default for Values<T> {
 struct Names {
     operations: Values<u32>,
     streams: Values<u64>,
+    stacks: Values<u32>,
 }
 
 fn chunk_columns(
@@ -241,6 +246,8 @@ fn chunk_columns(
     let operations: Vec<u64> = lives.iter().map(operation).collect();
     let stream = |life: &Life| life.stream.map_or(0, |stream| names.streams.position(stream));
     let streams: Vec<u64> = lives.iter().map(stream).collect();
+    let stack = |life: &Life| if life.stack == 0 { 0 } else { names.stacks.position(life.stack) };
+    let stacks: Vec<u64> = lives.iter().map(stack).collect();
     let mut column = |of: &dyn Fn(&Life) -> u64| columns.add(&lives.iter().map(of).collect::<Vec<_>>());
     let mut found = BTreeMap::from([
         ("first", column(&|life| u64::from(life.first))),
@@ -253,6 +260,7 @@ fn chunk_columns(
     ]);
     found.insert("operation", columns.add(&operations));
     found.insert("stream", columns.add(&streams));
+    found.insert("stack", columns.add(&stacks));
     found
 }
 
@@ -273,6 +281,16 @@ fn region_columns(
 
 fn name_of(history: &History, pool: u16, operation: u32) -> String {
     history.operation(pool, operation).map_or_else(|| format!("operation {operation}"), str::to_owned)
+}
+
+/// The frames of a backtrace as text, the outermost first.
+fn frames(history: &History, stack: u32) -> Vec<String> {
+    let text = |frame: &Frame| match &frame.file {
+        Some(file) if frame.line != 0 => format!("{} ({file}:{})", frame.function, frame.line),
+        Some(file) => format!("{} ({file})", frame.function),
+        None => frame.function.clone(),
+    };
+    history.frames(stack).iter().rev().map(text).collect()
 }
 
 fn stream_name(stream: &u64) -> String {
