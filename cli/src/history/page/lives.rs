@@ -160,7 +160,6 @@ mod tests {
             kind,
             cause: 0,
             pool: 1,
-            stack: 0,
             name: 0,
             stack: 0,
             address,
