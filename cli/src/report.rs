@@ -43,7 +43,7 @@ pub struct Report {
     #[command(flatten)]
     leaks: LeaksArgs,
     /// Replay a history with other options, and show what would have helped: out of memory, memory held, the lowest limit
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long)]
     advice: bool,
 }
 

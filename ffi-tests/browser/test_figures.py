@@ -163,6 +163,17 @@ def test_advice_is_a_table(training, tmp_path, opened):
     assert list(second.values()) == ["plan", "BFC_SPLIT_ALWAYS=1", "too many requests", "–", "–", "–"]
 
 
+def test_advice_comes_from_replays(training, tmp_path, opened):
+    """What --advice finds is the same on the page and in the JSON."""
+    path = tmp_path / "advised.html"
+    report(training, "--advice", "-o", path)
+    page = opened(path).ready()
+    heads = page.locator("#advice th").all_inner_texts()
+    rows = as_rows(heads, page.locator("#advice td").all_inner_texts())
+    (pool,) = json.loads(report(training, "--advice", "--json"))["advice"]["pools"]
+    assert [list(row.values())[0] for row in rows] == [change["change"] for change in pool["changes"]] and rows
+
+
 def test_several_pools_are_chosen(shared, opened):
     history = shared / "pools.history"
     history.unlink(missing_ok=True)

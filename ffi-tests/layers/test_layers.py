@@ -77,7 +77,7 @@ TREES = [
         context_loss remap take_back
         guarded
         alloc free graph_pools
-        lifecycle shrink
+        lifecycle shrink zeroing
         """,
     ),
     Tree("src/options", "src", "values\n types\n variables\n environment\n history limit plan resolution"),

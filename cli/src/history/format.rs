@@ -10,7 +10,6 @@ use anyhow::{Context, Result, bail};
 use super::reader::History;
 use super::summary::Summary;
 use super::{memory_dump, memory_viz, page, perfetto, picture};
-use crate::process::Liveness;
 
 /// What `bfc report -o` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +57,11 @@ impl Format {
 
     /// Writes a history to a file that only its owner may read. A file that is there is replaced once the new one is
     /// complete, and stays as it is after a failure.
-    pub fn write(self, history: &History, process: Liveness, path: &Path) -> Result<()> {
+    pub fn write(self, history: &History, summary: &Summary, path: &Path) -> Result<()> {
         let part = part_of(path);
         let written = create(&part).and_then(|file| {
             let mut out = BufWriter::new(file);
-            self.write_to(history, process, &mut out)?;
+            self.write_to(history, summary, &mut out)?;
             out.flush()?;
             std::fs::rename(&part, path)?;
             Ok(())
@@ -73,14 +72,14 @@ impl Format {
         written.with_context(|| format!("cannot write {}", path.display()))
     }
 
-    fn write_to(self, history: &History, process: Liveness, out: &mut dyn Write) -> Result<()> {
+    fn write_to(self, history: &History, summary: &Summary, out: &mut dyn Write) -> Result<()> {
         match self {
-            Format::Page => page::write(history, process, out)?,
+            Format::Page => page::write(history, summary, out)?,
             Format::Svg => out.write_all(picture::svg(history)?.as_bytes())?,
             Format::MemoryViz => memory_viz::write(history, out)?,
             Format::Perfetto => perfetto::write(history, out)?,
             Format::MemoryDump => memory_dump::write(history, out)?,
-            Format::Json => out.write_all(Summary::new(history, process).json()?.as_bytes())?,
+            Format::Json => out.write_all(summary.json()?.as_bytes())?,
         }
         Ok(())
     }

@@ -98,16 +98,18 @@ pub fn report(path: &Path, wanted: &Wanted<'_>, output: &mut Output) -> Result<(
     let format = wanted.to_file.map(|file| Format::of(file).map(|format| (format, file))).transpose()?;
     let history = read(path)?;
     let process = process::liveness(history.process, history.started);
-    if let Some((format, file)) = format {
-        if is_same(path, file) {
-            bail!("cannot write {}: it is the history itself; name another file", file.display());
-        }
-        return format.write(&history, process, file);
+    if let Some((_, file)) = format
+        && is_same(path, file)
+    {
+        bail!("cannot write {}: it is the history itself; name another file", file.display());
     }
     let mut summary = Summary::new(&history, process);
     if let Some(library) = wanted.advice_by {
         let bar = progress(false, None, "{msg} {wide_bar} {pos}/{len}");
         summary = summary.with_advice(advice::advise(&history, library, &bar)?);
+    }
+    if let Some((format, file)) = format {
+        return format.write(&history, &summary, file);
     }
     output.write(&if wanted.as_json { summary.json()? } else { summary.text() })
 }

@@ -27,7 +27,6 @@ use serde::Serialize;
 use super::layout::Kind;
 use super::reader::History;
 use super::summary::Summary;
-use crate::process::Liveness;
 use columns::Columns;
 use pool::Pool;
 
@@ -74,7 +73,7 @@ struct Mark<'a> {
 }
 
 /// Writes the page.
-pub fn write(history: &History, process: Liveness, out: &mut dyn Write) -> Result<()> {
+pub fn write(history: &History, summary: &Summary, out: &mut dyn Write) -> Result<()> {
     let mut columns = Columns::default();
     let pools = pool::pools(history, &mut columns);
     let marks = history.events.iter().filter(|event| event.kind == Kind::Mark).map(|event| Mark {
@@ -82,8 +81,7 @@ pub fn write(history: &History, process: Liveness, out: &mut dyn Write) -> Resul
         time: event.time.min(MOST),
         number: event.number,
     });
-    let summary = Summary::new(history, process);
-    let document = Document { schema: "bfc-page/1", summary: &summary, marks: marks.collect(), pools };
+    let document = Document { schema: "bfc-page/1", summary, marks: marks.collect(), pools };
     let document = serde_json::to_string(&document).context("cannot write JSON")?;
 
     // Names are from the history, so the policy cannot rely on a word that they may contain.
@@ -136,7 +134,8 @@ mod tests {
 
     fn page(history: &History) -> String {
         let mut page = Vec::new();
-        write(history, Liveness::Ended, &mut page).expect("into memory");
+        write(history, &Summary::new(history, crate::process::Liveness::Ended), &mut page)
+            .expect("into memory");
         String::from_utf8(page).expect("text")
     }
 
