@@ -256,6 +256,36 @@ fn virtual_memory_is_recorded_by_what_is_mapped() {
 }
 
 #[test]
+fn trims_and_limits_are_recorded() {
+    let _alone = alone();
+    let path = new_path("trims");
+    start(&path, 0);
+    let pool = Pool::host(64 * MIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    pool.put(pool.get(5 * MIB));
+    let given_back = pool.trim(0);
+    assert!(given_back >= 5 * MIB);
+    let kept = pool.get(1000);
+    assert_eq!(pool.trim(u64::MAX), 0, "nothing is given back, which is no event");
+    pool.limit(16 * MIB);
+    pool.put(pool.get(9 * MIB));
+    // What is held beyond a lower limit goes back.
+    pool.limit(3 * MIB);
+    let history = stopped(&path);
+    let events = of(&history, &pool);
+    let of_kind = |kind: Kind| -> Vec<u64> {
+        events.iter().filter(|event| event.kind == kind).map(|event| event.bytes).collect()
+    };
+    assert_eq!(of_kind(Kind::Limit), [16 * MIB, 3 * MIB]);
+    let trims = of_kind(Kind::Trim);
+    assert_eq!((trims[0], trims.len()), (given_back, 2), "{trims:?}");
+    let state = &follow(&history, |_, _| ())[&events[0].pool];
+    assert_eq!((state.limit, state.limit_changes), (3 * MIB, 2));
+    assert_eq!((state.trims, state.trimmed), (2, trims.iter().sum()));
+    assert_eq!(state.held, pool.stats().pool_bytes);
+    pool.put(kept);
+}
+
+#[test]
 fn a_history_in_memory_is_saved() {
     let _alone = alone();
     let (path, again) = (new_path("saved"), new_path("saved-again"));

@@ -133,11 +133,15 @@ pub enum Kind {
     Begin = 9,
     /// The pool was destroyed.
     End = 10,
+    /// Free memory was given back: by bfc_trim, for a lower limit, or because the pool was idle. `bytes` is how much.
+    Trim = 11,
+    /// The limit of the pool changed. `bytes` is the new one.
+    Limit = 12,
 }
 
 impl Kind {
     pub fn from_code(code: u8) -> Option<Self> {
-        const ALL: [Kind; 10] = [
+        const ALL: [Kind; 12] = [
             Kind::Alloc,
             Kind::Free,
             Kind::Present,
@@ -148,6 +152,8 @@ impl Kind {
             Kind::Step,
             Kind::Begin,
             Kind::End,
+            Kind::Trim,
+            Kind::Limit,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code)
     }

@@ -111,6 +111,20 @@ impl PoolHistory {
         self.recorder.record_rarely(&entry);
     }
 
+    /// Records that free memory was given back.
+    #[cold]
+    pub(super) fn trimmed(&self, arena: &Arena, bytes: u64) {
+        let in_use = arena.counters().bytes_in_use;
+        self.recorder.record_rarely(&Entry { bytes, in_use, ..Entry::of(Kind::Trim) });
+    }
+
+    /// Records another limit.
+    #[cold]
+    pub(super) fn limited(&self, arena: &Arena) {
+        let (bytes, in_use) = (arena.growth().limit(), arena.counters().bytes_in_use);
+        self.recorder.record_rarely(&Entry { bytes, in_use, ..Entry::of(Kind::Limit) });
+    }
+
     /// Records the end of the pool.
     #[cold]
     pub(super) fn ended(&self) {

@@ -5,12 +5,13 @@ use super::pool::Pool;
 use super::region_io::release;
 use super::slot::{Guard, Slot};
 use super::{order, remap, stamp_merge};
-use crate::core::arena::{Cursor, Idle};
+use crate::core::arena::Cursor;
 use crate::core::stream_id::Stream;
+use crate::core::units::Span;
 use crate::error::{Error, LastError, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Options;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
@@ -41,6 +42,9 @@ fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
         prepared?;
     }
     guard.arena.set_limit(limit);
+    if let Some(history) = &guard.history {
+        history.limited(&guard.arena);
+    }
     guard.notify();
     let device = guard.device;
     guard = guard.talking(|| {
@@ -71,16 +75,30 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
         return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
     }
     let (guard, released) = give_back_to(guard, keep, below)?;
-    let (mut guard, _) = discard_beyond(guard, keep, |_| true)?;
+    let (mut guard, discarded) = discard_beyond(guard, keep, |_| true)?;
+    record_trim(&guard, released.as_ref().map_or(discarded, |bytes| bytes + discarded));
     forget_past(&mut guard);
     released
 }
 
-/// The most that is discarded with the lock held. It takes about as long as a fault of each page would, 0.1 ms.
-const DISCARDED_AT_ONCE: u64 = 4 << 20;
+/// Records that memory was given back, if it was.
+fn record_trim(guard: &Guard<'_>, bytes: u64) {
+    if let Some(history) = guard.history.as_ref().filter(|_| bytes != 0) {
+        history.trimmed(&guard.arena, bytes);
+    }
+}
+
+/// How much is discarded at first by one call with the lock held, and how much at most: this, or a 4096th of the pool.
+/// The size doubles as long as that was quick, because little of the memory was resident.
+const LEAST_AT_ONCE: u64 = 4 << 20;
+const MOST_AT_ONCE: u64 = 256 << 20;
+const LEAST_SHARE: u64 = 4096;
+
+/// For how long the lock is held, unless a single call takes longer.
+const QUICK: Duration = Duration::from_micros(100);
 
 /// How many chunks are looked at with the lock held.
-const CHUNKS_AT_ONCE: usize = 256;
+const CHUNKS_AT_ONCE: usize = 4096;
 
 /// Gives the pages of free chunks in regions that stay held back to the system, where the backend can do so, as long as
 /// `keep` bytes stay, and while `goes_on` says so. Returns the number of bytes.
@@ -89,21 +107,45 @@ fn discard_beyond(
     keep: u64,
     goes_on: impl Fn(&Guard<'_>) -> bool,
 ) -> Result<(Guard<'_>, u64), Error> {
-    let (mut total, mut cursor) = (0, Cursor::default());
+    let mut discarding = Discarding { total: 0, cursor: Cursor::default(), at_once: LEAST_AT_ONCE };
     // The debug mode has written into free memory what it will look for.
-    while !guard.is_guarded() && guard.backend.get().discards() && goes_on(&guard) {
-        let most = guard.arena.growth().pool_bytes().saturating_sub(keep).saturating_sub(total);
-        let most = most.min(DISCARDED_AT_ONCE);
-        match guard.arena.idle_memory(&mut cursor, CHUNKS_AT_ONCE, most) {
-            _ if most == 0 => break,
-            Idle::None => break,
-            Idle::Beyond => {}
-            // SAFETY: no chunk in use and no work under way has this memory, and the lock is held.
-            Idle::At(span) => total += unsafe { guard.backend.get().discard(span) },
-        }
+    let can = !guard.is_guarded() && guard.backend.get().discards();
+    while can && goes_on(&guard) && discarding.go_on(&guard, keep) {
         guard = guard.talking(std::thread::yield_now).check_entry()?;
     }
-    Ok((guard, total))
+    Ok((guard, discarding.total))
+}
+
+struct Discarding {
+    total: u64,
+    cursor: Cursor,
+    at_once: u64,
+}
+
+impl Discarding {
+    /// Goes on for a short time. Returns false at the end.
+    fn go_on(&mut self, guard: &Guard<'_>, keep: u64) -> bool {
+        let Discarding { total, cursor, at_once } = self;
+        let (held, backend, begun) = (guard.arena.growth().pool_bytes(), guard.backend.get(), Instant::now());
+        let largest = MOST_AT_ONCE.max(held / LEAST_SHARE);
+        let mut now = begun;
+        let is_over = guard.arena.visit_idle(cursor, CHUNKS_AT_ONCE, |Span { base, bytes }| {
+            let most = held.saturating_sub(keep).saturating_sub(*total).min(*at_once);
+            if most == 0 || now - begun >= QUICK {
+                return None;
+            }
+            let bytes = bytes.min(most);
+            // SAFETY: no chunk in use and no work under way has this memory, and the lock is held.
+            let discarded = unsafe { backend.discard(Span { base, bytes }) };
+            if discarded != 0 {
+                *total += discarded;
+                let before = std::mem::replace(&mut now, Instant::now());
+                *at_once = if now - before < QUICK { (2 * *at_once).min(largest) } else { LEAST_AT_ONCE };
+            }
+            Some(bytes)
+        });
+        !is_over && held.saturating_sub(keep) > *total
+    }
 }
 
 /// Waits for the work that uses free memory, and coalesces what it has left. Returns false if a capture forbids to wait.
@@ -194,5 +236,6 @@ fn trim_in_pieces(guard: Guard<'_>, calls: u64) -> Result<u64, Error> {
         forget_past(&mut guard);
     }
     total += discarded;
+    record_trim(&guard, total);
     if is_idle { Ok(total) } else { Err(refuse_for_a_capture()) }
 }

@@ -42,6 +42,8 @@ pub fn contradictory(count: usize) -> impl Iterator<Item = Vec<Recorded>> {
         Kind::Returned,
         Kind::OutOfMemory,
         Kind::Step,
+        Kind::Trim,
+        Kind::Limit,
         Kind::End,
     ];
     let mut state = 88_172_645_463_325_252_u64;
@@ -55,7 +57,7 @@ pub fn contradictory(count: usize) -> impl Iterator<Item = Vec<Recorded>> {
         let (length, spread) = (random(40), 1 + random(30));
         let events = (0..length).map(|number| {
             // The end of a pool is rare.
-            let most = if random(8) == 0 { 11 } else { 10 };
+            let most = if random(8) == 0 { 13 } else { 12 };
             let kind = kinds[random(most) as usize];
             let (address, bytes) = (random(spread) * PAGE, random(6) * PAGE);
             let event = match random(60) {

@@ -53,6 +53,10 @@ struct PoolSummary {
     frees: u64,
     failures: Vec<Failure>,
     failed: u64,
+    /// How often free memory was given back, apart from requests that did so, and how much.
+    trims: u64,
+    trimmed_bytes: u64,
+    limit_changes: u64,
     peak: Moment,
     peak_held: Peak,
     /// Who holds what at the end.
@@ -175,6 +179,9 @@ impl Summary {
                 frees: state.frees,
                 failures: failures.remove(&pool).unwrap_or_default(),
                 failed: state.failures,
+                trims: state.trims,
+                trimmed_bytes: state.trimmed,
+                limit_changes: state.limit_changes,
                 peak: moments.remove(&pool).unwrap_or_default(),
                 peak_held: held.get(&pool).copied().unwrap_or_default(),
                 holders: holders(history, pool, state),
@@ -284,7 +291,11 @@ impl PoolSummary {
     fn write(&self, text: &mut String) {
         let device = self.device.map_or("an unknown device".into(), |device| format!("device {device}"));
         let _ = writeln!(text, "{device} ({})", shown(&self.name));
-        let _ = writeln!(text, "  limit        {}", human(self.limit));
+        let changes = match self.limit_changes {
+            0 => String::new(),
+            changes => format!(", after {}", counted(changes as usize, "change")),
+        };
+        let _ = writeln!(text, "  limit        {}{changes}", human(self.limit));
         let _ =
             writeln!(text, "  held         {}, at most {}", human(self.held), human(self.peak_held.bytes));
         let live = counted(self.live, "allocation");
@@ -303,6 +314,10 @@ impl PoolSummary {
         }
         let calls = counted(self.allocations as usize, "allocation");
         let _ = writeln!(text, "  calls        {calls}, {}", counted(self.frees as usize, "free"));
+        if self.trims != 0 {
+            let trims = counted(self.trims as usize, "trim");
+            let _ = writeln!(text, "  given back   {} in {trims}", human(self.trimmed_bytes));
+        }
         if self.peak.in_use != 0 {
             let _ = writeln!(text, "  at the peak, after {:.3} s{}:", self.peak.seconds, self.peak.phase);
             write_holders(text, &self.peak.holders);

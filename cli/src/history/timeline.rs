@@ -33,6 +33,11 @@ pub struct PoolState {
     pub allocations: u64,
     pub frees: u64,
     pub failures: u64,
+    /// How often free memory was given back, apart from requests that did so, and how much.
+    pub trims: u64,
+    pub trimmed: u64,
+    /// How often the limit changed.
+    pub limit_changes: u64,
     /// The sizes of the requests that are live, before rounding.
     pub requested: u64,
     /// The step of the last operation that allocated, if the file has it.
@@ -87,13 +92,21 @@ impl PoolState {
             Kind::Begin => (self.limit, self.is_whole) = (event.bytes, true),
             Kind::Step => self.step = Some(event.bytes),
             Kind::End => *self = PoolState { limit: self.limit, ..PoolState::counts_of(self) },
+            Kind::Trim => {
+                self.trims += 1;
+                self.trimmed = self.trimmed.saturating_add(event.bytes);
+            }
+            Kind::Limit => {
+                self.limit = event.bytes;
+                self.limit_changes += 1;
+            }
             Kind::Mark => {}
         }
     }
 
     fn counts_of(state: &Self) -> Self {
-        let PoolState { allocations, frees, failures, .. } = *state;
-        PoolState { allocations, frees, failures, ..PoolState::default() }
+        let PoolState { allocations, frees, failures, trims, trimmed, limit_changes, .. } = *state;
+        PoolState { allocations, frees, failures, trims, trimmed, limit_changes, ..PoolState::default() }
     }
 
     fn remove(&mut self, address: u64) {

@@ -219,7 +219,4 @@ fn what_is_no_history_has_no_advice() {
     std::fs::write(&path, "some text").expect("writable");
     let (_, error) = run_to(1, bfc().args(["report", "--advice"]).arg(&path));
     assert!(error.contains("--advice is for a history"), "{error}");
-    let mut command = bfc();
-    command.args(["report", "--advice", "-o", "x.json"]).arg(&path);
-    run_to(2, &mut command);
 }

@@ -25,7 +25,7 @@ mod two_ends;
 
 pub(crate) use self::add_region::usable;
 pub(crate) use self::arena::{Arena, Progress, Settings};
-pub(crate) use self::reclaim::{Cursor, Detached, Idle};
+pub(crate) use self::reclaim::{Cursor, Detached};
 pub(crate) use self::remap_plan::{New, Piece, Plan, bytes};
 pub(crate) use self::snapshot::{Room, Snapshot, View};
 pub(crate) use crate::core::heap::{Parts, RegionGrowth};

@@ -12,24 +12,13 @@ use crate::sys::HostMemoryExhausted;
 /// [`Arena::region_released`].
 pub(crate) type Detached = Region;
 
-/// How far [`Arena::idle_memory`] has come.
+/// How far [`Arena::visit_idle`] has come.
 #[derive(Default)]
 pub(crate) struct Cursor {
     /// The search goes on at this address.
     from: u64,
     /// The last chunk in use before it. It is found without a walk along the region.
     near: u64,
-}
-
-/// What [`Arena::idle_memory`] has found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Idle {
-    /// A chunk, or a part of it.
-    At(Span),
-    /// Nothing among the chunks that were looked at. There are more.
-    Beyond,
-    /// Nothing.
-    None,
 }
 
 impl Arena {
@@ -133,34 +122,46 @@ impl Arena {
         self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
-    /// Finds free memory that nothing waits for, in address order from the cursor on, and moves the cursor behind it. At
-    /// most `most` chunks are looked at, and at most `bytes` are found.
-    pub(crate) fn idle_memory(&self, cursor: &mut Cursor, most: usize, bytes: u64) -> Idle {
+    /// Shows `visit` the free memory that was handed out before and that nothing waits for, in address order from the cursor
+    /// on, and moves the cursor. `visit` returns with how many of a span's bytes it is done, or `None` to stop. Returns
+    /// whether all of it was visited. It looks at `most` chunks at most.
+    pub(crate) fn visit_idle(
+        &self,
+        cursor: &mut Cursor,
+        most: usize,
+        mut visit: impl FnMut(Span) -> Option<u64>,
+    ) -> bool {
         let mut left = most;
         for (_, region) in self.regions().iter() {
-            if region.base + region.bytes <= cursor.from {
+            if region.touched <= cursor.from {
                 continue;
             }
             let first = if cursor.from > region.base { self.chunk_for(cursor) } else { Some(region.first) };
             for id in first.into_iter().flat_map(|first| self.heap().from(first)) {
-                let (addr, end) = (self.chunks().addr(id), self.heap().end_of(id));
+                let (addr, end) = (self.chunks().addr(id), self.heap().end_of(id).min(region.touched));
                 if end <= cursor.from {
                     continue;
                 }
+                if addr >= region.touched {
+                    break;
+                }
                 if left == 0 {
-                    return Idle::Beyond;
+                    return false;
                 }
                 left -= 1;
-                if self.is_idle(id) {
-                    let base = addr.max(cursor.from);
-                    let bytes = bytes.min(end - base);
-                    cursor.from = base + bytes;
-                    return Idle::At(Span { base, bytes });
+                if !self.is_idle(id) {
+                    *cursor = Cursor { from: end, near: addr };
+                    continue;
                 }
-                *cursor = Cursor { from: end, near: addr };
+                cursor.from = addr.max(cursor.from);
+                while cursor.from < end {
+                    let span = Span { base: cursor.from, bytes: end - cursor.from };
+                    let Some(done) = visit(span) else { return false };
+                    cursor.from += done;
+                }
             }
         }
-        Idle::None
+        true
     }
 
     /// Returns a chunk from which it is not far to the cursor. What changed meanwhile may have merged the chunk there

@@ -152,7 +152,7 @@ impl Follower {
                 self.steps.push(Step::Refused { bytes: requested });
             }
             Kind::Begin => self.has_begun = true,
-            Kind::Mark | Kind::Step | Kind::End => {}
+            Kind::Mark | Kind::Step | Kind::End | Kind::Trim | Kind::Limit => {}
         }
     }
 

@@ -185,6 +185,7 @@ impl Walker {
                 self.mark(Action::Step, time, Origin { step: bytes, ..origin });
             }
             (Kind::Begin, _) => (self.limit, self.step) = (bytes, 0),
+            (Kind::Limit, _) => self.limit = bytes,
             (Kind::End, _) => self.end(time),
             // A damaged event, or one that the viewer has no entry for.
             _ => {}
