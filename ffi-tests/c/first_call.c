@@ -204,11 +204,11 @@ static void version(void) { CHECK(strchr(bfc_version(), '.') != NULL); }
 /* The adapters, of which a request creates an allocator from the environment. Here that is one without a device. */
 static void on_the_host(void) { CHECK(setenv("BFC_BACKEND", "host", 1) == 0); }
 
-static void served_on(int32_t device, void *ptr) {
+static void served_on(int32_t ordinal, void *ptr) {
   CHECK(ptr != NULL);
-  CHECK(stats_of(device).num_allocs == 1);
-  CHECK_OK(bfc_free(device, ptr));
-  CHECK_OK(bfc_destroy(device));
+  CHECK(stats_of(ordinal).num_allocs == 1);
+  CHECK_OK(bfc_free(ordinal, ptr));
+  CHECK_OK(bfc_destroy(ordinal));
 }
 
 static void served(void *ptr) { served_on(0, ptr); }

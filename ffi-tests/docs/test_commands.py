@@ -113,7 +113,7 @@ def options(help):
 @pytest.fixture(scope="session")
 def helps(run, prefix, root):
     """The options of each subcommand of bfc and of each chore, by its words."""
-    of_bfc = {f"bfc {name}": options(run(prefix / "bin/bfc", name, "--help")) for name in ("run", "report", "replay", "plan", "info", "diff")}
+    of_bfc = {f"bfc {name}": options(run(prefix / "bin/bfc", name, "--help")) for name in ("run", "report", "replay", "plan", "info", "diff", "top")}
     xtask = ["cargo", "run", "--quiet", "--package", "xtask", "--"]
     listed = run(*xtask, "--help", cwd=root).partition("Commands:")[2].partition("Options:")[0]
     chores = set(re.findall(r"^  (\w+)", listed, re.MULTILINE)) - {"help"}
