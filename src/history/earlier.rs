@@ -4,25 +4,15 @@
 //! recorded at the moment, also by a process of another container or machine.
 
 use super::layout::{self, Header, MAGIC, RECORDING, STOPPED};
+use crate::sys::c_string::joined;
+use crate::sys::descriptor::{Descriptor, facts_of_link};
 use crate::sys::{self, HostMemoryExhausted};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::os::raw::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What is appended to the name of the earlier history.
 pub(crate) const SUFFIX: &str = ".old";
-
-/// A descriptor, closed on drop, which also opens its lock. System calls are made by number, because the C library's
-/// functions are thread cancellation points.
-struct Descriptor(c_int);
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is owned.
-        unsafe { libc::syscall(libc::SYS_close, self.0) };
-    }
-}
 
 /// Renames the history of a process that has ended to `PATH.old`, in the place of an earlier one of that name. Returns
 /// whether it has. Otherwise nothing has changed.
@@ -30,25 +20,22 @@ impl Drop for Descriptor {
 /// Processes that start at the same time do not take each other's new file for the earlier one: a file is renamed with
 /// its lock held, and only while it still has the name.
 pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
-    let mut old = Vec::new();
-    old.try_reserve_exact(path.count_bytes() + SUFFIX.len() + 1)?;
-    old.extend_from_slice(path.to_bytes());
-    old.extend_from_slice(SUFFIX.as_bytes());
-    old.push(0);
-    let Ok(old) = CStr::from_bytes_with_nul(&old) else { return Ok(false) };
+    let old = joined(&[path.to_bytes(), SUFFIX.as_bytes()])?;
     let Some((file, before)) = open(path) else { return Ok(false) };
+    // The lock is opened with the descriptor.
     // SAFETY: no pointers are passed.
-    let is_locked = unsafe { libc::flock(file.0, libc::LOCK_EX | libc::LOCK_NB) } == 0;
+    let is_locked = unsafe { libc::flock(file.number(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
     if !is_locked || !is_over(&file) {
         return Ok(false);
     }
     // What has the other name has to be such a history too, or nothing.
-    let flags = match open(old) {
+    let flags = match open(&old) {
         Some((earlier, _)) if is_over(&earlier) => 0,
         Some(_) => return Ok(false),
         None => libc::RENAME_NOREPLACE,
     };
-    if stat(path).is_none_or(|now| (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino)) {
+    let has_name = |now: libc::stat| (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino);
+    if !facts_of_link(None, path).is_ok_and(has_name) {
         return Ok(false);
     }
     // SAFETY: both paths are NUL-terminated.
@@ -59,41 +46,22 @@ pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
 
 /// Opens a regular file of this user's, if the name is not that of a symbolic link.
 fn open(path: &CStr) -> Option<(Descriptor, libc::stat)> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    // SAFETY: the path is NUL-terminated.
-    let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
-    let file = Descriptor(c_int::try_from(opened).ok().filter(|&fd| fd >= 0)?);
-    let mut facts = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the buffer has the type that is written.
-    if unsafe { libc::fstat(file.0, facts.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: written by the call, which has succeeded.
-    let facts = unsafe { facts.assume_init() };
+    let file = Descriptor::open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()?;
+    let facts = file.facts().ok()?;
     // SAFETY: no preconditions.
     let user = unsafe { libc::geteuid() };
     (facts.st_mode & libc::S_IFMT == libc::S_IFREG && facts.st_uid == user).then_some((file, facts))
 }
 
-/// The facts of what has a name now.
-fn stat(path: &CStr) -> Option<libc::stat> {
-    let mut facts = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the path is NUL-terminated, and the buffer has the type that is written.
-    let found = unsafe { libc::lstat(path.as_ptr(), facts.as_mut_ptr()) };
-    // SAFETY: written by the call, if it has succeeded.
-    (found == 0).then(|| unsafe { facts.assume_init() })
-}
-
 /// Returns whether a file is a history that is not recorded any more.
 fn is_over(file: &Descriptor) -> bool {
-    let mut header = MaybeUninit::<Header>::zeroed();
-    // SAFETY: the buffer has that many bytes.
-    let read = unsafe { libc::pread(file.0, header.as_mut_ptr().cast(), size_of::<Header>(), 0) };
-    // SAFETY: all bytes are initialized, and any are a header.
-    let header = unsafe { header.assume_init() };
-    if read != size_of::<Header>() as isize || header.magic != MAGIC {
+    let mut buffer = [const { MaybeUninit::uninit() }; size_of::<Header>()];
+    let Ok(bytes) = file.read(&mut buffer) else { return false };
+    if bytes.len() != size_of::<Header>() || !bytes.starts_with(&MAGIC) {
         return false;
     }
+    // SAFETY: as many bytes as a header has, and any are one.
+    let header = unsafe { bytes.as_ptr().cast::<Header>().read_unaligned() };
     match header.state.load(Relaxed) {
         STOPPED => true,
         // The number of a process means something only where and since it was given.

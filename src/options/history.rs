@@ -6,8 +6,9 @@ use super::variables as names;
 use crate::error::{Error, LastError, keeping_last_error};
 use crate::history::{self, PYTHON};
 use crate::log::{self, Level};
+use crate::sys::c_string::{decimal, joined};
 use crate::sys::{HostMemoryExhausted, env, process};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 /// Starts a recording, given a path and a number of events, if the environment asks for one. `BFC_HISTORY` is a number of
 /// events, 0 for no history, and `BFC_HISTORY_FILE` a path. The history of a process that has ended is
@@ -23,7 +24,7 @@ pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Erro
                 .and_then(|()| free_name(path))
                 .inspect(|name| note_other_name(path, name))
                 .map_err(Error::from)
-                .and_then(|name| start(CStr::from_bytes_with_nul(&name).ok(), events.unwrap_or(0)))
+                .and_then(|name| start(Some(&name), events.unwrap_or(0)))
                 .inspect_err(|_| warn())
         }),
     });
@@ -48,13 +49,7 @@ pub(crate) fn with_stacks_as_set(start: impl Fn(u32) -> Result<(), Error>) -> Re
 
 /// Sets the history of an earlier process aside, so that this one's has the name that the caller will look for.
 fn make_room(path: &str) -> Result<(), HostMemoryExhausted> {
-    let mut name = Vec::new();
-    name.try_reserve_exact(path.len() + 1)?;
-    name.extend_from_slice(path.as_bytes());
-    name.push(0);
-    if let Ok(name) = CStr::from_bytes_with_nul(&name)
-        && history::set_aside(name)?
-    {
+    if history::set_aside(&joined(&[path.as_bytes()])?)? {
         let suffix = history::EARLIER_SUFFIX;
         log::emit(
             Level::Info,
@@ -65,11 +60,10 @@ fn make_room(path: &str) -> Result<(), HostMemoryExhausted> {
 }
 
 /// Warns that an earlier history stays where the caller may look first.
-fn note_other_name(path: &str, name: &[u8]) {
-    if let Ok(name) = std::str::from_utf8(name)
-        && name.len() > path.len() + 1
+fn note_other_name(path: &str, name: &CStr) {
+    if let Ok(name) = name.to_str()
+        && name != path
     {
-        let name = name.trim_end_matches('\0');
         log::emit(Level::Warn, format_args!("{path} exists, so the history is recorded into {name}"));
     }
 }
@@ -78,27 +72,14 @@ fn warn() {
     log::emit(Level::Warn, format_args!("no history is recorded: {LastError}"));
 }
 
-/// Returns a path as a NUL-terminated name that no file has yet, as far as that can be known.
-fn free_name(path: &str) -> Result<Vec<u8>, HostMemoryExhausted> {
-    let mut name = Vec::new();
-    name.try_reserve_exact(path.len() + 16)?;
-    name.extend_from_slice(path.as_bytes());
-    name.push(0);
+/// Returns a path, or another one if there is a file already, as far as that can be known.
+fn free_name(path: &str) -> Result<CString, HostMemoryExhausted> {
+    let name = joined(&[path.as_bytes()])?;
     // SAFETY: the name is NUL-terminated.
-    if unsafe { libc::access(name.as_ptr().cast(), libc::F_OK) } == 0 {
-        name.pop();
-        name.push(b'.');
-        let mut place = [0; 10];
-        let (mut left, mut at) = (process().unsigned_abs(), place.len());
-        while at == place.len() || left != 0 {
-            at -= 1;
-            place[at] = b'0' + (left % 10) as u8;
-            left /= 10;
-        }
-        name.extend_from_slice(&place[at..]);
-        name.push(0);
+    if unsafe { libc::access(name.as_ptr(), libc::F_OK) } != 0 {
+        return Ok(name);
     }
-    Ok(name)
+    joined(&[path.as_bytes(), b".", decimal(process().unsigned_abs().into(), &mut [0; 20])])
 }
 
 #[cfg(test)]
@@ -107,8 +88,8 @@ mod tests {
 
     #[test]
     fn a_name_that_is_taken_gets_the_number_of_the_process() {
-        assert_eq!(free_name("/nonexistent/history").unwrap(), b"/nonexistent/history\0");
-        let expected = format!("/proc/self.{}\0", std::process::id());
-        assert_eq!(free_name("/proc/self").unwrap(), expected.as_bytes());
+        assert_eq!(free_name("/nonexistent/history").unwrap().as_c_str(), c"/nonexistent/history");
+        let expected = format!("/proc/self.{}", std::process::id());
+        assert_eq!(free_name("/proc/self").unwrap().to_str(), Ok(&*expected));
     }
 }

@@ -1,6 +1,7 @@
 //! Where the file is: `$XDG_RUNTIME_DIR/libbfc/PID`, or `/dev/shm/libbfc-UID/PID` if there is no such folder.
 
 use crate::log::{self, Level};
+use crate::sys::c_string::{decimal, joined};
 use crate::sys::folder::{Folder, Unusable};
 use crate::sys::{HostMemoryExhausted, env};
 use std::ffi::{CStr, CString};
@@ -56,26 +57,6 @@ fn shared_memory_folder() -> Result<CString, HostMemoryExhausted> {
     joined(&[b"/dev/shm/libbfc-", decimal(user.into(), &mut digits)])
 }
 
-/// Returns parts as one C string. They have no zeros.
-pub(super) fn joined(parts: &[&[u8]]) -> Result<CString, HostMemoryExhausted> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(parts.iter().map(|part| part.len()).sum::<usize>() + 1)?;
-    parts.iter().for_each(|part| bytes.extend_from_slice(part));
-    bytes.push(0);
-    CString::from_vec_with_nul(bytes).map_err(|_| HostMemoryExhausted)
-}
-
-/// Writes a number in decimal digits, without memory.
-pub(super) fn decimal(number: u64, digits: &mut [u8; 20]) -> &[u8] {
-    let (mut left, mut at) = (number, digits.len());
-    while at == digits.len() || left != 0 {
-        at -= 1;
-        digits[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-    }
-    &digits[at..]
-}
-
 /// Returns the process whose file has this name: `PID`, or `PID.NAMESPACE`.
 pub(super) fn process_of(name: &CStr) -> Option<u32> {
     let name = name.to_str().ok()?;
@@ -90,10 +71,6 @@ mod tests {
 
     #[test]
     fn names_of_files_are_numbers() {
-        let mut digits = [0; 20];
-        assert_eq!(decimal(0, &mut digits), b"0");
-        assert_eq!(decimal(u64::MAX, &mut digits), b"18446744073709551615");
-        assert_eq!(joined(&[b"/a", b"/b"]).unwrap().as_c_str(), c"/a/b");
         let names = [c"17", c"17.4026531836", c"", c"x", c"17.", c"17.x", c"-1", c"99999999999", c"."];
         let found = names.map(process_of);
         assert_eq!(found[..2], [Some(17), Some(17)]);

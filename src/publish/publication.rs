@@ -1,14 +1,15 @@
 //! The one file of this process: creating it, writing rounds, and removing it at the end.
 
 use super::layout::{ENDED, FILE_BYTES, HEADER_BYTES, Header, MAGIC, POOLS, PUBLISHING, Pool, Record};
-use super::location::{self, Location, NoLocation, decimal, joined, process_of};
+use super::location::{self, Location, NoLocation, process_of};
 use crate::log::{self, Level};
+use crate::sys::c_string::{decimal, joined};
 use crate::sys::file_mapping::FileMapping;
 use crate::sys::folder::{Folder, Unusable};
 use crate::sys::mutex::Mutex;
 use crate::sys::{self, HostMemoryExhausted, clock, process};
 use std::ffi::{CStr, CString};
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -67,7 +68,7 @@ fn create(interval: Duration) -> Result<Publication, Refusal> {
         return Err(Refusal::Privileged);
     }
     let Location { folder, path } = location::find().map_err(Refusal::Location)?;
-    let namespace = sys::pid_namespace();
+    let namespace = sys::process_namespace();
     let mut digits = [0; 20];
     let mut name = joined(&[decimal(process().unsigned_abs().into(), &mut digits)])?;
     if namespace_of(&folder, &name).is_some_and(|other| other != namespace) {
@@ -94,9 +95,9 @@ fn namespace_of(folder: &Folder, name: &CStr) -> Option<u64> {
 type Head = [u8; size_of::<Header>()];
 
 fn head_of(folder: &Folder, name: &CStr) -> Option<Head> {
-    let mut head = [0; size_of::<Header>()];
-    let read = folder.read_start(name, &mut head).ok()?;
-    (read == head.len() && head.starts_with(&MAGIC)).then_some(head)
+    let mut buffer = [const { MaybeUninit::uninit() }; size_of::<Header>()];
+    let head: Head = folder.read_start(name, &mut buffer).ok()?.try_into().ok()?;
+    head.starts_with(&MAGIC).then_some(head)
 }
 
 fn word(head: &Head, at: usize) -> u64 {
@@ -196,24 +197,19 @@ impl Round {
 pub(crate) fn remove_stale_files() {
     let Ok(Location { folder, .. }) = location::find() else { return };
     let Ok(names) = folder.names(MOST_ENTRIES) else { return };
-    let (namespace, now) = (sys::pid_namespace(), clock::unix_ns());
-    for name in names.iter().filter(|name| process_of(name).is_some_and(has_ended)) {
+    let (namespace, now) = (sys::process_namespace(), clock::unix_ns());
+    for name in names.iter().filter(|name| process_of(name).is_some()) {
         let is_stale = head_of(&folder, name).is_some_and(|head| {
+            let process = process_of(name).unwrap_or(0);
             // Numbers of another namespace say nothing here.
             word(&head, offset_of!(Header, namespace)) == namespace
+                && sys::has_ended(process, word(&head, offset_of!(Header, started)))
                 && now.saturating_sub(word(&head, offset_of!(Header, updated))) > KEPT_NS
         });
         if is_stale {
             folder.remove(name);
         }
     }
-}
-
-fn has_ended(process: u32) -> bool {
-    let Some(process) = i32::try_from(process).ok().filter(|&process| process > 0) else { return false };
-    // SAFETY: no signal is sent.
-    let is_there = unsafe { libc::kill(process, 0) } == 0;
-    !is_there && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 /// Forgets the file in a forked child. What the child's copy of an interrupted call still writes does not reach it.

@@ -1,8 +1,9 @@
 //! Reading a file without an allocation that aborts.
 
 use super::HostMemoryExhausted;
+use super::c_string::joined;
+use super::descriptor::Descriptor;
 use std::fmt;
-use std::os::raw::c_int;
 use std::path::Path;
 
 /// Why a file was not read.
@@ -37,48 +38,24 @@ impl fmt::Display for Unreadable {
 /// The bytes of the first read. They double with each that follows.
 const FIRST_READ: usize = 64 << 10;
 
-/// An open file. System calls are made by number, because the C library's functions are thread cancellation points.
-struct Descriptor(c_int);
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is owned.
-        unsafe { libc::syscall(libc::SYS_close, self.0) };
-    }
-}
-
 /// Reads a file of at most `most` bytes. A pipe without a writer reads as empty, so this never waits for one.
 pub(crate) fn read(path: &Path, most: usize) -> Result<Vec<u8>, Unreadable> {
-    let path = path.as_os_str().as_encoded_bytes();
-    let mut name = Vec::new();
-    name.try_reserve_exact(path.len() + 1).map_err(HostMemoryExhausted::from)?;
-    name.extend_from_slice(path);
-    name.push(0);
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: the name ends with a zero.
-    let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags) };
-    let file = Descriptor(c_int::try_from(opened).ok().filter(|&fd| fd >= 0).ok_or_else(last_errno)?);
+    let name = joined(&[path.as_os_str().as_encoded_bytes()])?;
+    let file = Descriptor::open(&name, libc::O_RDONLY | libc::O_NONBLOCK).map_err(Unreadable::Errno)?;
     let mut bytes: Vec<u8> = Vec::new();
     loop {
         bytes.try_reserve(bytes.len().max(FIRST_READ)).map_err(HostMemoryExhausted::from)?;
-        let room = bytes.spare_capacity_mut();
-        // SAFETY: the room is writable and has that many bytes.
-        let read = unsafe { libc::syscall(libc::SYS_read, file.0, room.as_mut_ptr(), room.len()) };
-        match usize::try_from(read) {
+        match file.read(bytes.spare_capacity_mut()).map(<[u8]>::len) {
             Ok(0) => return Ok(bytes),
-            // SAFETY: the kernel has written that many bytes of the room.
+            // SAFETY: that many bytes of the room were written.
             Ok(count) => unsafe { bytes.set_len(bytes.len() + count) },
-            Err(_) if last_errno() == Unreadable::Errno(libc::EINTR) => {}
-            Err(_) => return Err(last_errno()),
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(Unreadable::Errno(errno)),
         }
         if bytes.len() > most {
             return Err(Unreadable::TooLarge(most));
         }
     }
-}
-
-fn last_errno() -> Unreadable {
-    Unreadable::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }
 
 #[cfg(test)]

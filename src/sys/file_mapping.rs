@@ -3,6 +3,7 @@
 //! No descriptor stays open, because the program might close it and reuse its number. System calls are made by number
 //! where the C library's function is a thread cancellation point, as in `write_to_stderr`.
 
+use super::descriptor::{Descriptor, errno};
 use super::memfile::limit_of;
 use std::ffi::CStr;
 use std::os::raw::c_int;
@@ -18,16 +19,6 @@ unsafe impl Send for FileMapping {}
 // SAFETY: a shared mapping only provides its base and length.
 unsafe impl Sync for FileMapping {}
 
-/// A descriptor, closed on drop.
-struct Descriptor(c_int);
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is owned.
-        unsafe { libc::syscall(libc::SYS_close, self.0) };
-    }
-}
-
 impl FileMapping {
     /// Creates a file of `bytes` zeros that only its owner may read and write. It must not exist yet. Disk space is
     /// allocated at once, because a full disk would raise a signal at the first write to a page. On failure there is no
@@ -42,10 +33,8 @@ impl FileMapping {
         if bytes as u64 > limit_of(libc::RLIMIT_FSIZE) {
             return Err(libc::EFBIG);
         }
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        // SAFETY: the path is NUL-terminated.
-        let fd = unsafe { libc::syscall(libc::SYS_openat, folder, path.as_ptr(), flags, 0o600) };
-        let file = Descriptor(c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(last_errno)?);
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let file = Descriptor::open_at(folder, path, flags, 0o600)?;
         fill(&file, bytes).and_then(|()| Self::map(&file, bytes)).inspect_err(|_| {
             // SAFETY: the path is NUL-terminated, and the file was created just now.
             unsafe { libc::unlinkat(folder, path.as_ptr(), 0) };
@@ -55,10 +44,11 @@ impl FileMapping {
     fn map(file: &Descriptor, bytes: usize) -> Result<Self, i32> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
-        let base =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.0, 0) };
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.number(), 0)
+        };
         if base == libc::MAP_FAILED {
-            return Err(last_errno());
+            return Err(errno());
         }
         Ok(FileMapping { base: base.cast(), bytes })
     }
@@ -92,12 +82,12 @@ impl Drop for FileMapping {
 /// Allocates disk space for the whole file, which reads as zeros.
 fn fill(file: &Descriptor, bytes: usize) -> Result<(), i32> {
     // SAFETY: no pointers are passed.
-    let made = unsafe { libc::syscall(libc::SYS_fallocate, file.0, 0, 0_i64, bytes as i64) };
-    match if made == 0 { 0 } else { last_errno() } {
+    let made = unsafe { libc::syscall(libc::SYS_fallocate, file.number(), 0, 0_i64, bytes as i64) };
+    match if made == 0 { 0 } else { errno() } {
         0 => Ok(()),
         // The file system has no such call: write zeros.
         libc::EOPNOTSUPP | libc::ENOSYS => write_zeros(file, bytes),
-        errno => Err(errno),
+        refused => Err(refused),
     }
 }
 
@@ -106,19 +96,16 @@ fn write_zeros(file: &Descriptor, bytes: usize) -> Result<(), i32> {
     let mut left = bytes;
     while left != 0 {
         // SAFETY: the array has that many bytes.
-        let wrote = unsafe { libc::syscall(libc::SYS_write, file.0, ZEROS.as_ptr(), left.min(ZEROS.len())) };
+        let wrote =
+            unsafe { libc::syscall(libc::SYS_write, file.number(), ZEROS.as_ptr(), left.min(ZEROS.len())) };
         match usize::try_from(wrote) {
             Ok(wrote) if wrote != 0 => left -= wrote,
             Ok(_) => return Err(libc::EIO),
-            Err(_) if last_errno() == libc::EINTR => {}
-            Err(_) => return Err(last_errno()),
+            Err(_) if errno() == libc::EINTR => {}
+            Err(_) => return Err(errno()),
         }
     }
     Ok(())
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]
@@ -147,8 +134,9 @@ mod tests {
     #[test]
     fn a_file_can_be_filled_by_writes() {
         let path = std::env::temp_dir().join(format!("libbfc-file-zeros-{}", std::process::id()));
-        let made = std::fs::File::create(&path).unwrap();
-        let file = Descriptor(std::os::fd::IntoRawFd::into_raw_fd(made));
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+        let file = Descriptor::open_at(libc::AT_FDCWD, &name, flags, 0o600).unwrap();
         write_zeros(&file, 100_000).unwrap();
         drop(file);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 100_000);

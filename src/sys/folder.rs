@@ -1,12 +1,15 @@
 //! A folder that only this user can write to, and the files in it.
 //!
-//! Files are reached through the folder's descriptor, so that nobody can exchange the folder between the check and the
-//! use. System calls are made by number where the C library's function is a thread cancellation point.
+//! Files are reached through the folder's descriptor, so that another user cannot exchange the folder between the check
+//! and the use.
 
-use super::{HostMemoryExhausted, file_mapping::FileMapping};
+use super::HostMemoryExhausted;
+use super::c_string::joined;
+use super::descriptor::{Descriptor, errno, facts_of_link};
+use super::file_mapping::FileMapping;
 use std::ffi::{CStr, CString};
 use std::fmt;
-use std::os::raw::c_int;
+use std::mem::MaybeUninit;
 
 /// Why a folder is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,14 +38,8 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// An open folder of this user, closed on drop.
-pub(crate) struct Folder(c_int);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        close(self.0);
-    }
-}
+/// An open folder of this user.
+pub(crate) struct Folder(Descriptor);
 
 impl Folder {
     /// Creates a folder with mode 0700 if it does not exist yet, and opens it. Fails for a symbolic link, for a folder of
@@ -58,63 +55,60 @@ impl Folder {
 
     /// Opens a folder that exists, with the same conditions.
     pub(crate) fn open_private(path: &CStr) -> Result<Self, Unusable> {
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let folder = Folder(open_at(libc::AT_FDCWD, path, flags).map_err(Unusable::Errno)?);
-        let facts = facts(folder.0).map_err(Unusable::Errno)?;
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let folder = Descriptor::open(path, flags).map_err(Unusable::Errno)?;
+        let facts = folder.facts().map_err(Unusable::Errno)?;
         // SAFETY: no preconditions.
         match unsafe { libc::geteuid() } {
             user if user != facts.st_uid => Err(Unusable::ForeignOwner),
             _ if facts.st_mode & 0o077 != 0 => Err(Unusable::Open),
-            _ => Ok(folder),
+            _ => Ok(Folder(folder)),
         }
     }
 
     /// Creates a file of `bytes` zeros there and maps it, as [`FileMapping::create`] does.
     pub(crate) fn map_new(&self, name: &CStr, bytes: usize) -> Result<FileMapping, i32> {
-        FileMapping::create_in(self.0, name, bytes)
+        FileMapping::create_in(self.0.number(), name, bytes)
     }
 
-    /// Reads up to `buffer.len()` bytes from the beginning of a regular file of this user. Returns how many were read.
-    pub(crate) fn read_start(&self, name: &CStr, buffer: &mut [u8]) -> Result<usize, i32> {
-        let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        let file = Folder(open_at(self.0, name, flags)?);
-        if facts(file.0)?.st_mode & libc::S_IFMT != libc::S_IFREG {
+    /// Reads the beginning of a regular file of this user, as much as the buffer takes.
+    pub(crate) fn read_start<'a>(
+        &self,
+        name: &CStr,
+        buffer: &'a mut [MaybeUninit<u8>],
+    ) -> Result<&'a [u8], i32> {
+        let file = self.0.open_in(name, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, 0)?;
+        if file.facts()?.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the buffer is writable and has that many bytes.
-        let read = unsafe { libc::syscall(libc::SYS_read, file.0, buffer.as_mut_ptr(), buffer.len()) };
-        usize::try_from(read).map_err(|_| errno())
+        file.read(buffer)
     }
 
     /// Returns the inode of a file, which tells it from a later one of the same name.
     pub(crate) fn inode(&self, name: &CStr) -> Option<u64> {
-        let mut facts = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the name is NUL-terminated, and the pointer is valid for writing.
-        let failed =
-            unsafe { libc::fstatat(self.0, name.as_ptr(), facts.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
-        // SAFETY: the call has succeeded, so the kernel has filled it in.
-        (failed == 0).then(|| unsafe { facts.assume_init() }.st_ino)
+        facts_of_link(Some(&self.0), name).ok().map(|facts| facts.st_ino)
     }
 
     /// Removes a file. One that is not there, or is a folder, stays as it is.
     pub(crate) fn remove(&self, name: &CStr) {
         // SAFETY: the name is NUL-terminated.
-        unsafe { libc::unlinkat(self.0, name.as_ptr(), 0) };
+        unsafe { libc::unlinkat(self.0.number(), name.as_ptr(), 0) };
     }
 
     /// Returns the names of at most `most` entries. For the library's own threads: it is a cancellation point.
     pub(crate) fn names(&self, most: usize) -> Result<Vec<CString>, HostMemoryExhausted> {
         let mut names = Vec::new();
         // A descriptor of its own, because the list of entries is read through its position.
-        let Ok(copy) = open_at(self.0, c".", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) else {
+        let Ok(copy) = self.0.open_in(c".", libc::O_RDONLY | libc::O_DIRECTORY, 0) else {
             return Ok(names);
         };
-        // SAFETY: the descriptor is open, and owned by the stream from here on if that exists.
-        let stream = unsafe { libc::fdopendir(copy) };
+        // SAFETY: the descriptor is open.
+        let stream = unsafe { libc::fdopendir(copy.number()) };
         if stream.is_null() {
-            close(copy);
             return Err(HostMemoryExhausted);
         }
+        // The stream owns it now.
+        copy.into_number();
         let mut result = Ok(());
         while names.len() < most && result.is_ok() {
             // SAFETY: the stream is open, and used by this thread only.
@@ -134,37 +128,10 @@ impl Folder {
 }
 
 fn add(names: &mut Vec<CString>, name: &CStr) -> Result<(), HostMemoryExhausted> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(name.count_bytes() + 1)?;
-    bytes.extend_from_slice(name.to_bytes_with_nul());
+    let name = joined(&[name.to_bytes()])?;
     names.try_reserve(1)?;
-    names.extend(CString::from_vec_with_nul(bytes));
+    names.push(name);
     Ok(())
-}
-
-fn open_at(folder: c_int, name: &CStr, flags: c_int) -> Result<c_int, i32> {
-    // SAFETY: the name is NUL-terminated.
-    let opened = unsafe { libc::syscall(libc::SYS_openat, folder, name.as_ptr(), flags, 0) };
-    c_int::try_from(opened).ok().filter(|&fd| fd >= 0).ok_or_else(errno)
-}
-
-fn facts(descriptor: c_int) -> Result<libc::stat, i32> {
-    let mut facts = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the pointer is valid for writing.
-    if unsafe { libc::fstat(descriptor, facts.as_mut_ptr()) } != 0 {
-        return Err(errno());
-    }
-    // SAFETY: the call has succeeded, so the kernel has filled it in.
-    Ok(unsafe { facts.assume_init() })
-}
-
-fn close(descriptor: c_int) {
-    // SAFETY: the descriptor is owned, and not used again.
-    unsafe { libc::syscall(libc::SYS_close, descriptor) };
-}
-
-fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]
@@ -215,9 +182,9 @@ mod tests {
         // SAFETY: within the mapping.
         unsafe { mapping.base().write(7) };
         assert_eq!(folder.map_new(c"17", 4096).err(), Some(libc::EEXIST));
-        let mut start = [1; 16];
-        assert_eq!(folder.read_start(c"17", &mut start), Ok(16));
-        assert_eq!((start[0], start[1]), (7, 0));
+        let mut start = [const { MaybeUninit::uninit() }; 16];
+        let begin = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(folder.read_start(c"17", &mut start), Ok(&begin[..]));
         symlink("17", path.join("link")).unwrap();
         assert_eq!(folder.read_start(c"link", &mut start), Err(libc::ELOOP));
         assert_eq!(folder.read_start(c".", &mut start), Err(libc::EINVAL));

@@ -3,12 +3,9 @@
 //! System calls are made by number where the C library's function is a thread cancellation point, as in
 //! `write_to_stderr`.
 
+use super::descriptor::{errno, facts_of};
 use std::os::raw::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
 
 /// An anonymous memory file. Some programs close all descriptors, and the number may then refer to another file. So the
 /// identity of the file is checked before each use.
@@ -53,21 +50,14 @@ impl MemFile {
         let length = i64::try_from(bytes).map_err(|_| libc::EFBIG)?;
         // SAFETY: the descriptor is this file's own.
         if unsafe { libc::ftruncate(self.fd, length) } != 0 {
-            return Err(last_errno());
+            return Err(errno());
         }
         self.bytes.store(bytes, Relaxed);
         Ok(())
     }
 
     fn look(&self) -> Result<(u64, u64), i32> {
-        // SAFETY: the struct contains only integers.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // By number, because the C library's function is newer than the oldest supported version.
-        // SAFETY: the place is writable and of the right type.
-        if unsafe { libc::syscall(libc::SYS_fstat, self.fd, &raw mut stat) } != 0 {
-            return Err(last_errno());
-        }
-        Ok((stat.st_dev, stat.st_ino))
+        facts_of(self.fd).map(|facts| (facts.st_dev, facts.st_ino))
     }
 
     /// Returns whether the descriptor still refers to this file, and the file belongs to this process.
@@ -86,12 +76,12 @@ impl MemFile {
         // SAFETY: guaranteed by the caller.
         let raw = unsafe { libc::mmap(at, bytes as usize, protection, flags, self.fd, offset) };
         if raw == libc::MAP_FAILED {
-            return Err(last_errno());
+            return Err(errno());
         }
         // Forked children must not share the memory.
         // SAFETY: the range was mapped just now.
         if unsafe { libc::madvise(at, bytes as usize, libc::MADV_DONTFORK) } != 0 {
-            return Err(last_errno());
+            return Err(errno());
         }
         Ok(())
     }
@@ -121,7 +111,7 @@ impl Drop for MemFile {
 fn create(flags: u32) -> Result<c_int, i32> {
     // SAFETY: the name is NUL-terminated.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"libbfc".as_ptr(), flags) };
-    c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(last_errno)
+    c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(errno)
 }
 
 /// Returns a resource limit of the process, or `u64::MAX` if there is none.
@@ -180,5 +170,5 @@ fn reserve(addr: u64, bytes: u64, fixed: c_int) -> Result<u64, i32> {
     let bytes = usize::try_from(bytes).map_err(|_| libc::ENOMEM)?;
     // SAFETY: the address is chosen by the kernel, or is inside a reservation of the caller.
     let raw = unsafe { libc::mmap(addr as *mut c_void, bytes, libc::PROT_NONE, flags, -1, 0) };
-    if raw == libc::MAP_FAILED { Err(last_errno()) } else { Ok(raw as u64) }
+    if raw == libc::MAP_FAILED { Err(errno()) } else { Ok(raw as u64) }
 }

@@ -3,7 +3,9 @@
 //! Nothing here depends on the allocator. Everything is for Linux, because the library manages memory for runtimes that
 //! run there. A futex, `MAP_NORESERVE` and `pthread_atfork` have no portable equivalent.
 
+pub(crate) mod c_string;
 pub(crate) mod clock;
+pub(crate) mod descriptor;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod file_mapping;
@@ -16,12 +18,13 @@ pub(crate) mod mapping;
 pub(crate) mod memfile;
 pub(crate) mod mutex;
 pub(crate) mod numa;
+mod process;
 pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod token;
 pub(crate) mod zeroed;
 
-use std::io::Write as _;
+pub(crate) use self::process::{boot, has_ended, is_privileged, process, process_namespace, process_started};
 
 /// Writes text to the standard error stream, all parts by one call. The system calls here avoid functions of the C
 /// library that are thread cancellation points, because unwinding would begin inside the library and abort the process
@@ -58,80 +61,6 @@ pub(crate) fn random() -> u64 {
     unsafe { libc::syscall(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), libc::GRND_NONBLOCK) };
     // If the kernel has none, these values differ anyway: the stack's address, the process and the time.
     number ^ (&raw const number as u64).rotate_left(32) ^ (process() as u64) << 40 ^ clock::monotonic_ms()
-}
-
-/// Returns the error number of the last system call of this thread.
-pub(crate) fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
-/// Returns the id of this process.
-pub(crate) fn process() -> i32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::getpid() }
-}
-
-/// Returns the inode of this process's namespace of process ids, or 0 if that cannot be read.
-pub(crate) fn pid_namespace() -> u64 {
-    let mut facts = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the path is NUL-terminated, and the pointer is valid for writing.
-    if unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), facts.as_mut_ptr()) } != 0 {
-        return 0;
-    }
-    // SAFETY: the call has succeeded, so the kernel has filled it in.
-    unsafe { facts.assume_init() }.st_ino
-}
-
-/// Returns whether the process has more rights than the user who started it, as a setuid program does. Its environment
-/// must not name files then.
-pub(crate) fn is_privileged() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
-/// Returns when this process started, in clock ticks since the machine did, or 0 if that cannot be read.
-pub(crate) fn process_started() -> u64 {
-    started("/proc/self/stat").unwrap_or(0)
-}
-
-/// Does the same for any process, given its file in /proc.
-fn started(path: &str) -> Option<u64> {
-    let stat = file::read(std::path::Path::new(path), 1 << 16).ok()?;
-    // The second field is the program's name in parentheses, with any bytes in it. This is the 22nd.
-    let behind = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
-    let started = stat[behind..].split(|&byte| byte == b' ').nth(20);
-    started.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok())
-}
-
-/// Returns whether the process with this number, which started so many clock ticks after the machine, has certainly
-/// ended. A start of 0 is not known.
-pub(crate) fn has_ended(process: u32, process_started: u64) -> bool {
-    let Some(number) = i32::try_from(process).ok().filter(|&number| number > 0) else { return false };
-    // SAFETY: no signal is sent.
-    let is_there = unsafe { libc::kill(number, 0) } == 0
-        || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
-    let mut path = [0; 32];
-    let mut rest = &mut path[..];
-    if !is_there || process_started == 0 || write!(rest, "/proc/{number}/stat").is_err() {
-        return !is_there;
-    }
-    let left = rest.len();
-    let path = std::str::from_utf8(&path[..path.len() - left]).unwrap_or_default();
-    started(path).is_some_and(|started| started != process_started)
-}
-
-/// Returns the id of this start of the machine. Empty if that cannot be read.
-pub(crate) fn boot() -> Vec<u8> {
-    file::read(std::path::Path::new("/proc/sys/kernel/random/boot_id"), 4096).unwrap_or_default()
-}
-
-/// Returns the inode of this process's namespace of process numbers, or 0 if that cannot be read.
-pub(crate) fn process_namespace() -> u64 {
-    let mut facts = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the path is NUL-terminated, and the buffer has the type that is written.
-    let found = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), facts.as_mut_ptr()) };
-    // SAFETY: written by the call, if it has succeeded.
-    if found == 0 { unsafe { facts.assume_init() }.st_ino } else { 0 }
 }
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]

@@ -1,5 +1,7 @@
 //! On which nodes of a machine memory lies, by `mbind`. The C library has no function for these calls.
 
+use super::descriptor::errno;
+
 /// Which node a page is taken from when it is first touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Placement {
@@ -43,7 +45,7 @@ pub(crate) fn place(base: u64, bytes: u64, placement: Placement) -> Result<(), i
     let mask = if count == 0 { std::ptr::null() } else { nodes.as_ptr() };
     // SAFETY: the mask has that many bits, and the call changes no contents.
     let refused = unsafe { libc::syscall(libc::SYS_mbind, base, bytes, mode, mask, count, 0) };
-    if refused == 0 { Ok(()) } else { Err(super::errno()) }
+    if refused == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// Gets the nodes that this process may use.
@@ -53,7 +55,7 @@ fn allowed(nodes: &mut [u64; WORDS]) -> Result<(), i32> {
     let refused = unsafe {
         libc::syscall(libc::SYS_get_mempolicy, mode, nodes.as_mut_ptr(), WORDS * 64, address, ALLOWED)
     };
-    if refused == 0 { Ok(()) } else { Err(super::errno()) }
+    if refused == 0 { Ok(()) } else { Err(errno()) }
 }
 
 #[cfg(test)]
