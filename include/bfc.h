@@ -756,6 +756,7 @@ bfc_status_t bfc_owner(const void *ptr,
 //
 // On the host backend the pages of free chunks in regions that stay held are returned to the system as well, as long as
 // `keep_bytes` bytes stay. They still count as held (pool_bytes), not as released. Contents of freed memory are lost.
+// With a region callback (bfc_set_region_callback) the pages stay, because they may be registered.
 //
 // With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator
 // that was idle for that time.

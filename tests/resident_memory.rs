@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
@@ -85,6 +86,49 @@ fn a_trim_leaves_as_much_as_it_is_to_keep() {
         assert!(now.abs_diff(left) <= 2, "keep {keep}: {now} MiB of {left} are left");
     }
     pool.put(last);
+}
+
+extern "C" fn register(_: *mut c_void, _: i32, _: *mut c_void, _: usize, _: i32) {}
+
+/// What has registered a region, for RDMA say, goes on using the pages that it found there.
+#[test]
+fn memory_of_registered_regions_stays() {
+    let pool = Pool::host(256 * MIB, whole);
+    // SAFETY: the function uses nothing.
+    let set = unsafe { bfc_set_region_callback(pool.device(), Some(register), std::ptr::null_mut()) };
+    assert_eq!(set, BFC_OK);
+    let kept = chunks_with_gaps(&pool, MIB);
+    let bytes = 16 * (MIB + PAGE);
+    pool.trim(0);
+    assert_eq!(resident(kept[0], bytes), bytes);
+    kept.into_iter().for_each(|chunk| pool.put(chunk));
+}
+
+/// The same for NumPy's zeros: large ones get new pages otherwise.
+#[test]
+fn zeros_in_registered_regions_are_written() {
+    let test = "zeros_in_registered_regions_are_written";
+    if !child::is_child(test) {
+        child::expect_success(test, &[("BFC_HUGE_PAGES", "never"), ("BFC_MEMORY_LIMIT", "64MiB")]);
+        return;
+    }
+    for registers in [false, true] {
+        // SAFETY: NULL stands for the defaults.
+        assert_eq!(unsafe { bfc_create(256, std::ptr::null()) }, BFC_OK);
+        let callback: bfc_region_callback_t = if registers { Some(register) } else { None };
+        // SAFETY: the function uses nothing.
+        assert_eq!(unsafe { bfc_set_region_callback(256, callback, std::ptr::null_mut()) }, BFC_OK);
+        let array = bfc_numpy_malloc(std::ptr::null_mut(), 8 << 20);
+        fill(array as u64, 8 * MIB, 7);
+        bfc_numpy_free(std::ptr::null_mut(), array, 8 << 20);
+        let zeros = bfc_numpy_calloc(std::ptr::null_mut(), 8, 1 << 20);
+        assert_eq!(zeros, array);
+        let expected = if registers { 8 * MIB } else { 0 };
+        assert_eq!(resident(zeros as u64, 8 * MIB), expected);
+        assert!(holds(zeros as u64, 8 * MIB, 0));
+        bfc_numpy_free(std::ptr::null_mut(), zeros, 8 << 20);
+        assert_eq!(bfc_destroy(256), BFC_OK);
+    }
 }
 
 #[test]

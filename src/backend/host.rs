@@ -137,10 +137,14 @@ impl Backend for Host {
         !self.takes_reserved
     }
 
-    unsafe fn discard(&self, span: Span) -> u64 {
+    unsafe fn discard(&self, span: Span) -> Option<Span> {
         // Reserved pages stay: the system might give them to another program, and the next touch would end this one.
+        if self.takes_reserved {
+            return None;
+        }
         // SAFETY: guaranteed by the caller. Regions are private anonymous memory.
-        if self.takes_reserved { 0 } else { unsafe { discard(span.base, span.bytes) } }
+        let (base, bytes) = unsafe { discard(span.base, span.bytes) }?;
+        Some(Span { base, bytes })
     }
 
     /// A private mapping is copied on write, so the child has its own memory at the same addresses.
@@ -230,14 +234,15 @@ mod tests {
         unsafe { base.write_bytes(7, 1 << 20) };
         let span = Span { base: granted.base + 256, bytes: 3 * 4096 };
         // SAFETY: nothing else uses the region.
-        assert_eq!(unsafe { host.discard(span) }, 2 * 4096);
+        let discarded = unsafe { host.discard(span) }.unwrap();
+        assert_eq!((discarded.base, discarded.bytes), (granted.base + 4096, 2 * 4096));
         assert_eq!(resident(granted.base, 1 << 20), (1 << 20) - 2 * 4096);
         // SAFETY: the region has that many bytes.
         let byte = |at: usize| unsafe { base.wrapping_add(at).read() };
         assert_eq!([byte(4095), byte(4096), byte(3 * 4096 - 1), byte(3 * 4096)], [7, 0, 0, 7]);
         for (offset, bytes) in [(1, 4095), (4096, 0), (100, 4096)] {
             // SAFETY: as above.
-            assert_eq!(unsafe { host.discard(Span { base: granted.base + offset, bytes }) }, 0);
+            assert!(unsafe { host.discard(Span { base: granted.base + offset, bytes }) }.is_none());
         }
         host.free(granted).unwrap();
     }

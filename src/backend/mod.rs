@@ -49,14 +49,14 @@ pub(crate) trait Backend {
         false
     }
 
-    /// Gives the memory behind a part of a region back to the system, while the region stays as it is. Its contents are
-    /// lost. Returns how many bytes that were. The allocator is locked, so that no request takes the memory meanwhile:
-    /// this neither waits nor calls other code, and the pool passes small pieces.
+    /// Gives the whole pages in a part of a region back to the system, while the region stays as it is. They read as zero
+    /// afterwards. Returns which pages that were. If the memory is free the allocator is locked, so that no request takes
+    /// it meanwhile: this neither waits nor calls other code, and the pool passes small pieces.
     ///
     /// # Safety
     /// Nothing uses the memory.
-    unsafe fn discard(&self, _: Span) -> u64 {
-        0
+    unsafe fn discard(&self, _: Span) -> Option<Span> {
+        None
     }
 
     /// Closes the backend. The allocator has ended, or its creation failed, and nothing else is called afterwards. Not

@@ -135,6 +135,13 @@ impl Pool {
         (self.history, self.listener.recorder) = (None, None);
     }
 
+    /// Returns whether pages of memory that is not in use may go back to the system while their region stays. With a
+    /// callback for regions they stay, because what has registered a region (a network card, a driver) goes on using the
+    /// pages that it found. The debug mode has written into free memory what it will look for.
+    pub(super) fn may_discard(&self) -> bool {
+        self.backend.get().discards() && self.listener.callback.is_none() && !self.is_guarded()
+    }
+
     /// Returns whether the debug mode is on.
     pub(crate) fn is_guarded(&self) -> bool {
         self.guards.is_some()

@@ -108,9 +108,7 @@ fn discard_beyond(
     goes_on: impl Fn(&Guard<'_>) -> bool,
 ) -> Result<(Guard<'_>, u64), Error> {
     let mut discarding = Discarding { total: 0, cursor: Cursor::default(), at_once: LEAST_AT_ONCE };
-    // The debug mode has written into free memory what it will look for.
-    let can = !guard.is_guarded() && guard.backend.get().discards();
-    while can && goes_on(&guard) && discarding.go_on(&guard, keep) {
+    while guard.may_discard() && goes_on(&guard) && discarding.go_on(&guard, keep) {
         guard = guard.talking(std::thread::yield_now).check_entry()?;
     }
     Ok((guard, discarding.total))
@@ -137,11 +135,9 @@ impl Discarding {
             let bytes = bytes.min(most);
             // SAFETY: no chunk in use and no work under way has this memory, and the lock is held.
             let discarded = unsafe { backend.discard(Span { base, bytes }) };
-            if discarded != 0 {
-                *total += discarded;
-                let before = std::mem::replace(&mut now, Instant::now());
-                *at_once = if now - before < QUICK { (2 * *at_once).min(largest) } else { LEAST_AT_ONCE };
-            }
+            *total += discarded.map_or(0, |span| span.bytes);
+            let before = std::mem::replace(&mut now, Instant::now());
+            *at_once = if now - before < QUICK { (2 * *at_once).min(largest) } else { LEAST_AT_ONCE };
             Some(bytes)
         });
         !is_over && held.saturating_sub(keep) > *total

@@ -1,7 +1,6 @@
 //! Zeroed memory, for the adapters of host frameworks.
 
 use super::slot::Slot;
-use crate::backend::AnyBackend;
 use crate::core::units::Span;
 use crate::error::Error;
 
@@ -13,20 +12,18 @@ const LEAST_DISCARDED: u64 = 2 << 20;
 /// # Safety
 /// The caller has just allocated these bytes and nothing else uses them. They are accessible from the host.
 pub(crate) unsafe fn zero(slot: &Slot, addr: u64, bytes: u64) -> Result<(), Error> {
-    let backend: AnyBackend = *slot.enter()?.backend;
-    let page = 4096;
-    let (begin, end) = (addr.next_multiple_of(page), (addr + bytes) / page * page);
-    let mut written = [(addr, bytes), (0, 0)];
-    if bytes >= LEAST_DISCARDED {
-        let span = Span { base: begin, bytes: end - begin };
-        // SAFETY: the span lies within the caller's allocation.
-        if unsafe { backend.get().discard(span) } == span.bytes {
-            written = [(addr, begin - addr), (end, addr + bytes - end)];
-        }
-    }
-    for (addr, bytes) in written {
+    let (backend, may_discard) = {
+        let guard = slot.enter()?;
+        (*guard.backend, guard.may_discard())
+    };
+    // SAFETY: guaranteed by the caller.
+    let discard = || unsafe { backend.get().discard(Span { base: addr, bytes }) };
+    let is_large = may_discard && bytes >= LEAST_DISCARDED;
+    let new = if is_large { discard() } else { None }.unwrap_or(Span { base: addr, bytes: 0 });
+    let behind = new.base + new.bytes;
+    for (from, to) in [(addr, new.base), (behind, addr + bytes)] {
         // SAFETY: within the caller's allocation.
-        unsafe { (addr as *mut u8).write_bytes(0, bytes as usize) };
+        unsafe { (from as *mut u8).write_bytes(0, (to - from) as usize) };
     }
     Ok(())
 }

@@ -39,22 +39,18 @@ pub(crate) fn advise(base: u64, bytes: u64, huge: bool) {
     unsafe { libc::madvise(base as *mut libc::c_void, bytes as usize, advice) };
 }
 
-/// Gives the whole pages of a range back to the system. They read as zero afterwards. Returns how many bytes they have.
+/// Gives the whole pages of a range back to the system. They read as zero afterwards. Returns where they begin and how
+/// many bytes they have, or `None` if there are none, or if the system refuses.
 ///
 /// # Safety
 /// The range is private anonymous memory, and nothing uses it.
-pub(crate) unsafe fn discard(base: u64, bytes: u64) -> u64 {
+pub(crate) unsafe fn discard(base: u64, bytes: u64) -> Option<(u64, u64)> {
     let page = PAGE as u64;
-    let (Some(first), last) = (base.checked_next_multiple_of(page), (base + bytes) / page * page) else {
-        return 0;
-    };
-    if first >= last {
-        return 0;
-    }
-    let length = last - first;
-    // SAFETY: guaranteed by the caller; the range is within his.
+    let (first, last) = (base.checked_next_multiple_of(page)?, base.checked_add(bytes)? / page * page);
+    let length = last.checked_sub(first).filter(|&length| length != 0)?;
+    // SAFETY: guaranteed by the caller, whose range contains this one.
     let refused = unsafe { libc::madvise(first as *mut libc::c_void, length as usize, libc::MADV_DONTNEED) };
-    if refused == 0 { length } else { 0 }
+    (refused == 0).then_some((first, length))
 }
 
 #[cfg(test)]
