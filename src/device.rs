@@ -6,6 +6,7 @@ mod forks;
 pub mod history;
 mod idle_trim;
 mod publisher;
+mod service;
 mod table;
 
 pub use self::table::{Device, MAX_DEVICES};
@@ -103,7 +104,7 @@ impl Device {
         let trims = resolved.trim_after.is_some();
         lifecycle::create(self.slot(), self.0, resolved)?;
         if trims {
-            idle_trim::watch(self.0);
+            idle_trim::watch();
         }
         publisher::start_as_the_environment_says();
         Ok(())

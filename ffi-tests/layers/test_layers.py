@@ -84,7 +84,7 @@ TREES = [
     Tree("src/report", "src", ""),
     Tree("src/history", "src", "layout memory\n earlier interner unwind python recorder\n recording\n modules\n stacks"),
     Tree("src/publish", "src", "layout location\n publication"),
-    Tree("src/device", "src", "table\n forks history idle_trim publisher\n clients"),
+    Tree("src/device", "src", "table service\n forks history idle_trim publisher\n clients"),
     Tree("src/capi", "src", ""),
     Tree(
         "preload/src",

@@ -3,14 +3,11 @@
 //! One thread serves all allocators of the process. It is started when the first one is created for which the variable is
 //! set, and sleeps while there is none. A forked child has no such thread until it creates an allocator itself.
 
+use super::service::Service;
 use super::table::{USED, devices_in};
-use crate::log::{self, Level};
 use crate::pool::shrink::trim_if_idle;
 use crate::sys::clock::monotonic_ms;
-use crate::sys::{futex, process, thread};
-use std::ffi::c_void;
-use std::panic::catch_unwind;
-use std::ptr::null_mut;
+use crate::sys::{futex, process};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use std::time::Duration;
 
@@ -23,27 +20,16 @@ static WAKE: AtomicU32 = AtomicU32::new(0);
 /// However short the time after which memory is given back, the thread sleeps for this long.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
 
-/// Takes a new allocator into account. Without the thread its memory is kept, and a warning says so.
-pub(super) fn watch(device: i32) {
+static SERVICE: Service = Service { thread: c"bfc-trim", variable: "BFC_TRIM_AFTER", work: trim_for_ever };
+
+/// Takes a new allocator into account. Without the thread its memory is kept.
+pub(super) fn watch() {
     WAKE.fetch_add(1, Release);
     futex::wake(&WAKE, 1);
     let process = process();
-    if PROCESS.swap(process, AcqRel) != process && !thread::spawn_detached(run) {
+    if PROCESS.swap(process, AcqRel) != process && !SERVICE.start() {
         PROCESS.store(0, Release);
-        log::emit(
-            Level::Warn,
-            format_args!("device {device}: BFC_TRIM_AFTER is ignored: the system starts no thread for it"),
-        );
     }
-}
-
-extern "C" fn run(_: *mut c_void) -> *mut c_void {
-    thread::set_name(c"bfc-trim");
-    // A panic has poisoned its allocator.
-    if catch_unwind(trim_for_ever).is_err() {
-        log::emit(Level::Error, format_args!("the thread for BFC_TRIM_AFTER has ended by a panic"));
-    }
-    null_mut()
 }
 
 fn trim_for_ever() {

@@ -3,20 +3,17 @@
 //! It copies the statistics of each allocator with its lock held, four times a second. Calls of the program do nothing for
 //! it. It is started when an allocator is created, so a forked child has one once it creates an allocator itself.
 
+use super::service::Service;
 use super::table::{Device, USED, devices_in};
 use crate::core::stats::Stats;
 use crate::error::Error;
-use crate::log::{self, Level};
 use crate::options;
 use crate::pool::snapshot;
 use crate::publish::layout::{FAILED, GONE, HOLDERS, Holder, LIVE, POOLS, Pool, STATISTICS, put_text};
 use crate::publish::{self, Round};
 use crate::report;
 use crate::sys::clock::{monotonic_ms, unix_ns};
-use crate::sys::{futex, process, thread};
-use std::ffi::c_void;
-use std::panic::catch_unwind;
-use std::ptr::null_mut;
+use crate::sys::{futex, process};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use std::time::Duration;
 
@@ -30,6 +27,8 @@ const HOLDERS_SHARE: u64 = 50;
 /// The process that was looked at, which tells a child from its parent. 0 is none.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
+static SERVICE: Service = Service { thread: c"bfc-publish", variable: "BFC_PUBLISH", work: publish_for_ever };
+
 /// Starts publishing if the environment says so, at the first creation of an allocator in the process. Out of line, so
 /// that its frame is not part of each creation.
 #[inline(never)]
@@ -38,18 +37,9 @@ pub(super) fn start_as_the_environment_says() {
     if PROCESS.swap(process, AcqRel) == process || !options::is_publishing_wanted() {
         return;
     }
-    if publish::begin(INTERVAL) && !thread::spawn_detached(run) {
-        log::emit(Level::Warn, format_args!("BFC_PUBLISH is ignored: the system starts no thread for it"));
+    if publish::begin(INTERVAL) {
+        SERVICE.start();
     }
-}
-
-extern "C" fn run(_: *mut c_void) -> *mut c_void {
-    thread::set_name(c"bfc-publish");
-    // A panic has poisoned its allocator.
-    if catch_unwind(publish_for_ever).is_err() {
-        log::emit(Level::Error, format_args!("the thread for BFC_PUBLISH has ended by a panic"));
-    }
-    null_mut()
 }
 
 fn publish_for_ever() {

@@ -57,11 +57,11 @@ thread_local! {
     static PRETENDED: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
-/// Starts a detached thread. All signals are blocked in it, so that the program's handlers run in the program's
+/// Starts a detached thread, which calls `run` with the argument. All signals are blocked in it, so that the program's handlers run in the program's
 /// threads. Returns false if the system refuses.
 ///
 /// `std::thread` would allocate memory, and abort without it.
-pub(crate) fn spawn_detached(run: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+pub(crate) fn spawn_detached(run: extern "C" fn(*mut c_void) -> *mut c_void, argument: *mut c_void) -> bool {
     // SAFETY: these are plain data, and the functions below fill them in before they are read.
     let (mut attributes, mut every, mut before): (libc::pthread_attr_t, libc::sigset_t, libc::sigset_t) =
         unsafe { std::mem::zeroed() };
@@ -77,8 +77,8 @@ pub(crate) fn spawn_detached(run: extern "C" fn(*mut c_void) -> *mut c_void) -> 
     // SAFETY: both pointers are valid.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &every, &mut before) };
     let mut thread = 0;
-    // SAFETY: the pointers are valid, and `run` needs no argument.
-    let failed = unsafe { libc::pthread_create(&mut thread, &attributes, run, std::ptr::null_mut()) };
+    // SAFETY: the pointers are valid, and `run` gets its argument.
+    let failed = unsafe { libc::pthread_create(&mut thread, &attributes, run, argument) };
     // SAFETY: the mask was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     // SAFETY: the attributes are initialized, and not used any more.
