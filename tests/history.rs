@@ -1,49 +1,20 @@
 //! The history: what is recorded is what happened, in the order in which it happened, and survives the process.
 
 mod common;
-
-/// The reader of `bfc report`.
-#[allow(dead_code)]
-#[path = "."]
-mod history {
-    #[path = "../src/history/layout.rs"]
-    pub mod layout;
-    #[path = "../cli/src/history/reader.rs"]
-    pub mod reader;
-    #[path = "../cli/src/history/stacks.rs"]
-    pub mod stacks;
-    #[path = "../cli/src/history/timeline.rs"]
-    pub mod timeline;
-}
+#[path = "common/history.rs"]
+#[allow(dead_code)] // each test binary uses a part
+mod history;
 
 use common::child::{expect_success, is_child};
 use common::*;
 use history::layout::{Kind, cause_name, options as recorded};
 use history::reader::{History, Malformed, PoolOptions, Recorded, parse};
 use history::timeline::follow;
+use history::{alone, c, new_path, read, stopped};
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard};
-
-/// There is one recording in a process.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// A path in the temporary folder that no file has.
-fn new_path(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("libbfc-history-{name}-{}", std::process::id()));
-    let _ = fs::remove_file(&path);
-    path
-}
-
-fn c(path: &Path) -> CString {
-    CString::new(path.to_str().expect("UTF-8")).expect("no NUL")
-}
 
 /// The pointer of a text, or NULL.
 fn pointer_of(text: Option<&CStr>) -> *const std::ffi::c_char {
@@ -71,18 +42,6 @@ fn start(path: &Path, events: u64) {
 
 fn mark(name: &str) {
     assert_eq!(try_mark(Some(&CString::new(name).expect("no NUL"))), BFC_OK);
-}
-
-fn read(path: &Path) -> History {
-    parse(&fs::read(path).expect("a file")).expect("a history")
-}
-
-/// Stops recording, reads the file, and removes it.
-fn stopped(path: &Path) -> History {
-    assert_eq!(bfc_history_stop(), BFC_OK);
-    let history = read(path);
-    fs::remove_file(path).expect("a file");
-    history
 }
 
 /// The events of a device, in order.

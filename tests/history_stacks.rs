@@ -1,63 +1,28 @@
 //! Backtraces in the history: where allocations are made, each stored once, within bounds.
 
 mod common;
-
-/// The reader of `bfc report`.
-#[allow(dead_code)]
-#[path = "."]
-mod history {
-    #[path = "../src/history/layout.rs"]
-    pub mod layout;
-    #[path = "../cli/src/history/reader.rs"]
-    pub mod reader;
-    #[path = "../cli/src/history/stacks.rs"]
-    pub mod stacks;
-}
+#[path = "common/history.rs"]
+#[allow(dead_code)] // each test binary uses a part
+mod history;
 
 use common::*;
 use history::layout::{Kind, MOST_FRAMES, STACK_BYTES};
 use history::reader::{History, Recorded, parse};
+use history::{alone, c, new_path, read, stopped};
 use std::collections::HashSet;
-use std::ffi::CString;
 use std::fs;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// There is one recording in a process.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn new_path(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("libbfc-stacks-{name}-{}", std::process::id()));
-    let _ = fs::remove_file(&path);
-    path
-}
-
 fn try_start(path: &Path, stacks: u32) -> Status {
-    let path = CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
     // SAFETY: NUL-terminated.
-    unsafe { bfc_history_start_with_stacks(path.as_ptr(), 1 << 17, stacks) }
+    unsafe { bfc_history_start_with_stacks(c(path).as_ptr(), 1 << 17, stacks) }
 }
 
 fn start(path: &Path) {
     assert_eq!(try_start(path, BFC_STACKS_NATIVE), BFC_OK);
-}
-
-fn read(path: &Path) -> History {
-    let history = parse(&fs::read(path).expect("a file")).expect("a history");
-    fs::remove_file(path).expect("a file");
-    history
-}
-
-fn stopped(path: &Path) -> History {
-    assert_eq!(bfc_history_stop(), BFC_OK);
-    read(path)
 }
 
 fn of(history: &History, kind: Kind) -> Vec<Recorded> {
@@ -77,7 +42,7 @@ fn other_place(pool: &Pool) -> u64 {
 #[test]
 fn a_place_has_one_backtrace_and_another_place_another() {
     let _alone = alone();
-    let path = new_path("places");
+    let path = new_path("stacks-places");
     start(&path);
     let pool = Pool::host(MIB, |_| {});
     let mut live: Vec<u64> = (0..3).map(|_| one_place(&pool)).collect();
@@ -113,7 +78,7 @@ fn a_place_has_one_backtrace_and_another_place_another() {
 fn without_backtraces_there_is_no_room_for_them() {
     let _alone = alone();
     let sizes = [0, BFC_STACKS_NATIVE].map(|stacks| {
-        let path = new_path("room");
+        let path = new_path("stacks-room");
         assert_eq!(try_start(&path, stacks), BFC_OK);
         let pool = Pool::host(MIB, |_| {});
         pool.put(pool.get(1));
@@ -128,7 +93,7 @@ fn without_backtraces_there_is_no_room_for_them() {
 #[test]
 fn what_cannot_be_is_refused() {
     let _alone = alone();
-    let path = new_path("refused");
+    let path = new_path("stacks-refused");
     for (stacks, status, words) in [
         (4, BFC_ERROR_INVALID_ARGUMENT, "4 stands for no backtraces: use BFC_STACKS_"),
         (
@@ -167,7 +132,7 @@ fn right(pool: &Pool, depth: u32, path: u64) -> u64 {
 #[test]
 fn the_innermost_frames_of_a_deep_recursion_are_kept() {
     let _alone = alone();
-    let path = new_path("deep");
+    let path = new_path("stacks-deep");
     start(&path);
     let pool = Pool::host(MIB, |_| {});
     pool.put(descend(&pool, 3 * MOST_FRAMES as u32, 0));
@@ -181,7 +146,7 @@ fn the_innermost_frames_of_a_deep_recursion_are_kept() {
 #[test]
 fn more_backtraces_than_there_is_room_for_are_counted() {
     let _alone = alone();
-    let path = new_path("full");
+    let path = new_path("stacks-full");
     start(&path);
     let pool = Pool::host(MIB, |_| {});
     const DIFFERENT: u64 = 40_000;
@@ -215,7 +180,7 @@ fn threads_record_while_recordings_begin_and_end() {
             });
         }
         let one = |_| {
-            let path = new_path("threads");
+            let path = new_path("stacks-threads");
             let started = try_start(&path, BFC_STACKS_NATIVE);
             std::thread::sleep(Duration::from_millis(2));
             let stopped = bfc_history_stop();
@@ -244,7 +209,7 @@ fn threads_record_while_recordings_begin_and_end() {
 #[test]
 fn a_killed_process_leaves_its_backtraces() {
     let _alone = alone();
-    let path = new_path("killed");
+    let path = new_path("stacks-killed");
     // SAFETY: the child calls only the library and ends by a signal.
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -1,6 +1,6 @@
 // The charts, which uPlot draws, and the time that all of them show.
 
-/** The part of the recording that is shown. Whoever shows it draws at most once a frame. */
+/** The part of the recording that is shown. Charts of it are drawn at most once a frame. */
 class View {
   constructor() {
     this.drawers = [];
@@ -123,22 +123,7 @@ function firstMoment(moments, time) {
   return from;
 }
 
-function timeAxis() {
-  return {
-    stroke: () => theme.text,
-    grid: { stroke: () => theme.grid, width: 1 },
-    ticks: { stroke: () => theme.grid, width: 1 },
-    font: FONT,
-    labelFont: FONT,
-    label: "time since the recording began",
-    labelSize: 20,
-    size: 34,
-    space: 90,
-    values: (u, splits) => splits.map((time) => (time === 0 ? "0" : timeText(time, splits[1] - splits[0]))),
-  };
-}
-
-function valueAxis(label, format, steps) {
+function axis(label, more) {
   return {
     stroke: () => theme.text,
     grid: { stroke: () => theme.grid, width: 1 },
@@ -147,10 +132,18 @@ function valueAxis(label, format, steps) {
     labelFont: FONT,
     label,
     labelSize: 20,
-    size: 76,
-    ...(steps && { incrs: steps }),
-    values: (u, splits) => splits.map(format),
+    ...more,
   };
+}
+
+function timeAxis() {
+  const values = (u, splits) => splits.map((time) => (time === 0 ? "0" : timeText(time, splits[1] - splits[0])));
+  return axis("time since the recording began", { size: 34, space: 90, values });
+}
+
+function valueAxis(label, format, steps) {
+  const values = (u, splits) => splits.map(format);
+  return axis(label, { size: 76, ...(steps && { incrs: steps }), values });
 }
 
 /** What all charts share: the cursor, the wheel, the keyboard, and the size. */
@@ -186,7 +179,7 @@ class Plot {
     this.plot.over.addEventListener(
       "wheel",
       (event) => {
-        // A page must scroll past a chart that nobody has chosen.
+        // The wheel scrolls the page past a chart that does not have the focus.
         if (!event.ctrlKey && !event.metaKey && document.activeElement !== host) return;
         event.preventDefault();
         const { left, top } = this.plot.over.getBoundingClientRect();

@@ -152,23 +152,7 @@ pub fn place(spans: &[Span], address: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn event(kind: Kind, address: u64, bytes: u64) -> Recorded {
-        Recorded {
-            number: 0,
-            time: 0,
-            kind,
-            cause: 0,
-            pool: 1,
-            name: 0,
-            stack: 0,
-            address,
-            bytes,
-            requested: 0,
-            stream: None,
-            in_use: 0,
-        }
-    }
+    use crate::history::samples::event;
 
     fn lives(events: &[Recorded]) -> Lives {
         let mut lives = Lives::default();

@@ -1,0 +1,48 @@
+//! What the tests of histories share: the reader of `bfc report`, and one recording at a time.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::common::{BFC_OK, bfc_history_stop};
+
+#[path = "../../src/history/layout.rs"]
+pub mod layout;
+#[path = "../../cli/src/history/reader.rs"]
+pub mod reader;
+#[path = "../../cli/src/history/stacks.rs"]
+pub mod stacks;
+#[path = "../../cli/src/history/timeline.rs"]
+pub mod timeline;
+
+use reader::{History, parse};
+
+/// There is one recording in a process.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A path in the temporary folder that no file has.
+pub fn new_path(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("libbfc-history-{name}-{}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+pub fn c(path: &Path) -> CString {
+    CString::new(path.to_str().expect("UTF-8")).expect("no NUL")
+}
+
+pub fn read(path: &Path) -> History {
+    parse(&fs::read(path).expect("a file")).expect("a history")
+}
+
+/// Stops recording, reads the file, and removes it.
+pub fn stopped(path: &Path) -> History {
+    assert_eq!(bfc_history_stop(), BFC_OK);
+    let history = read(path);
+    fs::remove_file(path).expect("a file");
+    history
+}
