@@ -6,6 +6,7 @@
 mod check;
 mod check_log;
 mod check_report;
+mod child;
 mod exec;
 mod file;
 mod files;
@@ -15,6 +16,7 @@ mod preload;
 mod program;
 mod settings;
 mod signals;
+mod temporary;
 mod verdict;
 
 use std::ffi::OsString;

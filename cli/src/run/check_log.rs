@@ -54,7 +54,7 @@ pub fn images(text: &str) -> Vec<Image> {
             "looked-up" if image.looked_up.iter().all(|way| way != first) => {
                 image.looked_up.push(first.to_owned())
             }
-            // Whoever frees need not have allocated.
+            // A process that frees need not have allocated.
             "called" if first.contains("Free") => {}
             "called" => image.called.push(first.to_owned()),
             "served" => image.served = true,

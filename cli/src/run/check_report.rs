@@ -37,10 +37,10 @@ pub fn report(judgement: &Judgement, ran: &Ran) -> String {
 /// What is to be said, once for all processes of which it is to be said.
 fn grouped(findings: &[Finding]) -> Vec<(String, String)> {
     // That helpers like shells have no driver is no news where another process has one.
-    let nobody_has_driver = findings.iter().all(|finding| finding.verdict == Verdict::NoDriver);
+    let no_process_has_driver = findings.iter().all(|finding| finding.verdict == Verdict::NoDriver);
     let mut groups: Vec<(String, Vec<&Image>)> = Vec::new();
     for finding in findings {
-        let what = verdict_in_words(finding, nobody_has_driver);
+        let what = verdict_in_words(finding, no_process_has_driver);
         match groups.iter_mut().find(|(text, _)| *text == what) {
             Some((_, group)) => group.push(&finding.image),
             None => groups.push((what, vec![&finding.image])),
@@ -74,7 +74,7 @@ fn name(image: &Image) -> &str {
     }
 }
 
-fn verdict_in_words(finding: &Finding, nobody_has_driver: bool) -> String {
+fn verdict_in_words(finding: &Finding, no_process_has_driver: bool) -> String {
     let image = &finding.image;
     let what = match finding.verdict {
         Verdict::Served if image.passed.is_empty() => "served from the pool".to_owned(),
@@ -104,7 +104,7 @@ fn verdict_in_words(finding: &Finding, nobody_has_driver: bool) -> String {
                                   What helps: give that program to bfc run itself, behind the one that changes the \
                                   environment"
             .to_owned(),
-        Verdict::NoDriver if !nobody_has_driver => "the driver was never in it".to_owned(),
+        Verdict::NoDriver if !no_process_has_driver => "the driver was never in it".to_owned(),
         Verdict::NoDriver => "the driver, libcuda.so.1, was not in it at its end. Either it does not use CUDA, or it \
                               found no driver: bfc info says whether there is one, and LD_LIBRARY_PATH can name its \
                               folder"
@@ -313,7 +313,7 @@ mod tests {
             many.contains("f (process 14) and 1 other program: the driver, libcuda.so.1, was not"),
             "{many}"
         );
-        // Advice about the driver is for where nobody has one.
+        // Advice about the driver is for programs without one in any process.
         let hidden = said(&format!("7 loaded /opt/a\n7 exit driver=mapped\n{}", of("b")), &ran);
         assert!(hidden.ends_with("the driver was never in it"), "{hidden}");
     }

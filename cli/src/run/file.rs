@@ -158,7 +158,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// What the file gives a program beyond the rights of whoever starts it.
+/// What the file gives a program beyond the rights of the user who starts it.
 fn privilege(path: &Path) -> Option<Privilege> {
     let file = path.metadata().ok()?;
     // SAFETY: takes nothing and cannot fail.

@@ -10,9 +10,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
+use super::child::{code, wait_for};
 use super::program::Program;
 use super::settings::Settings;
-use super::{Run, check, output};
+use super::temporary::Folder;
+use super::{Run, output};
 use crate::environment as names;
 use crate::history;
 
@@ -26,7 +28,7 @@ pub fn run(program: &Program, mut settings: Settings, args: &Run) -> Result<Exit
         settings.set(names::HISTORY, EVENTS);
     }
     // Removed with all histories in it when this returns.
-    let folder = args.history.is_none().then(|| check::Folder::new("bfc-leaks-XXXXXX")).transpose()?;
+    let folder = args.history.is_none().then(|| Folder::new("bfc-leaks-XXXXXX")).transpose()?;
     let file = match (&args.history, &folder) {
         (None, Some(folder)) => {
             let file = folder.path().join("history");
@@ -36,14 +38,15 @@ pub fn run(program: &Program, mut settings: Settings, args: &Run) -> Result<Exit
         (named, _) => named.clone().unwrap_or_default(),
     };
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    let (_, ended) = check::wait_for(program, &settings)?;
+    let (_, ended) = wait_for(program, &settings)?;
     let left = list(&histories(&file)?, u64::try_from(began).unwrap_or(0))?;
     // A reader that has gone is no reason for another exit code.
     let _ = io::stderr().write_all(left.text.as_bytes());
-    Ok(match (check::code(ended), args.leaks_exit_code) {
-        (0, Some(code)) if left.any => code.into(),
-        (code, _) => code.into(),
-    })
+    let exit_code = match (code(ended), args.leaks_exit_code) {
+        (0, Some(of_leaks)) if left.any => of_leaks,
+        (of_program, _) => of_program,
+    };
+    Ok(exit_code.into())
 }
 
 /// What all processes left.

@@ -26,7 +26,7 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     with_library(found)
 }
 
-/// What somebody named: there is no falling back from it.
+/// A path that the user named. There is no fallback from it.
 fn named(path: &Path, source: &str) -> Result<PathBuf> {
     if path.is_file() {
         return Ok(path.to_owned());

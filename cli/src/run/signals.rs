@@ -1,4 +1,4 @@
-//! Signals while the command waits for a program: passed on, so that whoever ends one ends the other.
+//! Signals while the command waits for a program: passed on, so that a signal that ends the command ends the program too.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,9 +24,9 @@ extern "C" fn pass_on(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     if child > 0 && code <= 0 {
         // SAFETY: takes nothing; the place of this thread's errno.
         let errno = unsafe { libc::__errno_location() };
-        // SAFETY: valid for this thread. Whoever was interrupted may be about to look at it.
+        // SAFETY: valid for this thread. The interrupted code may be about to look at it.
         let before = unsafe { *errno };
-        // SAFETY: allowed in a handler; the number is that of a child which is not waited for yet, so nobody else's.
+        // SAFETY: allowed in a handler; the number is that of a child which is not waited for yet, so it is no other process's.
         unsafe { libc::kill(child, signal) };
         // SAFETY: as above.
         unsafe { *errno = before };
@@ -48,7 +48,7 @@ impl Held {
     pub fn release(&self) {
         for signal in PASSED_ON {
             if action(signal).is_ok_and(|action| action.sa_sigaction == handler()) {
-                // SAFETY: the usual effect of a signal, for which somebody else's handler was not installed.
+                // SAFETY: the usual effect of a signal, for which no other handler was installed.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
         }
@@ -90,7 +90,7 @@ fn until_ended(child: &Child) {
     }
 }
 
-/// Installs the handler, unless whoever started the command has the signal ignored, as nohup does: then the program
+/// Installs the handler, unless the signal is ignored since the start of the command, as nohup has it: then the program
 /// ignores it as well.
 fn listen(signal: c_int) -> io::Result<()> {
     if action(signal)?.sa_sigaction == libc::SIG_IGN {

@@ -71,7 +71,7 @@ pub enum Verdict {
 /// Why the interposer is not in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The program has no loader, so nobody reads LD_PRELOAD.
+    /// The program has no loader, so LD_PRELOAD is not read.
     Static,
     /// The loader ignores LD_PRELOAD in programs with rights of their own.
     Privileged(Privilege),
@@ -207,7 +207,7 @@ mod tests {
     fn a_signal_is_told_of_the_program_that_it_ended() {
         let ran = Ran { ended: Ended::Signal(11), ..plain() };
         assert_eq!(verdicts("7 loaded /opt/a\n", &ran), [Verdict::Silent(Some(11))]);
-        // Of others nobody knows, nor of one that another has replaced.
+        // It is not known for others, nor for one that another has replaced.
         let text = "7 loaded /bin/sh\n8 loaded /opt/b\n7 loaded /opt/a\n";
         assert_eq!(verdicts(text, &ran), [Verdict::Silent(None), Verdict::Silent(Some(11))]);
         // Lost is only what was not seen before.
