@@ -122,7 +122,8 @@ impl Device {
     }
 
     /// Allocates memory. The address is a multiple of 256, or 0 for 0 bytes.
-    #[inline]
+    // Always, because the adapter for NumPy calls it too: bfc_alloc must not make a call more for that.
+    #[inline(always)]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
         if scope::is_open() {
             return self.serve_in_scope(&RequestParams { bytes, ..RequestParams::default() });
@@ -183,7 +184,8 @@ impl Device {
     }
 
     /// Frees an allocation. The address 0 is accepted.
-    #[inline]
+    // Always, as above.
+    #[inline(always)]
     pub fn free(self, addr: u64) -> Result<(), Error> {
         if addr == 0 {
             return self.slot().accepts_null();

@@ -15,6 +15,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 use crate::history;
 use crate::report::Subject;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// The allocator in a slot.
@@ -70,11 +71,11 @@ impl Pool {
 
     /// Allocates in the usual case and records it, with a history. Otherwise nothing changes.
     #[inline(always)]
-    pub(super) fn alloc_recorded(&mut self, size: u64, requested: u64, stream: Stream) -> Option<u64> {
+    pub(super) fn alloc_recorded(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
         let before = self.arena.counters().bytes_in_use;
         let addr = self.arena.alloc_at_once(size, requested, stream)?;
         if let Some(history) = &self.history {
-            history.allocated_plainly(&self.arena, addr, requested, stream, before);
+            history.allocated_plainly(&self.arena, addr.get(), requested, stream, before);
         }
         Some(addr)
     }

@@ -126,11 +126,11 @@ impl Arena {
 
     /// Allocates as [`Self::alloc_plain`] does in the usual case. Otherwise nothing changes.
     #[inline(always)]
-    pub(crate) fn alloc_at_once(&mut self, size: u64, requested: u64, stream: Stream) -> Option<u64> {
+    pub(crate) fn alloc_at_once(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
         if !self.streams.is_fast(stream) {
             return self.streams.alloc_at_once(size, requested, stream);
         }
-        self.streams.heap_mut().alloc_at_once(size, requested).map(NonZeroU64::get)
+        self.streams.heap_mut().alloc_at_once(size, requested)
     }
 
     /// Allocates at a multiple of a power of two in the usual case, where the best fit has such an address. Otherwise

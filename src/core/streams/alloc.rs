@@ -10,6 +10,7 @@ use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
+use std::num::NonZeroU64;
 
 impl StreamHeap {
     /// Allocates the best fit among the memory that the request's queue may use: the free span or chunk that is first
@@ -34,7 +35,7 @@ impl StreamHeap {
         size: u64,
         requested: u64,
         stream: Stream,
-    ) -> Option<u64> {
+    ) -> Option<NonZeroU64> {
         let queue = self.queues.usual(stream)?;
         let mut own = self.own_chunks(queue);
         let head = own.entry.spans.best_fit(own.chunk_states, size);
@@ -61,7 +62,7 @@ impl StreamHeap {
             return None;
         }
         let front = own.take_front(head, size);
-        Some(own.heap.hand_out(front, requested))
+        NonZeroU64::new(own.heap.hand_out(front, requested))
     }
 
     /// Serves a request that may use any stream. The chunk it gets has no order that it could be freed in. Once freed,

@@ -151,7 +151,7 @@ impl Program {
         let AllocRequest { size, requested, stream, .. } = *request;
         let at_once = request.is_plain() && self.random.chance(80);
         let taken = if at_once { self.arena.alloc_at_once(size, requested, stream) } else { None };
-        taken.or_else(|| self.arena.alloc(request).unwrap())
+        taken.map(std::num::NonZeroU64::get).or_else(|| self.arena.alloc(request).unwrap())
     }
 
     /// Requests as a pool does: before a request fails, all finished work is shared.

@@ -15,13 +15,12 @@ use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::core::units::{UNIT, round_up, round_up_to_512};
+use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report;
 use crate::sys::HostMemoryExhausted;
 use crate::sys::clock::Deadline;
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// The parameters of a caller's request.
@@ -61,72 +60,70 @@ impl RequestParams<'_> {
 pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
     match alloc_at_once(slot, bytes, stream) {
         Ok(addr) => Ok(addr),
-        Err(Missed::NotLive(entered, size)) => match alloc_recorded(entered, size, bytes, stream) {
-            Ok(addr) => Ok(addr.get()),
-            Err(entered) => alloc_recorded_otherwise(slot, entered, size, bytes, stream),
-        },
-        Err(Missed::Other(entered)) => alloc_otherwise(slot, entered, bytes, stream),
+        Err(missed) if stream == Stream::NONE => alloc_recorded::<true>(missed, bytes, stream),
+        Err(missed) => alloc_recorded::<false>(missed, bytes, stream),
     }
 }
 
-/// Why a request was not served in the usual case.
+/// A slot in which a request was not served in the usual case.
 enum Missed<'a> {
-    /// The pool is not in the usual phase. The size is the rounded one.
-    NotLive(AtOnce<'a>, u64),
-    /// With the slot, if it was ready.
-    Other(Option<AtOnce<'a>>),
-}
-
-/// Serves a request in the usual case of a pool that is recorded. The result fits into registers, as an event may take
-/// few instructions.
-#[inline(never)]
-fn alloc_recorded(
-    mut entered: AtOnce<'_>,
-    size: u64,
-    bytes: u64,
-    stream: Stream,
-) -> Result<NonZeroU64, AtOnce<'_>> {
-    if let Some(pool) = entered.recorded_pool()
-        && let Some(addr) = pool.alloc_recorded(size, bytes, stream).and_then(NonZeroU64::new)
-    {
-        entered.leave();
-        return Ok(addr);
-    }
-    Err(entered)
-}
-
-/// Serves a request of a pool that is recorded, where the usual case does not suffice, and otherwise as
-/// [`alloc_otherwise`] does.
-#[inline(never)]
-fn alloc_recorded_otherwise(
-    slot: &Slot,
-    mut entered: AtOnce<'_>,
-    size: u64,
-    bytes: u64,
-    stream: Stream,
-) -> Result<u64, Error> {
-    if let Some(pool) = entered.recorded_pool()
-        && let Some(addr) = pool.alloc_plain_recorded(size, bytes, stream)
-    {
-        entered.leave();
-        return Ok(addr);
-    }
-    alloc_otherwise(slot, Some(entered), bytes, stream)
+    Locked(AtOnce<'a>),
+    /// Another thread holds the lock.
+    Busy(&'a Slot),
 }
 
 /// Serves a request in the usual case.
 #[inline(always)]
 fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Missed<'_>> {
-    let Some(mut entered) = slot.enter_at_once() else { return Err(Missed::Other(None)) };
-    let Some(size @ 1..) = round_up(bytes) else { return Err(Missed::Other(Some(entered))) };
-    let Some(pool) = entered.pool() else { return Err(Missed::NotLive(entered, size)) };
-    match pool.arena.alloc_at_once(size, bytes, stream) {
-        Some(addr) => {
-            entered.leave();
-            Ok(addr)
-        }
-        None => Err(Missed::Other(Some(entered))),
+    let Some(mut entered) = slot.enter_at_once() else { return Err(Missed::Busy(slot)) };
+    if let Some(size @ 1..) = round_up(bytes)
+        && let Some(pool) = entered.pool()
+        && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
+    {
+        entered.leave();
+        return Ok(addr.get());
     }
+    Err(Missed::Locked(entered))
+}
+
+/// Serves a request in the usual case of a pool that is recorded, and otherwise as [`alloc_otherwise`] does. `NO_STREAM`
+/// says that the stream is [`Stream::NONE`], which saves instructions: an event may take few.
+#[inline(never)]
+fn alloc_recorded<const NO_STREAM: bool>(
+    missed: Missed<'_>,
+    bytes: u64,
+    stream: Stream,
+) -> Result<u64, Error> {
+    let stream = if NO_STREAM { Stream::NONE } else { stream };
+    let mut entered = match missed {
+        Missed::Locked(entered) => entered,
+        Missed::Busy(slot) => return alloc_otherwise(slot, None, bytes, stream),
+    };
+    let Some(pool) = entered.recorded_pool() else {
+        return alloc_otherwise(entered.slot(), Some(entered), bytes, stream);
+    };
+    // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
+    if bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
+        && let Some(size) = round_up(bytes)
+        && let Some(addr) = pool.alloc_recorded(size, bytes, stream)
+    {
+        entered.leave();
+        return Ok(addr.get());
+    }
+    alloc_recorded_otherwise(entered, bytes, stream)
+}
+
+/// Serves a request of a pool that is recorded where the usual case does not suffice.
+#[inline(never)]
+fn alloc_recorded_otherwise(mut entered: AtOnce<'_>, bytes: u64, stream: Stream) -> Result<u64, Error> {
+    if let Some(size @ 1..) = round_up(bytes)
+        && let Some(pool) = entered.recorded_pool()
+        && let Some(addr) = pool.alloc_plain_recorded(size, bytes, stream)
+    {
+        entered.leave();
+        return Ok(addr);
+    }
+    alloc_otherwise(entered.slot(), Some(entered), bytes, stream)
 }
 
 #[inline(never)]
