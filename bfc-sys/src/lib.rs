@@ -13,5 +13,8 @@
 #[rustfmt::skip]
 mod bindings;
 pub mod interposer;
+#[allow(missing_docs, non_camel_case_types)]
+#[rustfmt::skip]
+pub mod pointers;
 
 pub use bindings::*;

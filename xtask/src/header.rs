@@ -54,7 +54,7 @@ impl Generated {
 }
 
 /// Generates both headers.
-pub fn headers(workspace: &Workspace) -> Result<[Generated; 2]> {
+pub fn headers(workspace: &Workspace) -> Result<Vec<Generated>> {
     let capi = workspace.path("src/capi");
     let mut config = Config::from_root_or_default(&workspace.root);
     let macros = config.after_includes.take().unwrap_or_default();
@@ -78,7 +78,7 @@ pub fn headers(workspace: &Workspace) -> Result<[Generated; 2]> {
     };
     let files = ["torch/mod", "cupy", "numpy", "ort", "handler", "failed", "adapter_options"];
     let text = text(config, &adapters, &files)?;
-    Ok([main, Generated { path: format!("include/{}", NAMES[1]), text }])
+    Ok(vec![main, Generated { path: format!("include/{}", NAMES[1]), text }])
 }
 
 /// What some files of a folder export, as a header.

@@ -1,7 +1,9 @@
-//! Writes libbfc's C ABI as Rust, generated from its headers: `bfc-sys-generate HEADER OUTPUT [CLANG ARGUMENT]...`.
+//! Writes libbfc's C ABI as Rust, generated from its headers: `bfc-sys-generate HEADER FOLDER [CLANG ARGUMENT]...`.
+//! `bindings.rs` has what the headers declare, `pointers.rs` the types of pointers to the functions.
 //!
 //! `cargo xtask header` calls it. libclang is loaded from the folder `LIBCLANG_PATH`.
 
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context, Result};
@@ -12,9 +14,9 @@ use syn::{ForeignItem, Item, parse_quote};
 
 fn main() -> Result<()> {
     let mut arguments = env::args().skip(1);
-    let usage = "usage: bfc-sys-generate HEADER OUTPUT [CLANG ARGUMENT]...";
+    let usage = "usage: bfc-sys-generate HEADER FOLDER [CLANG ARGUMENT]...";
     let header = arguments.next().context(usage)?;
-    let output = arguments.next().context(usage)?;
+    let folder = PathBuf::from(arguments.next().context(usage)?);
     let bindings = Builder::default()
         .header(&header)
         .clang_args(arguments)
@@ -27,8 +29,16 @@ fn main() -> Result<()> {
         .disable_header_comment()
         .generate()
         .with_context(|| format!("bindgen cannot read {header}"))?;
-    let text = extended(&bindings.to_string())?;
-    fs::write(&output, text).with_context(|| format!("cannot write {output}"))
+    let mut file = syn::parse_file(&bindings.to_string()).context("bindgen's output")?;
+    file.items.iter_mut().for_each(derive_serialize);
+    write(&folder.join("pointers.rs"), &pointers(&file))?;
+    write(&folder.join("bindings.rs"), &file)
+}
+
+fn write(path: &Path, file: &syn::File) -> Result<()> {
+    let text =
+        format!("// Generated from include/ by `cargo xtask header`.\n\n{}", prettyplease::unparse(file));
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The types of the header's `#define`d numbers, which C leaves open: those of the parameters and fields that take them.
@@ -65,13 +75,10 @@ fn derive_serialize(item: &mut Item) {
     }
 }
 
-/// Adds what clients need besides: a module with the type of a pointer to each function, for those that look functions up
-/// at run time.
-fn extended(bindings: &str) -> Result<String> {
-    let mut file = syn::parse_file(bindings).context("bindgen's output")?;
-    file.items.iter_mut().for_each(derive_serialize);
+/// The type of a pointer to each function, for clients that look functions up at run time.
+fn pointers(bindings: &syn::File) -> syn::File {
     let mut pointers = Vec::new();
-    for item in &file.items {
+    for item in &bindings.items {
         let Item::ForeignMod(block) = item else { continue };
         for item in &block.items {
             let ForeignItem::Fn(function) = item else { continue };
@@ -79,12 +86,9 @@ fn extended(bindings: &str) -> Result<String> {
             pointers.push(quote! { pub type #ident = unsafe extern "C" fn(#inputs) #output; });
         }
     }
-    file.items.push(parse_quote! {
-        /// The types of pointers to the functions, by their names.
-        pub mod pointers {
-            use super::*;
-            #(#pointers)*
-        }
-    });
-    Ok(format!("// Generated from include/ by `cargo xtask header`.\n\n{}", prettyplease::unparse(&file)))
+    parse_quote! {
+        //! The types of pointers to the functions, by their names.
+        use super::bindings::*;
+        #(#pointers)*
+    }
 }

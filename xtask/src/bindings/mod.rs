@@ -14,10 +14,10 @@ use crate::uv;
 use crate::workspace::{Workspace, capture};
 
 /// Generates all files from the headers as they are in include/.
-pub fn generate(workspace: &Workspace) -> Result<[Generated; 2]> {
-    let output = workspace.target.join("xtask/bindings.rs");
+pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
+    let folder = workspace.target.join("xtask");
     let mut command = cargo::cargo(workspace, &["run", "--quiet", "--package", "bfc-sys-generate", "--"]);
-    command.arg("include/bfc_adapters.h").arg(&output).arg("-Iinclude");
+    command.arg("include/bfc_adapters.h").arg(&folder).arg("-Iinclude");
     // libclang comes without the headers that belong to a compiler, such as stddef.h.
     let mut compiler = workspace.command(tools::c_compiler());
     let builtin = capture(compiler.arg("-print-file-name=include"))?;
@@ -27,10 +27,12 @@ pub fn generate(workspace: &Workspace) -> Result<[Generated; 2]> {
         command.env("LIBCLANG_PATH", uv::packages(workspace, "bfc-sys/generate")?.join("clang/native"));
     }
     workspace.run_well("bindgen", command)?;
-    let bindings = files::read(&output)?;
+    let [bindings, pointers] = ["bindings.rs", "pointers.rs"].map(|file| files::read(&folder.join(file)));
+    let (bindings, pointers) = (bindings?, pointers?);
     let python = python::module(&bindings)?;
-    Ok([
+    Ok(vec![
         Generated { path: "bfc-sys/src/bindings.rs".to_owned(), text: bindings },
+        Generated { path: "bfc-sys/src/pointers.rs".to_owned(), text: pointers },
         Generated { path: "python/src/bfc/_abi.py".to_owned(), text: python },
     ])
 }
