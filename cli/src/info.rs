@@ -1,13 +1,13 @@
 //! `bfc info`: which library, what it can do here, and what steers it.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
 use crate::device::probe;
 use crate::environment::{Resolved, Variable};
 use crate::library::{CallError, Library};
-use crate::output::{Output, progress, table};
+use crate::output::{Output, json, progress, table};
 
 /// What `bfc info` is asked for.
 #[derive(Args)]
@@ -80,8 +80,7 @@ pub fn info(args: &Info, library: &Library, output: &mut Output) -> Result<()> {
     if args.json {
         let document =
             Document { schema: "bfc-info/1", library: found, backends: probe_all(library), environment };
-        let text = serde_json::to_string_pretty(&document).context("cannot write JSON")?;
-        return output.write(&(text + "\n"));
+        return output.write(&json(&document)?);
     }
     output.write(&table("library", &[("path", found.path), ("version", found.version)]))?;
 

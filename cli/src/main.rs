@@ -13,6 +13,8 @@ mod history;
 mod info;
 mod inspect;
 mod library;
+mod names;
+mod new_file;
 mod output;
 mod plan;
 mod plot;
@@ -23,6 +25,7 @@ mod results;
 mod run;
 mod simulated_device;
 mod size;
+mod temporary;
 mod top;
 mod trace;
 

@@ -79,7 +79,12 @@ pub fn document<T: Serialize>(
     let path = library.path.to_string_lossy();
     let library = LibraryInfo { path: &path, version: library.version() };
     let document = Document { schema, library, environment, traces };
-    let mut text = serde_json::to_string_pretty(&document).context("cannot write JSON")?;
+    json(&document)
+}
+
+/// A JSON document and a line end.
+pub fn json(document: &impl Serialize) -> Result<String> {
+    let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
     text.push('\n');
     Ok(text)
 }

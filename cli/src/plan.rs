@@ -21,7 +21,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::output::{Output, progress, table};
+use crate::new_file;
+use crate::output::{Output, json, progress, table};
 use crate::size::{counted, human};
 use crate::trace::Trace;
 use heuristics::{CLASSIC, Heuristic, by_contention};
@@ -129,7 +130,7 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
     bar.set_message(trace.name.clone());
     let (best, heuristics, search) = best(&program, args.search, None, &bar)?;
     bar.finish_and_clear();
-    text::write(&args.output, &text::text(&program, &best, alignment))?;
+    write(&args.output, &text::text(&program, &best, alignment))?;
     let planned = Planned {
         schema: "bfc-plan/1",
         plan: PlanInfo {
@@ -153,7 +154,7 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
         search,
     };
     if args.json {
-        return output.write(&format!("{}\n", serde_json::to_string_pretty(&planned)?));
+        return output.write(&json(&planned)?);
     }
     output.write(&planned.table())
 }
@@ -171,7 +172,7 @@ fn bar(args: &Plan) -> ProgressBar {
 pub fn write_quickly(trace: &Trace, alignment: u64, until: Instant, path: &Path) -> Result<()> {
     let program = Program::of(trace, alignment)?;
     let (best, ..) = best(&program, 0, Some(until), &ProgressBar::hidden())?;
-    text::write(path, &text::text(&program, &best, alignment))
+    write(path, &text::text(&program, &best, alignment))
 }
 
 /// The best placement, what each heuristic takes, and what the search did.
@@ -250,6 +251,11 @@ impl Planned {
         rows.push(("written to", plan.path.clone()));
         table(&trace.name, &rows)
     }
+}
+
+/// Writes the file of a plan.
+fn write(path: &Path, text: &str) -> Result<()> {
+    new_file::write_shared(path, |out| Ok(out.write_all(text.as_bytes())?))
 }
 
 #[cfg(test)]

@@ -3,18 +3,17 @@
 //! A trace may have a million events, and a picture has some hundred columns. Of each column the least and the most of each
 //! curve are drawn, so that no peak is lost.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::ops::ControlFlow;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use indicatif::ProgressBar;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 
 use crate::inspect::walk;
+use crate::names;
+use crate::new_file;
 use crate::replay::Job;
 use crate::size::human;
 use crate::trace::{ALIGNMENT, Event, Trace};
@@ -113,9 +112,7 @@ pub struct Picture {
 /// Replays the job's trace once more, and writes the picture to a file that only its owner may read.
 pub fn write(job: &Job<'_>, path: &Path, bar: &ProgressBar) -> Result<()> {
     let text = Picture::of(job, bar)?.svg()?;
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("cannot write {}", path.display()))
+    new_file::write(path, |out| Ok(out.write_all(text.as_bytes())?))
 }
 
 impl Picture {
@@ -128,7 +125,7 @@ impl Picture {
         limit: u64,
     ) -> Self {
         let [live, in_use, held] = [end; 3].map(Curve::new);
-        Picture { title: shown(title), axis, end, live_name, live, in_use, held, limit, failed: Vec::new() }
+        Picture { title: titled(title), axis, end, live_name, live, in_use, held, limit, failed: Vec::new() }
     }
 
     /// Marks a failed request.
@@ -298,10 +295,9 @@ fn short(bytes: u64) -> String {
     human(bytes).split(" (").next().unwrap_or_default().to_owned()
 }
 
-/// A name without what XML does not allow.
-fn shown(name: &str) -> String {
-    let is_allowed = |letter: &char| !letter.is_control() && !matches!(letter, '\u{fffe}' | '\u{ffff}');
-    name.chars().map(|letter| if is_allowed(&letter) { letter } else { '\u{fffd}' }).take(120).collect()
+/// A name without what XML does not allow either.
+fn titled(name: &str) -> String {
+    names::shown(name).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}").chars().take(120).collect()
 }
 
 fn escaped(text: &str) -> String {

@@ -16,7 +16,6 @@ mod preload;
 mod program;
 mod settings;
 mod signals;
-mod temporary;
 mod verdict;
 
 use std::ffi::OsString;

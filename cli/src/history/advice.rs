@@ -13,12 +13,9 @@ mod program;
 mod text;
 
 use std::env;
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -27,6 +24,7 @@ use crate::find_limit::find_limit;
 use crate::library::Library;
 use crate::plan;
 use crate::replay::{self, Job, Run};
+use crate::temporary::Folder;
 use changes::{Change, Setting};
 use program::Program;
 
@@ -133,7 +131,7 @@ pub fn advise(history: &History, library: &Library, bar: &ProgressBar) -> Result
     let left_out = history.events.len().saturating_sub(MOST_EVENTS);
     let programs = program::of(history, left_out);
     bar.set_length(programs.iter().map(|program| changes::others(program, Some(0)).len() as u64 + 1).sum());
-    let folder = Folder::create()?;
+    let folder = Folder::new("bfc-advice-XXXXXX")?;
     let mut pools = Vec::new();
     for program in programs {
         pools.push(advise_pool(&program, library, &folder, bar)?);
@@ -244,7 +242,7 @@ fn replay(
 ) -> Result<(Run, Option<u64>)> {
     let mut config = change.config.clone();
     if change.is_planned {
-        let path = folder.0.join("plan");
+        let path = folder.path().join("plan");
         plan::write_quickly(&program.trace, program.alignment, Instant::now() + PLANNING, &path)?;
         config.plan = Some(path);
     }
@@ -284,25 +282,5 @@ fn forget_environment() {
     for name in names.filter(|name| name.to_string_lossy().starts_with("BFC_") && *name != "BFC_LOG") {
         // SAFETY: the command has one thread here: progress bars have none of their own.
         unsafe { env::remove_var(name) };
-    }
-}
-
-/// A folder of this process, for its owner alone.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn create() -> Result<Self> {
-        let path = env::temp_dir().join(format!("bfc-advice-{}", std::process::id()));
-        // An existing one, or a link of that name, is refused.
-        let created = fs::DirBuilder::new().mode(0o700).create(&path);
-        created
-            .with_context(|| format!("cannot create the folder {}; set TMPDIR to another", path.display()))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

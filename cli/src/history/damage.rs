@@ -59,13 +59,15 @@ fn show(history: &History) {
     let summary = Summary::new(history, Liveness::Unknown);
     assert!(!summary.text().is_empty() && !summary.json().expect("a document").is_empty());
     let leaks = Leaks::new(history, &LeaksArgs::ALL).expect("there is a begin and an end");
-    assert!(!leaks.text().is_empty() && !super::json_of(&leaks).expect("a document").is_empty());
+    assert!(!leaks.text().is_empty() && !crate::output::json(&leaks).expect("a document").is_empty());
     let at = |moment: Moment| {
         let point = moment.find(history).or_else(|_| Moment::End.find(history)).expect("there is an end");
         Snapshot::of_history("file".to_owned(), history, point)
     };
     let difference = Difference::new(at(Moment::Mark("step#2".to_owned())), at(Moment::Peak));
-    assert!(!difference.text().is_empty() && !super::json_of(&difference).expect("a document").is_empty());
+    assert!(
+        !difference.text().is_empty() && !crate::output::json(&difference).expect("a document").is_empty()
+    );
 }
 
 /// Puts a number or a byte where something is written.

@@ -8,9 +8,9 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use super::holders::shown;
 use super::snapshot::{Place, PoolAt, Snapshot, Totals};
-use crate::output::Output;
+use crate::names::{self, shown};
+use crate::output::{self, Output};
 use crate::size::human;
 
 /// How many operations are listed as text, and how many sizes of each.
@@ -83,7 +83,7 @@ struct SizeDifference {
 pub fn diff(args: &Diff, output: &mut Output) -> Result<()> {
     let place = |text: &OsString| Place::of(text, |path| path.exists());
     let difference = Difference::new(Snapshot::read(&place(&args.a))?, Snapshot::read(&place(&args.b))?);
-    output.write(&if args.json { super::json_of(&difference)? } else { difference.text() })
+    output.write(&if args.json { output::json(&difference)? } else { difference.text() })
 }
 
 impl Pair {
@@ -188,7 +188,7 @@ impl PoolDifference {
     }
 
     fn write(&self, text: &mut String) {
-        let device = self.device.map_or("an unknown device".into(), |device| format!("device {device}"));
+        let device = names::device(self.device);
         let only = match self.r#in {
             "both" => String::new(),
             side => format!(", only in {side}"),

@@ -1,15 +1,14 @@
 //! Writing a history to a file: the extension chooses the format.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::reader::History;
 use super::summary::Summary;
 use super::{memory_dump, memory_viz, page, perfetto, picture};
+use crate::new_file;
 
 /// What `bfc report -o` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,21 +54,9 @@ impl Format {
         Ok(format)
     }
 
-    /// Writes a history to a file that only its owner may read. A file that is there is replaced once the new one is
-    /// complete, and stays as it is after a failure.
+    /// Writes a history to a file, as [`new_file::write`] does.
     pub fn write(self, history: &History, summary: &Summary, path: &Path) -> Result<()> {
-        let part = part_of(path);
-        let written = create(&part).and_then(|file| {
-            let mut out = BufWriter::new(file);
-            self.write_to(history, summary, &mut out)?;
-            out.flush()?;
-            std::fs::rename(&part, path)?;
-            Ok(())
-        });
-        if written.is_err() {
-            let _ = std::fs::remove_file(&part);
-        }
-        written.with_context(|| format!("cannot write {}", path.display()))
+        new_file::write(path, |out| self.write_to(history, summary, out))
     }
 
     fn write_to(self, history: &History, summary: &Summary, out: &mut dyn Write) -> Result<()> {
@@ -83,20 +70,6 @@ impl Format {
         }
         Ok(())
     }
-}
-
-/// The name of the unfinished file, in the same folder so that it can be renamed.
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    path.with_file_name(name)
-}
-
-fn create(path: &Path) -> Result<File> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // The umask may have taken more away.
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    Ok(file)
 }
 
 #[cfg(test)]

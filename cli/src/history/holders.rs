@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::reader::History;
 use super::stacks::Frame;
 use super::timeline::PoolState;
+use crate::names::shown;
 use crate::size::{counted, human};
 
 /// How many operations are listed.
@@ -30,11 +31,6 @@ pub struct HolderStack {
     bytes: u64,
     allocations: u64,
     frames: Vec<Frame>,
-}
-
-/// A name without what would steer a terminal.
-pub fn shown(name: &str) -> String {
-    name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
 pub fn write_holders(text: &mut String, holders: &[Holder]) {

@@ -7,12 +7,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::holders::{self, HolderStack, Sum, by_frames, shown, write_stacks};
+use super::holders::{self, HolderStack, Sum, by_frames, write_stacks};
 use super::layout::Kind;
 use super::moment::{Moment, Point};
 use super::reader::{History, Recorded};
 use super::summary::seconds;
 use super::timeline::{Live, PoolState};
+use crate::names::{self, shown};
 use crate::size::{counted, human};
 
 /// How many operations and marks are listed as text.
@@ -267,7 +268,7 @@ impl Leaks {
 
 impl PoolLeaks {
     fn write(&self, text: &mut String) {
-        let device = self.device.map_or("an unknown device".into(), |device| format!("device {device}"));
+        let device = names::device(self.device);
         let destroyed =
             self.destroyed.map(|seconds| format!(", destroyed after {seconds:.3} s")).unwrap_or_default();
         let _ = writeln!(text, "{device} ({}){destroyed}", shown(&self.name));

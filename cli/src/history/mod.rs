@@ -33,7 +33,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::library::Library;
-use crate::output::{Output, progress};
+use crate::output::{self, Output, progress};
 use crate::process::{self, Liveness};
 use format::Format;
 use leaks::Leaks;
@@ -117,7 +117,7 @@ pub fn report(path: &Path, wanted: &Wanted<'_>, output: &mut Output) -> Result<(
 /// Prints what was allocated and not freed.
 pub fn report_leaks(path: &Path, args: &LeaksArgs, as_json: bool, output: &mut Output) -> Result<()> {
     let leaks = Leaks::new(&read(path)?, args).with_context(|| path.display().to_string())?;
-    output.write(&if as_json { json_of(&leaks)? } else { leaks.text() })
+    output.write(&if as_json { output::json(&leaks)? } else { leaks.text() })
 }
 
 /// Returns what is live at the end of a history as text, and whether anything is. Returns nothing for a history that
@@ -129,11 +129,4 @@ pub fn leaks_of(path: &Path, began: u64) -> Result<Option<(String, bool)>> {
     }
     let leaks = Leaks::new(&history, &LeaksArgs::ALL).with_context(|| path.display().to_string())?;
     Ok(Some((leaks.text(), leaks.any())))
-}
-
-/// A document of JSON and a line end.
-fn json_of(document: &impl serde::Serialize) -> Result<String> {
-    let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
-    text.push('\n');
-    Ok(text)
 }

@@ -6,11 +6,11 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::holders::shown;
 use super::layout::Kind;
 use super::reader::{History, Recorded};
 use super::summary::seconds;
 use super::timeline::follow;
+use crate::names::shown;
 use crate::size::counted;
 
 /// What `--from`, `--to` and `FILE@MOMENT` accept.

@@ -84,7 +84,7 @@ pub struct Totals {
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&super::holders::shown(&self.file))?;
+        f.write_str(&crate::names::shown(&self.file))?;
         if let Some(point) = &self.point {
             write!(f, " at {point}")?;
         }

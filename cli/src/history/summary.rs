@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
 use super::advice::Advice;
-use super::holders::{Holder, chain, holders, shown, write_holders};
+use super::holders::{Holder, chain, holders, write_holders};
 use super::layout::{Kind, cause_name};
 use super::reader::{History, Recorded};
 use super::stacks::Frame;
 use super::timeline::{PoolState, follow};
+use crate::names::{self, shown};
+use crate::output;
 use crate::process::Liveness;
 use crate::size::{counted, human};
 
@@ -217,9 +219,7 @@ impl Summary {
 
     /// The summary as a JSON document.
     pub fn json(&self) -> Result<String> {
-        let mut text = serde_json::to_string_pretty(self).context("cannot write JSON")?;
-        text.push('\n');
-        Ok(text)
+        output::json(self)
     }
 
     /// The summary for people.
@@ -289,7 +289,7 @@ impl Summary {
 
 impl PoolSummary {
     fn write(&self, text: &mut String) {
-        let device = self.device.map_or("an unknown device".into(), |device| format!("device {device}"));
+        let device = names::device(self.device);
         let _ = writeln!(text, "{device} ({})", shown(&self.name));
         let changes = match self.limit_changes {
             0 => String::new(),

@@ -1,11 +1,6 @@
-//! The text of a plan (docs/plan-format.md), written so that a reader never sees half of it.
+//! The text of a plan (docs/plan-format.md).
 
-use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
-
-use anyhow::{Context, Result};
+use std::fmt::Write;
 
 use super::packing::Packing;
 use super::program::Program;
@@ -28,22 +23,4 @@ pub fn text(program: &Program, packing: &Packing, alignment: u64) -> String {
     }
     let _ = writeln!(text, "checksum {:016x}", fnv1a64(text.bytes()));
     text
-}
-
-/// Writes a file beside the one wanted and renames it.
-pub fn write(path: &Path, text: &str) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let beside = path.with_file_name(name);
-    let written = File::create(&beside)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // Of what could not be written nothing stays.
-        let _ = fs::remove_file(&beside);
-    }
-    written.with_context(|| format!("cannot write {}", path.display()))
 }

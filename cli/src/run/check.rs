@@ -13,9 +13,9 @@ use super::child::{code, wait_for};
 use super::file::Facts;
 use super::program::Program;
 use super::settings::Settings;
-use super::temporary::Folder;
 use super::verdict::{Ran, judge};
 use crate::environment::PRELOAD_CHECK;
+use crate::temporary::Folder;
 
 /// The exit code where nothing came from the pool.
 const NOT_INTERPOSED: u8 = 3;

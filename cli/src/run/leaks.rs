@@ -13,10 +13,10 @@ use anyhow::{Context, Result};
 use super::child::{code, wait_for};
 use super::program::Program;
 use super::settings::Settings;
-use super::temporary::Folder;
 use super::{Run, output};
 use crate::environment as names;
 use crate::history;
+use crate::temporary::Folder;
 
 /// How many events are recorded if the caller does not say: files of 65 MiB.
 const EVENTS: &str = "1048576";

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::layout::STATISTICS;
 use super::rates::Row;
 use super::reader::Reading;
-use super::text::is_harmful;
+use crate::names::is_harmful;
 
 /// Shown by `bfc top --help`.
 pub const SCHEMA: &str = "\

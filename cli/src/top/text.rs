@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::rates::Row;
 use super::reader::{Reading, State};
+use crate::names::shown;
 
 /// Said where there is nothing to show.
 pub const NOTHING: &str =
@@ -57,22 +58,13 @@ pub fn factor(factor: Option<f64>) -> String {
     factor.map_or("-".into(), |factor| if factor < 999.5 { format!("{factor:.2}x") } else { ">999x".into() })
 }
 
-/// Whether a character controls a terminal, or the direction of text.
-pub fn is_harmful(character: char) -> bool {
-    let is_format = matches!(character,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    is_format || character.is_control()
-}
-
 /// A name without what could control a terminal or turn the direction of the text, cut to so many characters.
 pub fn plain(name: &str, most: usize) -> String {
-    let shown = |character| if is_harmful(character) { '\u{fffd}' } else { character };
-    let count = name.chars().count();
-    if count <= most {
-        return name.chars().map(shown).collect();
+    let name = shown(name);
+    if name.chars().count() <= most {
+        return name;
     }
-    let kept = name.chars().map(shown).take(most.saturating_sub(1));
-    kept.chain(['…']).collect()
+    name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// The cells of a row, one for each of [`COLUMNS`].

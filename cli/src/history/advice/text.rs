@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Advice, OutOfMemory, PoolAdvice, Tried};
-use crate::history::holders::shown;
+use crate::names::{self, shown};
 use crate::size::{counted, human};
 
 impl Advice {
@@ -24,7 +24,7 @@ impl Advice {
 
 impl PoolAdvice {
     fn write(&self, text: &mut String) {
-        let device = self.device.map_or("an unknown device".into(), |device| format!("device {device}"));
+        let device = names::device(self.device);
         let _ = writeln!(
             text,
             "{device} ({}): {}, at most {} live, limit {}",

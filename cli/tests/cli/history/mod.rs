@@ -57,3 +57,25 @@ fn a_step_that_is_not_known_is_not_shown() {
     let text = run_to(0, bfc().arg("report").arg(&file)).0;
     assert!(text.contains("  out of memory after 0.002 s: "), "{text}");
 }
+
+/// Names come from programs: neither a terminal nor the direction of the text follows them.
+#[test]
+fn names_in_every_text_are_harmless() {
+    let hostile = "a\u{1b}[2Jb\u{202e}c\u{200b}";
+    let mut made = Made::new(hostile);
+    made.pool(1, 0, hostile, &[hostile, hostile]);
+    made.mark(hostile);
+    made.alloc(1, FIRST);
+    made.out_of_memory(1, 1 << 20);
+    made.alloc(1, SECOND);
+    let file = made.file("hostile.history");
+    for arguments in [&["report"][..], &["report", "--leaks"], &["report", "--advice"]] {
+        let text = run_to(0, bfc().args(arguments).arg(&file)).0;
+        assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}"), "{arguments:?}: {text}");
+        let harmful = |character: char| "\u{1b}\u{202e}\u{200b}".contains(character);
+        assert!(!text.contains(harmful), "{arguments:?}: {text:?}");
+    }
+    let begin = format!("{}@begin", file.display());
+    let text = run_to(0, bfc().arg("diff").arg(begin).arg(&file)).0;
+    assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}") && !text.contains('\u{202e}'), "{text:?}");
+}

@@ -1,0 +1,28 @@
+//! Names from a program or a file, as they are shown.
+
+/// Returns whether a character controls a terminal, or the direction of text.
+pub fn is_harmful(character: char) -> bool {
+    let is_format = matches!(character,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    is_format || character.is_control()
+}
+
+/// A name without such characters.
+pub fn shown(name: &str) -> String {
+    name.chars().map(|character| if is_harmful(character) { '\u{fffd}' } else { character }).collect()
+}
+
+/// What a pool is on.
+pub fn device(ordinal: Option<i32>) -> String {
+    ordinal.map_or("an unknown device".into(), |ordinal| format!("device {ordinal}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_neither_steers_a_terminal_nor_turns_the_text() {
+        assert_eq!(shown("a\u{1b}[2Jb\nc\u{202e}d\u{200b}é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}é");
+    }
+}
