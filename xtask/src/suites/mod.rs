@@ -47,11 +47,16 @@ const SUITES: &[Suite] = &[
     Suite(Quick, "rust", rust::run, "cargo test of the workspace, examples, golden placements"),
     Suite(Usual, "simcuda", ctest::simcuda, "the simulated driver and runtimes: their own tests"),
     Suite(Usual, "preload", preload::run, "libbfc_preload.so, and programs with it on the simulated driver"),
-    Suite(Usual, "top", top, "bfc top, in a terminal too, with programs that publish their statistics"),
+    Suite(
+        Usual,
+        "top",
+        pytest_of_prefix,
+        "bfc top, in a terminal too, with programs that publish their statistics",
+    ),
     Suite(Usual, "docs", docs::run, "rustdoc and its examples; the book, links, code and commands on pages"),
     Suite(Quick, "header", header, "headers, and declarations for Rust and Python, are the generated ones"),
-    Suite(Quick, "symbols", symbols, "what libbfc.so exports and needs, and its SONAME"),
-    Suite(Usual, "history", history, "backtraces: functions of C and Python in bfc report"),
+    Suite(Quick, "symbols", pytest_of_prefix, "what libbfc.so exports and needs, and its SONAME"),
+    Suite(Usual, "history", pytest_compiling, "backtraces: functions of C and Python in bfc report"),
     Suite(Usual, "stack", ctest::stack, "functions of the C ABI and hooks need at most 4 KiB of stack"),
     Suite(Usual, "package", ctest::package, "C and C++ programs with the installed library; packages"),
     Suite(Usual, "valgrind", ctest::valgrind, "programs of ffi-tests under valgrind; instruction counts"),
@@ -72,8 +77,18 @@ const SUITES: &[Suite] = &[
     Suite(Named, "transformers", pytest, "GPT-2, BERT and ViT train on the simulated driver (fetches, once)"),
     Suite(Named, "numpy", pytest, "NumPy's arrays in libbfc's memory (fetches it, once)"),
     Suite(Named, "cupy", pytest, "CuPy's and Numba's classes with libbfc's memory (fetches them, once)"),
-    Suite(Named, "metrics", metrics, "metrics, dashboard and alert rules in Debian's Prometheus server"),
-    Suite(Named, "browser", browser, "the page of bfc report in Chromium (fetches Playwright, once)"),
+    Suite(
+        Named,
+        "metrics",
+        pytest_compiling,
+        "metrics, dashboard and alert rules in Debian's Prometheus server",
+    ),
+    Suite(
+        Named,
+        "browser",
+        pytest_of_prefix,
+        "the page of bfc report in Chromium (fetches Playwright, once)",
+    ),
 ];
 
 /// By pytest: the folder of its name in ffi-tests, with compilers, the installed library and the simulation.
@@ -86,28 +101,15 @@ fn layers(context: &mut Context) -> Result<()> {
     context.pytest("layers", Needs::Nothing, &[])
 }
 
-fn symbols(context: &mut Context) -> Result<()> {
-    context.pytest("symbols", Needs::Prefix, &[])
+/// The same with the installed library alone.
+fn pytest_of_prefix(context: &mut Context) -> Result<()> {
+    context.pytest(context.suite, Needs::Prefix, &[])
 }
 
-/// Metrics as Prometheus reads them. Its server and the node exporter are Debian's.
-fn metrics(context: &mut Context) -> Result<()> {
+/// The same with compilers.
+fn pytest_compiling(context: &mut Context) -> Result<()> {
     tools::need_compilers()?;
-    context.pytest("metrics", Needs::Prefix, &[])
-}
-
-fn history(context: &mut Context) -> Result<()> {
-    tools::need_compilers()?;
-    context.pytest("history", Needs::Prefix, &[])
-}
-
-/// The page that `bfc report` writes, in Debian's Chromium.
-fn browser(context: &mut Context) -> Result<()> {
-    context.pytest("browser", Needs::Prefix, &[])
-}
-
-fn top(context: &mut Context) -> Result<()> {
-    context.pytest("top", Needs::Prefix, &[])
+    pytest_of_prefix(context)
 }
 
 /// libbfc on a real NVIDIA GPU, if there is one; see ffi-tests/gpu/README.md.
