@@ -183,8 +183,14 @@ class Snapshot(unittest.TestCase):
             bfc.free(DEVICE, address, stream=(1 << 64) - 8)
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "snapshot.pickle")
+            file.write_bytes(b"an earlier one")
+            file.chmod(0o644)
+            for _ in range(2):
+                bfc.dump_snapshot(file, DEVICE)
+                self.assertEqual(file.stat().st_mode & 0o777, 0o600)
+                pickled = file.read_bytes()
+                file.unlink()
             bfc.dump_snapshot(file, DEVICE)
-            pickled = file.read_bytes()
             with self.assertRaises(bfc.Error):
                 bfc.dump_snapshot(file, DEVICE + 1)
             self.assertEqual((file.read_bytes(), os.listdir(folder)), (pickled, [file.name]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, SupportsIndex
 
@@ -54,7 +55,7 @@ def memory_snapshot(device: SupportsIndex | None = None) -> dict[str, Any]:
 
 def dump_snapshot(file: str | os.PathLike[str], device: SupportsIndex | None = None) -> None:
     """Writes :func:`memory_snapshot` to a file that PyTorch's memory viewer opens (https://pytorch.org/memory_viz): a pickle
-    of protocol 4. A file of that name is replaced; it stays as it is if there is no snapshot.
+    of protocol 4. Only its owner may read it. A file of that name is replaced; it stays as it is if there is no snapshot.
 
     :raises Error: As :func:`memory_snapshot`.
     :raises OSError: The file cannot be written.
@@ -65,8 +66,16 @@ def dump_snapshot(file: str | os.PathLike[str], device: SupportsIndex | None = N
 def dump(snapshot: dict[str, Any], file: str | os.PathLike[str]) -> None:
     # Pickled before the file is opened, so that a failure leaves an older file alone.
     pickled = pickle.dumps(snapshot, protocol=_PROTOCOL)
-    with open(file, "wb") as out:
+    with open(file, "wb", opener=_open_private) as out:
         out.write(pickled)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Names of operations are no other user's business."""
+    descriptor = os.open(path, flags, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def of_devices(devices: Iterable[int]) -> dict[str, Any]:
