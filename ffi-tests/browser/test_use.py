@@ -2,11 +2,12 @@
 
 import json
 import os
+import subprocess
 import time
 
 import pytest
 
-from conftest import page_of
+from conftest import BFC, page_of
 
 
 @pytest.fixture
@@ -256,7 +257,16 @@ def test_two_hundred_thousand_events_open_and_zoom_quickly(many, opened, browser
     assert times[-1] <= 20, times
 
 
-def test_a_million_events_open(many, opened):
-    path = page_of(many(1_000_000))
+def test_a_million_events_open_and_take_less_than_a_gibibyte(many, opened):
+    history = many(1_000_000)
+    path = history.with_suffix(".html")
+    # Of the command, and of each other way to write or read such a history.
+    for arguments in (["-o", path], ["-o", history.with_suffix(".svg")], ["-o", history.with_suffix(".pickle")], [], ["--leaks"]):
+        command = [BFC, "report", history, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
+            _, status, usage = os.wait4(running.pid, 0)
+            running.returncode = os.waitstatus_to_exitcode(status)
+        assert (running.returncode, usage.ru_maxrss < 1 << 20) == (0, True), (arguments, usage.ru_maxrss)
+        print(*arguments[1:], usage.ru_maxrss >> 10, "MiB")
     page = opened(path).ready()
     assert "1,0" in page.inner_text(".title p") or "999," in page.inner_text(".title p")
