@@ -70,19 +70,6 @@ def _viewer():
     return text
 
 
-@contextlib.contextmanager
-def browser():
-    """A Chromium for several files."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = debian.executable("chromium", "chromium")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        try:
-            yield started
-        finally:
-            started.close()
-
-
 class Viewer:
     """A file in the viewer. An error of the page, and a request for anything else, fail the test at :meth:`close`."""
 

@@ -12,18 +12,12 @@ from programs import LIB, ROOT
 from recorded import BFC, DEVICE, HOSTILE, reported, run_program
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with memory_viz.browser() as browser:
-        yield browser
-
-
 @pytest.fixture
-def viewer(chromium):
+def viewer(browser):
     opened = []
 
     def open_file(path):
-        opened.append(Viewer(chromium, path))
+        opened.append(Viewer(browser, path))
         return opened[-1]
 
     yield open_file
@@ -149,3 +143,18 @@ def test_a_history_of_nothing(tmp_path):
     )
     snapshot = pickle.loads(reported(history, to=tmp_path / "empty.pickle").read_bytes())
     assert (snapshot["segments"], snapshot["device_traces"]) == ([], [])
+
+
+def test_a_run_of_pytorch(viewer):
+    """The snapshot of PyTorch on the simulated driver that the suite pytorch made."""
+    file = programs.SCRATCH / "snapshots/pytorch.pickle"
+    if not file.exists():
+        pytest.skip("there is no snapshot of PyTorch: cargo xtask test --suite pytorch makes it")
+    figures = json.loads(file.with_suffix(".json").read_text())
+    shown = viewer(file)
+    shown.open(STATES, 0)
+    assert shown.events()
+    assert sum(shown.segments()) == figures["held"]
+    assert sum(size for size, _ in shown.blocks()) == figures["requested"]
+    for view in (TIMELINE, SEGMENTS, SETTINGS):
+        shown.open(view, 0)

@@ -12,6 +12,7 @@ import pathlib
 import pickle
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -453,6 +454,16 @@ def snapshots():
     recorded(kept)
 
 
+def keep_for_the_viewer(file, stats):
+    """The suite browser opens the snapshot in the viewer's own page (ffi-tests/browser/test_memory_viz.py)."""
+    if scratch := os.environ.get("LIBBFC_TESTS_SCRATCH"):
+        folder = pathlib.Path(scratch, "snapshots")
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = {"in_use": stats.bytes_in_use, "requested": stats.bytes_requested, "held": stats.pool_bytes}
+        (folder / "pytorch.json").write_text(json.dumps(figures))
+        shutil.copy(file, folder / "pytorch.pickle")
+
+
 def recorded(kept):
     """With a history the snapshot has a trace, which torch.cuda._memory_viz reads, and its figures are the statistics."""
     with bfc.history(), tempfile.TemporaryDirectory() as folder:
@@ -464,6 +475,7 @@ def recorded(kept):
         file = pathlib.Path(folder, "snapshot.pickle")
         bfc.torch._dump_snapshot(file)
         stats, snapshot = bfc.stats(0), pickle.loads(file.read_bytes())
+        keep_for_the_viewer(file, stats)
         trace = snapshot["device_traces"][0]
         viz = [sys.executable, "-W", "ignore", "-m", "torch.cuda._memory_viz", "trace", file]
         lines = subprocess.run(viz, capture_output=True, text=True, check=True).stdout.splitlines()
