@@ -31,13 +31,13 @@ import bfc, threading
 def inner(pool):
     return pool.alloc(1000)
 
-class Modell:
+class Größe:
     def vorwärts(self, pool):
         return inner(pool)
 
 pool = bfc.Pool(256, backend="host", memory_limit=1 << 20)
 with bfc.history(FILE, stacks=STACKS):
-    live = [Modell().vorwärts(pool) for _ in range(2)]
+    live = [Größe().vorwärts(pool) for _ in range(2)]
     thread = threading.Thread(target=lambda: live.append(inner(pool)))
     thread.start()
     thread.join()

@@ -18,7 +18,10 @@ bfc.torch.use()
 model = torch.nn.Linear(64, 8).cuda()
 with bfc.scope("forward"):
     loss = model(torch.randn(4, 64, device="cuda"))
-loss.sum().backward()
+# A thread of PyTorch's lets go of its work after backward has returned. If Python ends meanwhile, the process aborts
+# (PyTorch 2.15 with Python 3.11, with its own allocator too).
+with torch.autograd.set_multithreading_enabled(False):
+    loss.sum().backward()
 print(torch.cuda.get_allocator_backend(), bfc.owner(model.weight.data_ptr()), bfc.stats(0).bytes_in_use > 0)
 """
 SERVE = """#include "cudart.h"

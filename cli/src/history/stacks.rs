@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_librarys_own_frames_are_left_out() {
+    fn frames_of_the_library_are_left_out() {
         let frame = |function: &str| Frame { function: function.into(), ..Frame::default() };
         let own = ["bfc::device::alloc", "bfc_alloc", "main", "bfc_callback"].map(frame);
         assert_eq!(functions(&without_the_library(own.to_vec())), ["main", "bfc_callback"]);

@@ -36,6 +36,7 @@ C_ONLY = frozenset(
         "BFC_GROWTH_",
         "BFC_OPTIONS_INIT",
         "BFC_REQUEST_INIT",
+        "BFC_STACKS_",
         "BFC_SUBALLOCATOR_INIT",
         "bfc_adapter_options",
         "bfc_capture_begin",
