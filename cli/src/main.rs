@@ -4,6 +4,7 @@
 //! Exit status: 0 fine, 1 an error, 2 wrong usage. Requests that fail in a replay are its result and no
 //! error, unless `--fail-on-oom` makes them one. `bfc run` has the program's, see there.
 
+mod counters;
 mod device;
 mod environment;
 mod ffi;

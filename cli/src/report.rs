@@ -1,31 +1,15 @@
-//! `bfc report`: the counters that the interposer keeps in the file of `bfc run --report=FILE`.
+//! `bfc report`: what a file of counters or of a history says.
 
-#[path = "../../preload/src/diagnostics/counters.rs"]
-#[allow(dead_code)] // The interposer's part of it.
-mod counters;
-
-use std::fmt::{Display, Write};
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::counters;
 use crate::history::{self, LeaksArgs, Wanted};
 use crate::library::Library;
 use crate::output::Output;
-use crate::process::{self, Liveness};
-use counters::{ENDED, REPLACED, Record};
-
-pub use counters::MAGIC;
-
-/// The size of a record.
-pub const BYTES: usize = size_of::<Record>();
-
-/// What a record of any version begins with.
-const FAMILY: &[u8] = b"libbfc counters ";
 
 /// What `bfc report` is asked for.
 #[derive(Args)]
@@ -91,156 +75,13 @@ pub fn report(args: &Report, library: Option<&Path>, output: &mut Output) -> Res
             bail!("{option} is for a history, and {} is none", args.file.display());
         }
     }
-    let (records, end) = read(&args.file)?;
-    if records.is_empty() {
+    let name = args.file.display();
+    let file = File::open(&args.file).with_context(|| format!("cannot open {name}"))?;
+    let (summaries, end) = counters::summaries(file, &name)?;
+    if summaries.is_empty() {
         end?;
         return output.write("no process has used the pool yet; `bfc run --check` shows why\n");
     }
-    let mut text = String::new();
-    for record in &records {
-        let gap = if text.is_empty() { "" } else { "\n" };
-        let _ = write!(text, "{gap}{}", summary(record));
-    }
-    output.write(&text)?;
+    output.write(&summaries.join("\n"))?;
     end
-}
-
-/// The records of the file up to the first that is damaged, and what is wrong with that.
-fn read(path: &Path) -> Result<(Vec<Record>, Result<()>)> {
-    let name = path.display();
-    let mut file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-    let mut records = Vec::new();
-    loop {
-        let mut bytes = Vec::with_capacity(BYTES);
-        let read = file.by_ref().take(BYTES as u64).read_to_end(&mut bytes);
-        read.with_context(|| format!("cannot read {name}"))?;
-        if bytes.is_empty() {
-            return Ok((records, Ok(())));
-        }
-        if let Err(error) = check(&bytes, &name, records.len() + 1) {
-            return Ok((records, Err(error)));
-        }
-        records.try_reserve(1).with_context(|| format!("no host memory for all of {name}"))?;
-        // SAFETY: as many bytes as it has, and any are a record.
-        records.push(unsafe { bytes.as_ptr().cast::<Record>().read_unaligned() });
-    }
-}
-
-/// Whether these are a record, the how manyth of the file.
-fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
-    if bytes.starts_with(FAMILY) && !bytes.starts_with(&MAGIC) {
-        bail!("{name} is of another version of libbfc; use the bfc command of that version");
-    }
-    if !bytes.starts_with(&MAGIC) && number == 1 {
-        bail!("{name} is not a report; name the FILE of bfc run --report=FILE");
-    }
-    if !bytes.starts_with(&MAGIC) || bytes.len() < BYTES {
-        bail!(
-            "record {number} of {name} is damaged, and none behind it can be read; remove the file before the next \
-             run, or name another"
-        );
-    }
-    Ok(())
-}
-
-fn summary(record: &Record) -> String {
-    let (state, explanation) = state(record);
-    let program = text(&record.program);
-    let mut summary =
-        format!("process {}: {program}\n  began        {}\n", record.process, time(record.began));
-    let _ = writeln!(summary, "  state        {state}: {explanation}");
-    let lost = record.lost_events.load(Ordering::Relaxed);
-    if lost != 0 {
-        let _ = writeln!(
-            summary,
-            "  trace        incomplete: it lacks {}, because it could not grow",
-            counters::Counted(lost, "event")
-        );
-    }
-    if let Some(refusal) = record.refusal() {
-        let _ = write!(summary, "{refusal}");
-    }
-    for (name, counters) in record.used() {
-        let _ = write!(summary, "{name}\n{counters}");
-    }
-    summary
-}
-
-/// What became of the process, and what that means.
-fn state(record: &Record) -> (&'static str, &'static str) {
-    match record.state.load(Ordering::Acquire) {
-        ENDED => ("ended", "by exit, or by returning from main"),
-        REPLACED => ("replaced", "it executed another program (exec)"),
-        _ if text(&record.boot) != text(&process::boot()) => (
-            "unknown",
-            "it ran on another machine, or before this one was restarted, and did not come to its end",
-        ),
-        _ if record.namespace != process::namespace() => {
-            ("unknown", "it runs or ran in another container, and has not come to its end")
-        }
-        _ => match process::liveness(record.process, record.started) {
-            Liveness::Running => ("running", "the counters are those of now"),
-            Liveness::Unknown => ("unknown", "the system does not tell whether it still runs"),
-            Liveness::Ended => ("killed", "ended by a signal or _exit, without its exit handlers"),
-        },
-    }
-}
-
-/// Text up to the first NUL.
-fn text(bytes: &[u8]) -> String {
-    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).trim_end().to_owned()
-}
-
-/// Seconds since 1970, in words.
-fn time(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
-}
-
-/// The date so many days after the first of 1970.
-fn date(mut days: u64) -> (u64, u64, u64) {
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let mut year = 1970;
-    loop {
-        let length = 365 + u64::from(is_leap(year));
-        // A number of a damaged file may be any.
-        if days < length || year == 9999 {
-            break;
-        }
-        days -= length;
-        year += 1;
-    }
-    let mut month = 1;
-    for length in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    (year, month, days + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(time(0), "1970-01-01 00:00:00 UTC");
-        assert_eq!(time(951_826_153), "2000-02-29 12:09:13 UTC");
-        assert_eq!(time(1_795_302_000), "2026-11-21 23:00:00 UTC");
-        assert_eq!(date(364), (1970, 12, 31));
-        assert_eq!(date(u64::MAX).0, 9999);
-    }
-
-    #[test]
-    fn the_layout_is_the_one_that_is_written() {
-        assert_eq!(size_of::<Record>(), 8192);
-        assert_eq!(std::mem::offset_of!(Record, state), 64);
-        assert_eq!(std::mem::offset_of!(Record, pools), 400);
-    }
 }

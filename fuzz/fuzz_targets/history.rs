@@ -19,17 +19,20 @@ mod history {
     pub mod layout;
     #[path = "../../cli/src/history/reader.rs"]
     pub mod reader;
+    #[path = "../../cli/src/history/stacks.rs"]
+    pub mod stacks;
     #[path = "../../cli/src/history/timeline.rs"]
     pub mod timeline;
 }
 
-use history::layout::{HEADER_BYTES, TEXT_BYTES};
+use history::layout::{HEADER_BYTES, STACK_BYTES, TEXT_BYTES};
 use history::reader::parse;
 use history::timeline::follow;
 
-/// A history with events of most kinds.
+/// A history with events of most kinds, and with backtraces.
 fn whole() -> Vec<u8> {
     let mut made = made::Made::new("train");
+    made.stack = made.backtrace(&[0x1010, 0x2010], &[(1, 7)]);
     made.pool(1, 0, "bfc", &["weights", "cache"]);
     for number in 0..40 {
         let address = 0x10_0000 + number * 0x1000;
@@ -49,7 +52,8 @@ fn whole() -> Vec<u8> {
 /// Changes a file: eight bytes, or the first of them, in one of its areas.
 fn change(file: &mut [u8], what: &[u8; 11]) {
     let [kind, low, high, value @ ..] = what;
-    let area = [0, HEADER_BYTES, HEADER_BYTES + TEXT_BYTES][usize::from(kind >> 1) % 3];
+    let areas = [0, HEADER_BYTES, HEADER_BYTES + TEXT_BYTES, HEADER_BYTES + TEXT_BYTES + STACK_BYTES];
+    let area = areas[usize::from(kind >> 1) % areas.len()];
     let most = if area == 0 { HEADER_BYTES } else { 1 << 16 };
     let bytes = if kind & 1 == 0 { 8 } else { 1 };
     let at = area + usize::from(u16::from_le_bytes([*low, *high])) % most / bytes * bytes;
@@ -64,6 +68,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     }
     if let Ok(history) = parse(&file) {
         assert!(history.events.len() <= 1024);
+        let named = history.events.iter().map(|event| history.frames(event.stack).len());
+        assert!(named.sum::<usize>() <= 1024 << 10);
         let mut states = 0;
         follow(&history, |_, _| states += 1);
         assert_eq!(states, history.events.len());

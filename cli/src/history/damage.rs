@@ -4,10 +4,12 @@
 #[path = "../../tests/cli/history/made.rs"]
 mod made;
 
+use std::io;
 use std::mem::offset_of;
 
 use super::diff::Difference;
-use super::layout::{Event, HEADER_BYTES, Header, TEXT_BYTES};
+use super::format::Format;
+use super::layout::{Event, HEADER_BYTES, Header, STACK_BYTES, TEXT_BYTES};
 use super::leaks::{Leaks, LeaksArgs};
 use super::moment::Moment;
 use super::reader::{History, Malformed, parse};
@@ -31,9 +33,13 @@ impl Random {
     }
 }
 
-/// A history with every kind of event.
+/// Where its events begin.
+const EVENTS: usize = HEADER_BYTES + TEXT_BYTES + STACK_BYTES;
+
+/// A history with every kind of event, and with backtraces.
 fn whole() -> Vec<u8> {
     let mut made = Made::new("train");
+    made.stack = made.backtrace(&[0x1010, 0x2010], &[(1, 7)]);
     made.pool(1, 0, "bfc", &["weights", "cache"]);
     made.pool(2, 1, "other", &["weights"]);
     let chunk = |number: u64| Chunk {
@@ -57,7 +63,13 @@ fn whole() -> Vec<u8> {
 /// Everything that is shown of a history.
 fn show(history: &History) {
     let summary = Summary::new(history, Liveness::Unknown);
-    assert!(!summary.text().is_empty() && !summary.json().expect("a document").is_empty());
+    assert!(!summary.text().is_empty());
+    for (extension, format) in Format::EXTENSIONS {
+        if let Err(error) = format.write_to(history, &summary, &mut io::sink()) {
+            // There is nothing to draw without a pool.
+            assert!(error.to_string().contains("has no allocator"), "{extension}: {error}");
+        }
+    }
     let leaks = Leaks::new(history, &LeaksArgs::ALL).expect("there is a begin and an end");
     assert!(!leaks.text().is_empty() && !crate::output::json(&leaks).expect("a document").is_empty());
     let at = |moment: Moment| {
@@ -72,12 +84,13 @@ fn show(history: &History) {
 
 /// Puts a number or a byte where something is written.
 fn damage(file: &mut [u8], random: &mut Random) {
-    let events = HEADER_BYTES + TEXT_BYTES;
+    let stacks = HEADER_BYTES + TEXT_BYTES;
     let (from, to) = [
         (0, size_of::<Header>()),
-        (HEADER_BYTES, HEADER_BYTES + 300),
-        (events, events + 64 * size_of::<Event>()),
-    ][random.below(3)];
+        (HEADER_BYTES, HEADER_BYTES + 400),
+        (stacks, stacks + 32),
+        (EVENTS, EVENTS + 64 * size_of::<Event>()),
+    ][random.below(4)];
     if random.below(2) == 0 {
         file[from + random.below(to - from)] = random.below(256) as u8;
     } else {
@@ -111,7 +124,7 @@ fn the_largest_numbers_are_shown() {
     let mut file = whole();
     for event in 0..64 {
         for field in [offset_of!(Event, bytes), offset_of!(Event, requested), offset_of!(Event, in_use)] {
-            let at = HEADER_BYTES + TEXT_BYTES + event * size_of::<Event>() + field;
+            let at = EVENTS + event * size_of::<Event>() + field;
             file[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
         }
     }

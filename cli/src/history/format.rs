@@ -29,7 +29,7 @@ pub enum Format {
 
 impl Format {
     /// The extensions in lower case, without the dot.
-    const EXTENSIONS: [(&str, Format); 6] = [
+    pub(super) const EXTENSIONS: [(&str, Format); 6] = [
         ("html", Format::Page),
         ("json", Format::Json),
         ("svg", Format::Svg),
@@ -59,7 +59,7 @@ impl Format {
         new_file::write(path, |out| self.write_to(history, summary, out))
     }
 
-    fn write_to(self, history: &History, summary: &Summary, out: &mut dyn Write) -> Result<()> {
+    pub(super) fn write_to(self, history: &History, summary: &Summary, out: &mut dyn Write) -> Result<()> {
         match self {
             Format::Page => page::write(history, summary, out)?,
             Format::Svg => out.write_all(picture::svg(history)?.as_bytes())?,

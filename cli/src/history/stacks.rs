@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::layout::{ModuleHead, StackHead};
+use super::layout::{MOST_FRAMES, ModuleHead, StackHead};
 use super::reader::field;
 
 /// A frame of a backtrace.
@@ -93,8 +93,13 @@ impl Stacks {
         let mut at = 0;
         while let Some(&first) = words.get(at) {
             let head = StackHead::of(first);
-            let native = usize::from(head.native);
-            let end = at + 1 + native + usize::from(head.python);
+            let (native, python) = (usize::from(head.native), usize::from(head.python));
+            // What the library does not write is damage. All of the area may be heads without frames, and each event may
+            // have the longest backtrace.
+            if native + python == 0 || native.max(python) > MOST_FRAMES {
+                break;
+            }
+            let end = at + 1 + native + python;
             let Some(frames) = words.get(at + 1..end) else { break };
             let (native, python) = frames.split_at(native);
             let python = python.iter().map(|&frame| ((frame >> 32) as u32, frame as u32)).collect();

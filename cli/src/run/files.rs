@@ -11,10 +11,10 @@ use std::process;
 use anyhow::{Context, Result, bail};
 
 use super::Run;
+use crate::counters;
 use crate::history;
 use crate::output;
 use crate::process::{self as processes, Liveness};
-use crate::report;
 
 /// Looks whether counters can be kept in the file of --report. It may have those of others in it.
 pub fn check_report(args: &Run) -> Result<()> {
@@ -28,14 +28,14 @@ pub fn check_report(args: &Run) -> Result<()> {
     let mut head = Vec::new();
     let length = opened
         .and_then(|file| {
-            (&file).take(report::MAGIC.len() as u64).read_to_end(&mut head)?;
+            (&file).take(counters::MAGIC.len() as u64).read_to_end(&mut head)?;
             Ok(file.metadata()?.len())
         })
         .with_context(|| format!("--report={name}: cannot be written; name another file"))?;
-    if !head.is_empty() && head != report::MAGIC {
+    if !head.is_empty() && head != counters::MAGIC {
         bail!("--report={name}: the file is there and is not a report; remove it, or name another");
     }
-    if length % report::BYTES as u64 != 0 {
+    if length % counters::BYTES as u64 != 0 {
         bail!("--report={name}: a record is cut off in the file; remove it, or name another");
     }
     // Only where it is this process's own: another may be about to write.

@@ -78,7 +78,7 @@ impl Record {
     /// Returns the pools that were asked for memory, with their names.
     pub fn used(&self) -> impl Iterator<Item = (Name, &Counters)> {
         let all = self.pools.iter().enumerate().map(|(place, counters)| (Name(place), counters));
-        all.filter(|(_, counters)| get(&counters.served) + get(&counters.refused) != 0)
+        all.filter(|(_, counters)| get(&counters.served) | get(&counters.refused) != 0)
     }
 
     /// Returns the last refused request, if there is one.
@@ -137,7 +137,9 @@ impl Display for Counters {
         }
         let [obtained, returned, synchronizations] =
             [&self.obtained, &self.returned, &self.synchronizations].map(get);
-        let (calls, made) = (served + freed, obtained + returned + synchronizations);
+        // The command reads them from a file, which may be damaged.
+        let calls = served.saturating_add(freed);
+        let made = obtained.saturating_add(returned).saturating_add(synchronizations);
         let saved = calls.saturating_sub(made);
         writeln!(f, "  served       {}, {}", Counted(served, "allocation"), Counted(freed, "free"))?;
         let (regions, waits) = (Counted(obtained, "region"), Counted(synchronizations, "synchronisation"));

@@ -8,7 +8,8 @@ pub mod layout;
 use std::mem::offset_of;
 
 use layout::{
-    Event, HEADER_BYTES, Header, Kind, MAGIC, STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
+    Event, HEADER_BYTES, Header, Kind, MAGIC, STACK_BYTES, STOPPED, StackHead, TEXT_BYTES, TextHead,
+    TextKind, text_extent,
 };
 
 const CAPACITY: u64 = 1024;
@@ -17,10 +18,14 @@ const NO_POOL: u16 = u16::MAX;
 /// A history in the making. Its ticks are microseconds.
 pub struct Made {
     texts: Vec<u8>,
+    /// The area of backtraces, which the file has if there is one.
+    stacks: Vec<u64>,
     events: Vec<u8>,
     written: u64,
     in_use: [u64; 8],
     marks: u32,
+    /// The backtrace of the allocations to come. 0 is none.
+    pub stack: u32,
     /// How far events are apart.
     pub microseconds: u64,
     /// Nanoseconds since 1970.
@@ -43,10 +48,12 @@ impl Made {
     pub fn new(program: &str) -> Self {
         let mut made = Made {
             texts: Vec::new(),
+            stacks: Vec::new(),
             events: Vec::new(),
             written: 0,
             in_use: [0; 8],
             marks: 0,
+            stack: 0,
             microseconds: 1000,
             began: 0,
             process: 4711,
@@ -89,6 +96,25 @@ impl Made {
         self.event(Kind::Free, pool, 0, [chunk.address, chunk.bytes, 0]);
     }
 
+    /// Adds a backtrace, and returns its number. There is a module at 0x1000 to 0x2000, and a function 1 of Python; its
+    /// frames are the function and a line.
+    pub fn backtrace(&mut self, native: &[u64], python: &[(u32, u32)]) -> u32 {
+        if self.stacks.is_empty() {
+            // Start, end, bias, and the length of the build id.
+            let numbers = [0x1000_u64, 0x2000, 0, 5].map(u64::to_le_bytes).concat();
+            let numbers = String::from_utf8(numbers).expect("small bytes");
+            self.text(TextKind::Module, NO_POOL, 1, &format!("{numbers}BUILD/usr/lib/libapp.so"));
+            self.text(TextKind::Function, NO_POOL, 1, "forward\0train.py");
+        }
+        let number = self.stacks.len() as u32 + 1;
+        let head = StackHead { native: native.len() as u16, python: python.len() as u16, is_cut: false };
+        self.stacks.push(head.word());
+        self.stacks.extend(native);
+        self.stacks
+            .extend(python.iter().map(|&(function, line)| u64::from(function) << 32 | u64::from(line)));
+        number
+    }
+
     pub fn step(&mut self, pool: u16, step: u64) {
         self.event(Kind::Step, pool, 0, [0, step, 0]);
     }
@@ -116,7 +142,8 @@ impl Made {
         self.written += 1;
         let ticks = self.written * self.microseconds;
         // In the order of the fields.
-        let stamp = layout::complete(self.written - 1, 0);
+        let stack = if kind as u8 == Kind::Alloc as u8 { self.stack } else { 0 };
+        let stamp = layout::complete(self.written - 1, stack);
         for word in [stamp, ticks, address, bytes, requested, 0, in_use, what] {
             self.events.extend(word.to_le_bytes());
         }
@@ -124,12 +151,16 @@ impl Made {
 
     /// The bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; HEADER_BYTES + TEXT_BYTES + CAPACITY as usize * size_of::<Event>()];
+        let stack_bytes = if self.stacks.is_empty() { 0 } else { STACK_BYTES };
+        let before = HEADER_BYTES + TEXT_BYTES + stack_bytes;
+        let mut bytes = vec![0; before + CAPACITY as usize * size_of::<Event>()];
         bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
         let mut put = |at: usize, number: &[u8]| bytes[at..at + number.len()].copy_from_slice(number);
         put(offset_of!(Header, header_bytes), &(HEADER_BYTES as u32).to_le_bytes());
         put(offset_of!(Header, event_bytes), &(size_of::<Event>() as u32).to_le_bytes());
         put(offset_of!(Header, text_bytes), &(TEXT_BYTES as u64).to_le_bytes());
+        put(offset_of!(Header, stack_bytes), &(stack_bytes as u64).to_le_bytes());
+        put(offset_of!(Header, stacks_used), &(8 * self.stacks.len() as u64).to_le_bytes());
         put(offset_of!(Header, capacity), &CAPACITY.to_le_bytes());
         put(offset_of!(Header, written), &self.written.to_le_bytes());
         put(offset_of!(Header, text_used), &(self.texts.len() as u64).to_le_bytes());
@@ -141,7 +172,9 @@ impl Made {
         put(offset_of!(Header, state), &self.state.to_le_bytes());
         put(offset_of!(Header, started), &self.started.to_le_bytes());
         put(HEADER_BYTES, &self.texts);
-        put(HEADER_BYTES + TEXT_BYTES, &self.events);
+        let stacks: Vec<u8> = self.stacks.iter().flat_map(|word| word.to_le_bytes()).collect();
+        put(HEADER_BYTES + TEXT_BYTES, &stacks);
+        put(before, &self.events);
         bytes
     }
 }

@@ -1,0 +1,117 @@
+//! The file in which a process publishes its statistics, damaged: `bfc top` refuses it for a reason, or shows it.
+
+#![no_main]
+
+use std::fs::{self, Permissions};
+use std::mem::offset_of;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+#[allow(dead_code)]
+#[path = "../../cli/src/names.rs"]
+mod names;
+#[allow(dead_code)]
+#[path = "../../cli/src/process.rs"]
+mod process;
+#[allow(dead_code)]
+#[path = "../../cli/src/size.rs"]
+mod size;
+
+/// What `bfc top` reads and shows.
+#[allow(dead_code)]
+#[path = "."]
+mod top {
+    #[path = "../../cli/src/top/document.rs"]
+    pub mod document;
+    #[path = "../../src/publish/layout.rs"]
+    pub mod layout;
+    #[path = "../../cli/src/top/metrics.rs"]
+    pub mod metrics;
+    #[path = "../../src/report/openmetrics.rs"]
+    pub mod openmetrics;
+    #[path = "../../cli/src/top/rates.rs"]
+    pub mod rates;
+    #[path = "../../cli/src/top/reader.rs"]
+    pub mod reader;
+    #[path = "../../cli/src/top/text.rs"]
+    pub mod text;
+}
+
+use top::layout::{FILE_BYTES, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, Pool, Record};
+use top::rates::Rates;
+use top::reader::read_all;
+
+/// The file of a process with two pools.
+fn whole() -> Vec<u8> {
+    let mut file = vec![0; FILE_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &MAGIC);
+    for (at, value) in [
+        (offset_of!(Header, header_bytes), HEADER_BYTES as u32),
+        (offset_of!(Header, record_bytes), size_of::<Record>() as u32),
+        (offset_of!(Header, records), POOLS as u32),
+        (offset_of!(Header, process), std::process::id()),
+        (offset_of!(Header, interval_ms), 250),
+        (offset_of!(Header, state), top::layout::PUBLISHING),
+    ] {
+        put(at, &value.to_ne_bytes());
+    }
+    for device in 0..2 {
+        let mut pool = Pool { state: LIVE, device, ..Pool::EMPTY };
+        pool.statistics.fill(1 << 20);
+        for (bytes, holder) in (1..).zip(&mut pool.holders) {
+            (holder.bytes, holder.chunks) = (bytes, 1);
+            top::layout::put_text(&mut holder.name, "forward/attention");
+        }
+        let at = HEADER_BYTES + device as usize * size_of::<Record>();
+        put(at, &1_u64.to_ne_bytes());
+        // SAFETY: a pool consists of words without padding.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&pool).cast::<u8>(), size_of::<Pool>()) };
+        put(at + 8 + size_of::<Pool>(), bytes);
+    }
+    file
+}
+
+/// Changes eight bytes of the header or of the first records, or the first of them.
+fn change(file: &mut [u8], what: &[u8; 11]) {
+    let [kind, low, high, value @ ..] = what;
+    let (from, most) = match kind >> 1 & 1 {
+        0 => (0, size_of::<Header>()),
+        _ => (HEADER_BYTES, 2 * size_of::<Record>()),
+    };
+    let bytes = if kind & 1 == 0 { 8 } else { 1 };
+    let at = from + usize::from(u16::from_le_bytes([*low, *high])) % most / bytes * bytes;
+    file[at..at + bytes].copy_from_slice(&value[..bytes]);
+}
+
+/// A folder in memory that only this user can read.
+fn folder() -> PathBuf {
+    let folder = PathBuf::from(format!("/dev/shm/libbfc-fuzz-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("there is memory");
+    fs::set_permissions(&folder, Permissions::from_mode(0o700)).expect("it is ours");
+    folder
+}
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    static START: OnceLock<(Vec<u8>, PathBuf)> = OnceLock::new();
+    let (whole, folder) = START.get_or_init(|| (whole(), folder()));
+    let mut file = whole.clone();
+    let (changes, rest) = input.as_chunks();
+    for what in changes {
+        change(&mut file, what);
+    }
+    if let [7, low, high] = rest {
+        file.truncate(2 * usize::from(u16::from_le_bytes([*low, *high])));
+    }
+    fs::write(folder.join("4711"), &file).expect("there is memory");
+    let reading = read_all(std::slice::from_ref(folder));
+    assert!(reading.processes.len() + reading.unreadable.len() <= 1);
+    let rows = Rates::default().take(&reading);
+    assert!(rows.len() <= POOLS);
+    let document = top::document::document(&reading, &rows).expect("it is a document");
+    serde_json::from_str::<serde_json::Value>(&document).expect("it is JSON");
+    top::text::once(&reading, &rows);
+    top::metrics::text(&rows);
+});
