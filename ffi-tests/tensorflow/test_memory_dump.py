@@ -2,10 +2,13 @@
 
 import json
 
-import programs
-from programs import LIB, PREFIX, ROOT
+import pytest
 
-BFC = PREFIX / "bin/bfc"
+import programs
+import replayed
+from programs import LIB, ROOT
+from replayed import BFC, TRACES
+
 # Fills a pool until a request fails, and prints what bfc_stats says then.
 PROGRAM = """
 import json, sys, bfc
@@ -65,9 +68,30 @@ def test_a_dump_is_the_pool_at_the_failure(tmp_path):
     ]
     found = [(chunk.address, chunk.size, chunk.requested_size, chunk.in_use, chunk.op_name, chunk.step_id) for chunk in dump.chunk]
     assert found == expected
+    check_bins(dump, stats, memory_map)
+
+
+def check_bins(dump, stats, memory_map):
+    chunks = [chunk for region in memory_map["regions"] for chunk in region["chunks"]]
     assert sum(summary.total_bytes_in_use for summary in dump.bin_summary) == stats["bytes_in_use"]
     assert sum(summary.total_bytes_in_bin for summary in dump.bin_summary) == stats["pool_bytes"]
     assert sum(summary.total_chunks_in_bin for summary in dump.bin_summary) == len(chunks)
     for chunk in dump.chunk:
         # TensorFlow's bin n begins at 256 << n.
         assert chunk.bin == (-1 if chunk.in_use else min((chunk.size // 256).bit_length() - 1, 20))
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_dumps_of_recorded_programs(trace, shared, tmp_path):
+    from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump
+
+    run = replayed.replay(trace, shared)
+    file = tmp_path / "run.memory-dump"
+    assert programs.run(BFC, "report", run.history, "-o", file) == ""
+    dump = MemoryDump.FromString(file.read_bytes())
+    names = ("num_allocs", "bytes_in_use", "peak_bytes_in_use", "largest_alloc_size")
+    assert {name: getattr(dump.stats, name) for name in names} == {name: run.end[name] for name in names}
+    chunks = [chunk for region in run.map["regions"] for chunk in region["chunks"]]
+    expected = [(int(chunk["address"], 16), chunk["size"], chunk.get("operation", "")) for chunk in chunks]
+    assert [(chunk.address, chunk.size, chunk.op_name) for chunk in dump.chunk] == expected
+    check_bins(dump, run.end, run.map)
