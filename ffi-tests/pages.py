@@ -21,6 +21,7 @@ OWNERS = {
     "docs/interposition-differences.md": "preload",
     "docs/metrics.md": "metrics",
     "docs/numba.md": "cupy",
+    "docs/arrow.md": "arrow",
     "docs/numpy.md": "numpy",
     "docs/onnxruntime.md": "onnxruntime",
     "docs/python.md": "python",

@@ -76,6 +76,7 @@ const SUITES: &[Suite] = &[
     Suite(Named, "tensorrt", pytest, "libbfc's allocator against TensorRT's headers (fetches them, once)"),
     Suite(Named, "transformers", pytest, "GPT-2, BERT and ViT train on the simulated driver (fetches, once)"),
     Suite(Named, "numpy", pytest, "NumPy's arrays in libbfc's memory (fetches it, once)"),
+    Suite(Named, "arrow", pytest, "Arrow's buffers in libbfc's memory (fetches pyarrow, once)"),
     Suite(Named, "cupy", pytest, "CuPy's and Numba's classes with libbfc's memory (fetches them, once)"),
     Suite(
         Named,

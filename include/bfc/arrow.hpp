@@ -1,0 +1,172 @@
+/* libbfc for Apache Arrow: an arrow::MemoryPool over an allocator of libbfc. Header-only; bfc.hpp does not include it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ *     #include <bfc/arrow.hpp>
+ *
+ *     bfc::arrow_memory_pool memory;                       // the host's memory: ordinal 256
+ *     arrow::Int64Builder numbers(&memory);
+ *
+ * Python does the same for all of pyarrow by bfc.arrow.use().
+ *
+ * - The allocator is that of the ordinal. If there is none, the first request creates it, from the environment. It must
+ *   not be destroyed while buffers live. Its memory must be accessible from the host.
+ * - The pool must outlive its buffers. Several pools may share an allocator; each counts its own allocations.
+ * - Addresses are multiples of 256, or of a larger alignment that is asked for. 0 bytes are an address that is not null.
+ * - A failure is an arrow::Status: OutOfMemory if there is no memory, Invalid for a negative size or an alignment that is
+ *   no power of two, and UnknownError for all others. Its message has libbfc's reason. Nothing else changes then: a buffer
+ *   that could not be resized is as before.
+ * - Any thread may call anything at any time. In a forked child the host's memory is used as malloc's is.
+ */
+
+#ifndef BFC_ARROW_HPP
+#define BFC_ARROW_HPP
+
+#include "../bfc.hpp"
+
+#include <arrow/memory_pool.h>
+#include <arrow/status.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace bfc {
+
+/* See above. */
+class arrow_memory_pool final : public arrow::MemoryPool {
+ public:
+  explicit arrow_memory_pool(device from = device(host_device)) noexcept : device_(from) {}
+  device get_device() const noexcept { return device_; }
+
+  using arrow::MemoryPool::Allocate;
+  using arrow::MemoryPool::Free;
+  using arrow::MemoryPool::Reallocate;
+
+  arrow::Status Allocate(std::int64_t size, std::int64_t alignment, std::uint8_t **out) override {
+    ARROW_RETURN_NOT_OK(take(size, alignment, out));
+    count(size, 1, size);
+    return arrow::Status::OK();
+  }
+
+  /* Stays in place where the chunk has room for more, and where less would need as large a chunk. Copies otherwise. */
+  arrow::Status Reallocate(std::int64_t old_size, std::int64_t new_size, std::int64_t alignment,
+                           std::uint8_t **ptr) override {
+    if (new_size < 0) return arrow::Status::Invalid("a size must not be negative, and is ", new_size);
+    if (!fits(*ptr, old_size, new_size)) {
+      std::uint8_t *moved = nullptr;
+      ARROW_RETURN_NOT_OK(take(new_size, alignment, &moved));
+      std::memcpy(moved, *ptr, static_cast<std::size_t>(std::min(old_size, new_size)));
+      give_back(*ptr);
+      *ptr = moved;
+    }
+    count(new_size - old_size, 1, std::max<std::int64_t>(new_size - old_size, 0));
+    return arrow::Status::OK();
+  }
+
+  void Free(std::uint8_t *buffer, std::int64_t size, std::int64_t) override {
+    give_back(buffer);
+    count(-size, 0, 0);
+  }
+
+  /* Gives free memory of the allocator back to the system, also what other users of it have freed. */
+  void ReleaseUnused() override {
+    std::uint64_t released = 0;
+    bfc_trim(device_.ordinal(), 0, &released);
+  }
+
+  /* Prints the report of the allocator to stderr. */
+  void PrintStats() override {
+    std::size_t length = 0;
+    if (bfc_report(device_.ordinal(), nullptr, 0, &length) != BFC_OK) return;
+    /* The allocator may change between the two calls: then the end of the report is cut off. */
+    std::string text(length + 1, '\0');
+    bfc_report(device_.ordinal(), &text[0], text.size(), &length);
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+
+  std::int64_t bytes_allocated() const override { return live_.load(std::memory_order_relaxed); }
+  std::int64_t max_memory() const override { return peak_.load(std::memory_order_relaxed); }
+  std::int64_t total_bytes_allocated() const override { return total_.load(std::memory_order_relaxed); }
+  std::int64_t num_allocations() const override { return calls_.load(std::memory_order_relaxed); }
+  std::string backend_name() const override { return "bfc"; }
+
+ private:
+  /* What libbfc aligns everything to, and rounds sizes to. */
+  static constexpr std::int64_t unit = 256;
+
+  /* The address of all buffers without bytes. */
+  static std::uint8_t *nothing() noexcept {
+    alignas(unit) static std::uint8_t area[unit];
+    return area;
+  }
+
+  bfc_status_t allocate(std::int64_t size, std::int64_t alignment, void **out) const noexcept {
+    const auto bytes = static_cast<std::size_t>(size);
+    return alignment <= unit ? bfc_alloc(device_.ordinal(), bytes, out)
+                             : bfc_alloc_aligned(device_.ordinal(), bytes, static_cast<std::size_t>(alignment), out);
+  }
+
+  arrow::Status take(std::int64_t size, std::int64_t alignment, std::uint8_t **out) const {
+    if (size < 0) return arrow::Status::Invalid("a size must not be negative, and is ", size);
+    if (alignment <= 0 || (alignment & (alignment - 1)) != 0)
+      return arrow::Status::Invalid("an alignment must be a power of two, and is ", alignment);
+    if (size == 0) {
+      *out = nothing();
+      return arrow::Status::OK();
+    }
+    void *memory = nullptr;
+    bfc_status_t status = allocate(size, alignment, &memory);
+    if (status == BFC_ERROR_NO_ALLOCATOR) {
+      /* Another thread may be first. */
+      status = bfc_create(device_.ordinal(), nullptr);
+      if (status == BFC_OK || status == BFC_ERROR_ALREADY_EXISTS) status = allocate(size, alignment, &memory);
+    }
+    if (status != BFC_OK) return failure(status, size);
+    *out = static_cast<std::uint8_t *>(memory);
+    return arrow::Status::OK();
+  }
+
+  static arrow::Status failure(bfc_status_t status, std::int64_t size) {
+    char why[1024];
+    bfc_last_error(why, sizeof why);
+    const bool is_exhausted = status == BFC_ERROR_OUT_OF_MEMORY;
+    return arrow::Status::FromArgs(is_exhausted ? arrow::StatusCode::OutOfMemory : arrow::StatusCode::UnknownError,
+                                   "libbfc cannot allocate ", size, " bytes: ", bfc_status_string(status), ": ", why);
+  }
+
+  bool fits(const std::uint8_t *ptr, std::int64_t old_size, std::int64_t new_size) const noexcept {
+    if (old_size == 0 || new_size == 0) return old_size == new_size;
+    const auto units = [](std::int64_t size) { return size / unit + (size % unit != 0); };
+    if (new_size <= old_size) return units(new_size) == units(old_size);
+    std::size_t room = 0;
+    return bfc_allocated_size(device_.ordinal(), ptr, &room) == BFC_OK && static_cast<std::size_t>(new_size) <= room;
+  }
+
+  /* Arrow has no way to receive an error of a free. Nothing is freed then, and the message says what was wrong. */
+  void give_back(std::uint8_t *buffer) const noexcept {
+    if (buffer == nothing() || bfc_free(device_.ordinal(), buffer) == BFC_OK) return;
+    char why[256];
+    bfc_last_error(why, sizeof why);
+    std::fprintf(stderr, "libbfc: a buffer of Arrow's at %p could not be freed: %s\n", static_cast<void *>(buffer),
+                 why);
+  }
+
+  void count(std::int64_t bytes, std::int64_t calls, std::int64_t total) noexcept {
+    const std::int64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    std::int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (peak < live && !peak_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {}
+    if (calls != 0) calls_.fetch_add(calls, std::memory_order_relaxed);
+    if (total != 0) total_.fetch_add(total, std::memory_order_relaxed);
+  }
+
+  device device_;
+  std::atomic<std::int64_t> live_{0}, peak_{0}, total_{0}, calls_{0};
+};
+
+}  // namespace bfc
+
+#endif  // BFC_ARROW_HPP
