@@ -79,3 +79,32 @@ fn names_in_every_text_are_harmless() {
     let text = run_to(0, bfc().arg("diff").arg(begin).arg(&file)).0;
     assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}") && !text.contains('\u{202e}'), "{text:?}");
 }
+
+/// A head of a backtrace that no library writes ends the list of them; the chunks have no frames then.
+#[test]
+fn a_damaged_backtrace_is_not_shown() {
+    let mut made = Made::new("train");
+    made.pool(1, 0, "bfc", &["weights"]);
+    made.stack = made.backtrace(&[0x1010, 0x2010], &[(1, 7)]);
+    made.alloc(1, FIRST);
+    let frames = |name: &str, bytes: Vec<u8>| {
+        let file = crate::common::file(name, bytes);
+        let found = json(bfc().arg("report").arg(&file))["pools"][0]["holders"][0]["stacks"].clone();
+        found.as_array().expect("a list").iter().map(|stack| stack["frames"].clone()).collect::<Vec<_>>()
+    };
+    let whole = frames("backtraces.history", made.bytes());
+    let named: Vec<_> = whole[0].as_array().expect("a list").iter().map(|frame| &frame["function"]).collect();
+    assert_eq!(named, ["libapp.so+0x1010", "0x2010", "forward"]);
+    let head = made::layout::HEADER_BYTES + made::layout::TEXT_BYTES;
+    for native in [0, 65, u16::MAX] {
+        let mut bytes = made.bytes();
+        let python = if native == 0 { 0 } else { u16::MAX };
+        let damaged = made::layout::StackHead { native, python, is_cut: false };
+        bytes[head..head + 8].copy_from_slice(&damaged.word().to_le_bytes());
+        let found = frames("no-backtraces.history", bytes);
+        assert!(
+            found.iter().all(|frames| frames.as_array().is_some_and(Vec::is_empty)),
+            "{native}: {found:?}"
+        );
+    }
+}
