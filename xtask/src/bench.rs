@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::cargo::{self, Profile};
+use crate::cpu;
 use crate::files;
 use crate::install;
 use crate::peers;
@@ -27,6 +28,8 @@ pub const TENSORFLOW: &str = "ffi-tests/tensorflow";
 /// The sections that give no figures.
 const PEERS: &str = "peers";
 const LOCKS: &str = "locks";
+/// The section that is measured by name only: it takes an hour, and fetches PyTorch.
+const CPU: &str = "cpu";
 
 /// What `cargo xtask bench` takes.
 #[derive(Args)]
@@ -35,7 +38,8 @@ pub struct Bench {
     /// same_size, threads (both allocators: throughput and latencies), streams (against the plain calls), waste (the lowest limits of the
     /// traces on HOST_VMM), preload (the interposer, on the simulated driver), driver_calls (of frees and requests on
     /// streams, on the simulated driver), instructions (of a pair, by callgrind), cliffs (the worst call of each kind), peers
-    /// (other allocators: table and charts in target/bench/peers), locks (kinds of locks)
+    /// (other allocators: table and charts in target/bench/peers), locks (kinds of locks). By name only: cpu (real programs
+    /// of PyTorch, NumPy and Arrow with several allocators: tables in target/bench/cpu; an hour)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Write the figures of both allocators to FILE [default: bench/figures.json in target/]
@@ -55,12 +59,12 @@ impl Bench {
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let all = self.only.is_empty();
         let wanted = |section: &str| all || self.only.iter().any(|name| name == section);
-        let no_figures = |name: &String| [PEERS, LOCKS].contains(&name.as_str());
+        let no_figures = |name: &String| [PEERS, LOCKS, CPU].contains(&name.as_str());
         let has_figures = all || !self.only.iter().all(no_figures);
         // Before anything is measured for minutes.
         ensure!(
             has_figures || (self.json.is_none() && !self.check),
-            "--json and --check are about the allocators' figures, and {PEERS} and {LOCKS} give none"
+            "--json and --check are about the allocators' figures, and {PEERS}, {LOCKS} and {CPU} give none"
         );
         let is_other = |name: &String| no_figures(name) || SCRIPTS.contains(&name.as_str());
         let of_program: Vec<&String> = self.only.iter().filter(|name| !is_other(name)).collect();
@@ -84,6 +88,9 @@ impl Bench {
             println!("\nComparing locks");
             let locks = cargo::cargo(workspace, &["bench", "--package=libbfc", "--bench=locks"]);
             succeed(locks)?;
+        }
+        if self.only.iter().any(|name| name == CPU) {
+            cpu::measure(workspace, &prefix, self.quick)?;
         }
         if !has_figures {
             return Ok(());

@@ -8,6 +8,7 @@ mod bindings;
 mod book;
 mod cargo;
 mod clean;
+mod cpu;
 mod demo;
 mod files;
 mod header;

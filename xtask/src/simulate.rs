@@ -73,7 +73,7 @@ fn program<'a>(built: &'a Built, name: &'a OsStr) -> &'a OsStr {
 }
 
 /// Builds libraries in the place of those of NVIDIA that PyTorch is linked with. Returns their folder.
-fn stubs(workspace: &Workspace, python: &Path, simulation: &Path) -> Result<PathBuf> {
+pub fn stubs(workspace: &Workspace, python: &Path, simulation: &Path) -> Result<PathBuf> {
     const PROGRAM: &str =
         "import running, stub_libraries; print(stub_libraries.build(running.TORCH / 'lib'))";
     let mut command = workspace.command(python);

@@ -1,9 +1,10 @@
-//! The suite `peers`: the benchmark beside other allocators, for a moment. It is there to see that each of them runs and that
-//! none returns memory that overlaps, not to compare.
+//! The suite `peers`: the benchmarks beside other allocators, for a moment. It is there to see that each of them runs, that
+//! none returns memory that overlaps, and that programs have the same results with each. It does not compare.
 
 use anyhow::Result;
 
 use super::context::{Context, Count};
+use crate::cpu;
 use crate::peers;
 use crate::tools::{self, Unavailable};
 
@@ -23,5 +24,7 @@ pub fn run(context: &mut Context) -> Result<()> {
             false => context.fail(peer, &format!("{why:#}")),
         }
     }
-    context.program("all that can be had runs, and nothing overlaps", command, Count::One).map(drop)
+    context.program("all that can be had runs, and nothing overlaps", command, Count::One)?;
+    let command = cpu::command(&context.workspace, &prefix, true)?;
+    context.program("real programs on the CPU have equal results", command, Count::One).map(drop)
 }
