@@ -83,6 +83,11 @@ def spread(values, digits=2):
     return f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
+def milliseconds(seconds):
+    found = 1e3 * statistics.median(seconds)
+    return f"{found:,.0f}" if found >= 100 else f"{found:.3g}"
+
+
 def speedups(runs, allocator):
     """How many times as fast a step is as with the framework alone, in each round."""
     own, its = ([statistics.median(run["steps"]) for run in runs[name]] for name in (OWN, allocator))
@@ -108,6 +113,7 @@ def overviews(runs):
     return "\n\n".join(
         (
             overview(runs, "times as fast as the framework alone", speed),
+            overview(runs, "first step, ms", lambda its, name: milliseconds(run["cold"] for run in its[name])),
             overview(runs, "resident at most, MiB", median("highest", 1 << 20)),
             overview(runs, "page faults a step", median("faults_a_step")),
         )
@@ -124,8 +130,8 @@ def table(program, runs):
     for allocator, its in runs.items():
         steps = [statistics.median(run["steps"]) for run in its]
         lines.append(
-            f"| {allocator} | {1e3 * statistics.median(steps):.3g} | {spread(speedups(runs, allocator))} "
-            f"| {1e3 * statistics.median(run['cold'] for run in its):.3g} | {statistics.median(run['faults_a_step'] for run in its):,.0f} "
+            f"| {allocator} | {milliseconds(steps)} | {spread(speedups(runs, allocator))} "
+            f"| {milliseconds(run['cold'] for run in its)} | {statistics.median(run['faults_a_step'] for run in its):,.0f} "
             f"| {statistics.median(run['resident'] for run in its) / (1 << 20):,.0f} "
             f"| {statistics.median(run['highest'] for run in its) / (1 << 20):,.0f} |"
         )
@@ -151,8 +157,7 @@ def main():
                 run = measured(options, program, allocator, chosen[allocator])
                 runs[program][allocator].append(run)
                 done += 1
-                step = 1e3 * statistics.median(run["steps"])
-                print(f"{done} of {count}: {program}, {allocator}: {step:.3g} ms a step", flush=True)
+                print(f"{done} of {count}: {program}, {allocator}: {milliseconds(run['steps'])} ms a step", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     about = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()}
     (options.out / "cpu.json").write_text(json.dumps({"schema": "bfc-cpu/1", **about, "runs": runs}))
