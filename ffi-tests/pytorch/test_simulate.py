@@ -46,7 +46,7 @@ def test_a_script_with_pytorch(tmp_path):
     done = simulated("--pytorch", tmp_path / "train.py", BFC_HISTORY_FILE=tmp_path / "history")
     assert done.stdout == "pluggable 0 True\n"
     report = programs.run(BFC, "report", tmp_path / "history")
-    assert re.search(r"at the peak, after [\d.]+ s:\n(    .*\n)*    .* allocations?  forward\n", report), report
+    assert re.search(r"at the peak, after [\d.]+ s, step 0:\n(    .*\n)*    .* allocations?  forward\n", report), report
 
 
 def test_a_program_under_bfc_run(tmp_path):
