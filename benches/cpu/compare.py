@@ -28,6 +28,7 @@ ALLOCATORS = {
     OURS: {},
     "libbfc, small pages": {"BFC_HUGE_PAGES": "never"},
 }
+OF_THE_USER = ("BFC_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "MIMALLOC_", "TCMALLOC_", "THP_MEM_ALLOC_ENABLE")
 PACKAGES = {"libjemalloc.so.2": "libjemalloc2", "libtcmalloc_minimal.so.4": "libtcmalloc-minimal4", "libmimalloc.so.2": "libmimalloc2.0"}
 
 
@@ -64,7 +65,9 @@ def variables(allocator):
 def measured(options, program, allocator, changes):
     is_torch = programs.ALL[program] in programs.WITH_TORCH
     python = options.torch if is_torch else options.arrays
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("BFC_H", "MALLOC_"))} | changes
+    # The user's settings of allocators are not a part of this; where libbfc is, is.
+    kept = {name: value for name, value in os.environ.items() if name == "BFC_LIBRARY" or not name.startswith(OF_THE_USER)}
+    environment = kept | changes
     # As many threads as cores, in every library.
     environment |= {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "0"}
     if is_torch:
