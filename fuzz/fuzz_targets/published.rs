@@ -3,7 +3,6 @@
 #![no_main]
 
 use std::fs::{self, Permissions};
-use std::mem::offset_of;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -26,6 +25,8 @@ mod top {
     pub mod document;
     #[path = "../../src/publish/layout.rs"]
     pub mod layout;
+    #[path = "../../cli/src/top/made.rs"]
+    pub mod made;
     #[path = "../../cli/src/top/metrics.rs"]
     pub mod metrics;
     #[path = "../../src/report/openmetrics.rs"]
@@ -38,40 +39,22 @@ mod top {
     pub mod text;
 }
 
-use top::layout::{FILE_BYTES, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, Pool, Record};
+use top::layout::{HEADER_BYTES, Header, LIVE, POOLS, Pool, Record};
 use top::rates::Rates;
 use top::reader::read_all;
 
 /// The file of a process with two pools.
 fn whole() -> Vec<u8> {
-    let mut file = vec![0; FILE_BYTES];
-    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, &MAGIC);
-    for (at, value) in [
-        (offset_of!(Header, header_bytes), HEADER_BYTES as u32),
-        (offset_of!(Header, record_bytes), size_of::<Record>() as u32),
-        (offset_of!(Header, records), POOLS as u32),
-        (offset_of!(Header, process), std::process::id()),
-        (offset_of!(Header, interval_ms), 250),
-        (offset_of!(Header, state), top::layout::PUBLISHING),
-    ] {
-        put(at, &value.to_ne_bytes());
-    }
-    for device in 0..2 {
+    let pool = |device| {
         let mut pool = Pool { state: LIVE, device, ..Pool::EMPTY };
         pool.statistics.fill(1 << 20);
         for (bytes, holder) in (1..).zip(&mut pool.holders) {
             (holder.bytes, holder.chunks) = (bytes, 1);
             top::layout::put_text(&mut holder.name, "forward/attention");
         }
-        let at = HEADER_BYTES + device as usize * size_of::<Record>();
-        put(at, &1_u64.to_ne_bytes());
-        // SAFETY: a pool consists of words without padding.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&pool).cast::<u8>(), size_of::<Pool>()) };
-        put(at + 8 + size_of::<Pool>(), bytes);
-    }
-    file
+        pool
+    };
+    top::made::file(&[pool(0), pool(1)])
 }
 
 /// Changes eight bytes of the header or of the first records, or the first of them.

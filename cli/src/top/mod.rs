@@ -5,6 +5,8 @@ mod document;
 #[path = "../../../src/publish/layout.rs"]
 #[allow(dead_code)] // The library's part of it.
 mod layout;
+#[cfg(test)]
+mod made;
 mod metrics;
 #[path = "../../../src/report/openmetrics.rs"]
 #[allow(dead_code)] // The library's part of it.
