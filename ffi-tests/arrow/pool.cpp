@@ -88,6 +88,11 @@ void a_resize_that_fails_keeps_the_buffer() {
   // In place: within the chunk, and to a size that would need the same.
   CHECK(memory.Reallocate(3000, 3072, &ptr).ok() && ptr == before);
   CHECK(memory.Reallocate(3072, 2900, &ptr).ok() && ptr == before && memory.bytes_allocated() == 2900);
+  CHECK(memory.Reallocate(2900, 2901, 96, &ptr).IsInvalid() && memory.bytes_allocated() == 2900);
+  // To a stricter alignment in place only where the address has it.
+  CHECK(memory.Reallocate(2900, 2901, 1 << 20, &ptr).ok() && is_filled(ptr, 2900, 3));
+  CHECK(reinterpret_cast<std::uintptr_t>(ptr) % (1 << 20) == 0);
+  CHECK(memory.Reallocate(2901, 2900, 1 << 20, &ptr).ok());
   // Less moves, so that the rest is not held.
   CHECK(memory.Reallocate(2900, 100, &ptr).ok() && is_filled(ptr, 100, 3) && in_use() == 256);
   memory.Free(ptr, 100);
@@ -100,9 +105,9 @@ void foreign_buffers_are_refused() {
   CHECK(memory.Allocate(64, &ptr).ok());
   memory.Free(foreign, 64);
   memory.Free(ptr + 8, 64);
-  CHECK(in_use() == 256);
+  CHECK(in_use() == 256 && memory.bytes_allocated() == 64);
   memory.Free(ptr, 64);
-  CHECK(in_use() == 0);
+  CHECK(in_use() == 0 && memory.bytes_allocated() == 0);
 }
 
 void builders_and_threads() {

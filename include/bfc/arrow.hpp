@@ -33,6 +33,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <system_error>
 
 namespace bfc {
 
@@ -55,8 +56,8 @@ class arrow_memory_pool final : public arrow::MemoryPool {
   /* Stays in place where the chunk has room for more, and where less would need as large a chunk. Copies otherwise. */
   arrow::Status Reallocate(std::int64_t old_size, std::int64_t new_size, std::int64_t alignment,
                            std::uint8_t **ptr) override {
-    if (new_size < 0) return arrow::Status::Invalid("a size must not be negative, and is ", new_size);
-    if (!fits(*ptr, old_size, new_size)) {
+    ARROW_RETURN_NOT_OK(check(new_size, alignment));
+    if (!fits(*ptr, old_size, new_size, alignment)) {
       std::uint8_t *moved = nullptr;
       ARROW_RETURN_NOT_OK(take(new_size, alignment, &moved));
       std::memcpy(moved, *ptr, static_cast<std::size_t>(std::min(old_size, new_size)));
@@ -68,24 +69,19 @@ class arrow_memory_pool final : public arrow::MemoryPool {
   }
 
   void Free(std::uint8_t *buffer, std::int64_t size, std::int64_t) override {
-    give_back(buffer);
-    count(-size, 0, 0);
+    if (give_back(buffer)) count(-size, 0, 0);
   }
 
   /* Gives free memory of the allocator back to the system, also what other users of it have freed. */
   void ReleaseUnused() override {
-    std::uint64_t released = 0;
-    bfc_trim(device_.ordinal(), 0, &released);
+    std::error_code ignored;
+    device_.trim(0, ignored);
   }
 
   /* Prints the report of the allocator to stderr. */
   void PrintStats() override {
-    std::size_t length = 0;
-    if (bfc_report(device_.ordinal(), nullptr, 0, &length) != BFC_OK) return;
-    /* The allocator may change between the two calls: then the end of the report is cut off. */
-    std::string text(length + 1, '\0');
-    bfc_report(device_.ordinal(), &text[0], text.size(), &length);
-    std::fprintf(stderr, "%s\n", text.c_str());
+    std::error_code ignored;
+    std::fprintf(stderr, "%s\n", device_.report(ignored).c_str());
   }
 
   std::int64_t bytes_allocated() const override { return live_.load(std::memory_order_relaxed); }
@@ -110,10 +106,15 @@ class arrow_memory_pool final : public arrow::MemoryPool {
                              : bfc_alloc_aligned(device_.ordinal(), bytes, static_cast<std::size_t>(alignment), out);
   }
 
-  arrow::Status take(std::int64_t size, std::int64_t alignment, std::uint8_t **out) const {
+  static arrow::Status check(std::int64_t size, std::int64_t alignment) {
     if (size < 0) return arrow::Status::Invalid("a size must not be negative, and is ", size);
     if (alignment <= 0 || (alignment & (alignment - 1)) != 0)
       return arrow::Status::Invalid("an alignment must be a power of two, and is ", alignment);
+    return arrow::Status::OK();
+  }
+
+  arrow::Status take(std::int64_t size, std::int64_t alignment, std::uint8_t **out) const {
+    ARROW_RETURN_NOT_OK(check(size, alignment));
     if (size == 0) {
       *out = nothing();
       return arrow::Status::OK();
@@ -138,8 +139,10 @@ class arrow_memory_pool final : public arrow::MemoryPool {
                                    "libbfc cannot allocate ", size, " bytes: ", bfc_status_string(status), ": ", why);
   }
 
-  bool fits(const std::uint8_t *ptr, std::int64_t old_size, std::int64_t new_size) const noexcept {
+  bool fits(const std::uint8_t *ptr, std::int64_t old_size, std::int64_t new_size,
+            std::int64_t alignment) const noexcept {
     if (old_size == 0 || new_size == 0) return old_size == new_size;
+    if (reinterpret_cast<std::uintptr_t>(ptr) % static_cast<std::uintptr_t>(alignment) != 0) return false;
     const auto units = [](std::int64_t size) { return size / unit + (size % unit != 0); };
     if (new_size <= old_size) return units(new_size) == units(old_size);
     std::size_t room = 0;
@@ -147,12 +150,13 @@ class arrow_memory_pool final : public arrow::MemoryPool {
   }
 
   /* Arrow has no way to receive an error of a free. Nothing is freed then, and the message says what was wrong. */
-  void give_back(std::uint8_t *buffer) const noexcept {
-    if (buffer == nothing() || bfc_free(device_.ordinal(), buffer) == BFC_OK) return;
+  bool give_back(std::uint8_t *buffer) const noexcept {
+    if (buffer == nothing() || bfc_free(device_.ordinal(), buffer) == BFC_OK) return true;
     char why[256];
     bfc_last_error(why, sizeof why);
     std::fprintf(stderr, "libbfc: a buffer of Arrow's at %p could not be freed: %s\n", static_cast<void *>(buffer),
                  why);
+    return false;
   }
 
   void count(std::int64_t bytes, std::int64_t calls, std::int64_t total) noexcept {

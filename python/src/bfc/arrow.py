@@ -72,8 +72,8 @@ def _opened() -> ctypes.CDLL:
     import pyarrow
 
     folder = pathlib.Path(pyarrow.__file__).parent
-    # libarrow.so.2600: by the names that pyarrow has loaded.
-    libraries = [next(folder.glob(f"{name}.so.*[0-9]")) for name in ("libarrow", "libarrow_python")]
+    # libarrow.so.2600: by the names that pyarrow has loaded. A wheel has copies under longer names.
+    libraries = [min(folder.glob(f"{name}.so.*[0-9]")) for name in ("libarrow", "libarrow_python")]
     path = _shim.build(
         "arrow",
         flags=["-std=c++20"],
