@@ -67,13 +67,15 @@ def folder(environment):
 
 
 @pytest.fixture
-def start(environment):
-    """Starts a program that publishes."""
+def start(environment, processes):
+    """Starts a program, which publishes its pool when this returns: that is done a little after the pool is created."""
     started = []
 
     def start(name="bfc"):
-        started.append(Writer(environment, name))
-        return started[-1]
+        writer = Writer(environment, name)
+        started.append(writer)
+        eventually("it publishes", lambda: processes().get(writer.pid, {}).get("pools") or None)
+        return writer
 
     yield start
     for writer in started:

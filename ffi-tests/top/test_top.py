@@ -16,9 +16,8 @@ def pool_of(processes, writer):
     """The pool of a process once its statistics are those that bfc_stats has returned."""
 
     def ask():
-        # Before the first round of publishing there is no process, and before its first pool no pool.
-        pools = processes().get(writer.pid, {"pools": []})["pools"]
-        return next((pool for pool in pools if pool["stats"] == writer.stats), None)
+        (pool,) = processes()[writer.pid]["pools"]
+        return pool if pool["stats"] == writer.stats else None
 
     return eventually("the statistics are published", ask)
 
