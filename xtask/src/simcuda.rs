@@ -1,10 +1,8 @@
 //! Building the simulated driver and runtimes (ffi-tests/simcuda), for the tests that want a driver.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use rustix::fs::FlockOperation;
 
 use crate::cargo;
 use crate::files;
@@ -15,27 +13,17 @@ use crate::workspace::Workspace;
 /// `libcudart_static.a`. See ffi-tests/simcuda/CMakeLists.txt.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let driver = cargo_build(workspace)?;
-    let _alone = alone(workspace)?;
     let project = workspace.path("ffi-tests/simcuda");
     let build = workspace.target.join("simcuda");
     tools::cmake_build(workspace, &project, &build, &[("SIMCUDA_DRIVER", &driver)])?;
     Ok(build.join("lib"))
 }
 
-/// Returns a lock on the folder: a user may start several programs at once, and CMake does not expect company. It
-/// ends when the file is closed.
-fn alone(workspace: &Workspace) -> Result<File> {
-    let file =
-        File::create(workspace.target.join("simcuda.lock")).context("cannot lock the simulated driver")?;
-    rustix::fs::flock(&file, FlockOperation::LockExclusive).context("cannot lock the simulated driver")?;
-    Ok(file)
-}
-
 /// Builds the driver alone, which needs no C compiler.
 pub fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     let folder = workspace.target.join("simcuda/lib");
     let driver = cargo_build(workspace)?;
-    let _alone = alone(workspace)?;
+    let _lock = tools::lock(&workspace.target.join("simcuda"))?;
     files::copy(&driver, &folder.join("libcuda.so.1"))?;
     Ok(folder)
 }

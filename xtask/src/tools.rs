@@ -3,10 +3,12 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use rustix::fs::FlockOperation;
 
 use crate::files;
 use crate::uv;
@@ -60,14 +62,25 @@ pub fn cmake(workspace: &Workspace, name: &str) -> Result<Command> {
     Ok(workspace.command(python.with_file_name(name)))
 }
 
-/// Configures a project and builds it. What was built before is kept; what CMake found before is not, so that it looks
-/// for everything anew.
+/// Waits for other processes that build in a folder. The lock, a file beside it, ends when the returned file is closed.
+pub fn lock(folder: &Path) -> Result<File> {
+    let path = folder.with_extension("lock");
+    files::write(&path, "")?;
+    let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    rustix::fs::flock(&file, FlockOperation::LockExclusive)
+        .with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Configures a project and builds it. What CMake found before is forgotten, so that it looks for everything anew. A user
+/// may run several commands at once, and two builds in one folder would remove each other's files.
 pub fn cmake_build(
     workspace: &Workspace,
     source: &Path,
     folder: &Path,
     defines: &[(&str, &Path)],
 ) -> Result<()> {
+    let _lock = lock(folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut command = cmake(workspace, "cmake")?;
     command.args(["--fresh", "-G", "Ninja", "-S"]).arg(source).arg("-B").arg(folder);
