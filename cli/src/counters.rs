@@ -46,7 +46,7 @@ fn read(mut file: impl Read, name: &dyn Display) -> Result<(Vec<Record>, Result<
     }
 }
 
-/// Whether these are a record, the how manyth of the file.
+/// Fails unless these bytes are a record. `number` is its place in the file, from 1.
 fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
     if bytes.starts_with(FAMILY) && !bytes.starts_with(&MAGIC) {
         bail!("{name} is of another version of libbfc; use the bfc command of that version");
@@ -112,7 +112,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(text).trim_end().to_owned()
 }
 
-/// Seconds since 1970, in words.
+/// Formats seconds since 1970.
 fn time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);

@@ -8,7 +8,7 @@
 //! The places in CPython's structures differ between its minor versions and never within one. They are compared with the
 //! interpreter's own sizes and types before they are used the first time, by reads that cannot fault.
 
-use super::layout::MOST_FRAMES;
+use super::layout::{MOST_FRAMES, MOST_FUNCTION};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
@@ -319,20 +319,19 @@ impl Interpreter {
         };
         // SAFETY: it is a code object, and the function only reads it.
         let line = unsafe { (self.line)(code as *const u8, offset) };
-        let mut text = Text { bytes: [0; MOST_TEXT], length: 0 };
+        let mut text = Text { bytes: [0; MOST_FUNCTION], length: 0 };
         text.append(reader, reader.word(code, places.name), places, MOST_NAME);
-        text.push(b"\0", MOST_TEXT);
-        text.append(reader, reader.word(code, places.file), places, MOST_TEXT);
+        text.push(b"\0", MOST_FUNCTION);
+        text.append(reader, reader.word(code, places.file), places, MOST_FUNCTION);
         see(PythonFrame { function: &text.bytes[..text.length], line: u32::try_from(line).unwrap_or(0) });
     }
 }
 
-/// The bytes of a function's name and its file at most, and those of the name alone.
-const MOST_TEXT: usize = 1024;
+/// The most bytes of the name alone.
 const MOST_NAME: usize = 256;
 
 struct Text {
-    bytes: [u8; MOST_TEXT],
+    bytes: [u8; MOST_FUNCTION],
     length: usize,
 }
 

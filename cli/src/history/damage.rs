@@ -16,6 +16,7 @@ use super::reader::{History, Malformed, parse};
 use super::snapshot::Snapshot;
 use super::summary::Summary;
 use crate::process::Liveness;
+use made::layout::{MOST_FUNCTION, TextKind};
 use made::{Chunk, Made};
 
 /// Numbers at which arithmetic ends.
@@ -129,6 +130,29 @@ fn the_largest_numbers_are_shown() {
         }
     }
     show(&parse(&file).expect("its header is whole"));
+}
+
+/// Names that no library writes are left out: a file of some mebibytes has half a million frames, and each has its name.
+#[test]
+fn names_longer_than_any_are_left_out() {
+    let mut made = Made::new("train");
+    made.pool(1, 0, "bfc", &[]);
+    made.stack = made.backtrace(&[0x1010], &[(1, 7)]);
+    made.alloc(1, Chunk { address: 0x10_0000, bytes: 256, operation: 0 });
+    let numbers =
+        String::from_utf8([0x1000_u64, 0x2000, 0, 0].map(u64::to_le_bytes).concat()).expect("small bytes");
+    for (length, expected) in [(255, 255), (256, "libapp.so".len())] {
+        let mut made = made.clone();
+        made.text(TextKind::Module, u16::MAX, 1, &format!("{numbers}/lib/{}", "m".repeat(length)));
+        let history = parse(&made.bytes()).expect("it is whole");
+        assert_eq!(history.frames(made.stack)[0].function.len(), expected + "+0x1010".len());
+    }
+    for (length, expected) in [(MOST_FUNCTION, MOST_FUNCTION), (MOST_FUNCTION + 1, "forward".len())] {
+        let mut made = made.clone();
+        made.text(TextKind::Function, u16::MAX, 1, &"f".repeat(length));
+        let history = parse(&made.bytes()).expect("it is whole");
+        assert_eq!(history.frames(made.stack)[1].function.len(), expected);
+    }
 }
 
 #[test]

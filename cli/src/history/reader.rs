@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::layout::{
-    Event, HEADER_BYTES, Header, Kind, MAGIC, OPTIONS_BYTES, RECORDING, STACK_BYTES, TEXT_BYTES, TextHead,
-    TextKind, complete, text_extent,
+    Event, HEADER_BYTES, Header, Kind, MAGIC, MOST_FUNCTION, OPTIONS_BYTES, RECORDING, STACK_BYTES,
+    TEXT_BYTES, TextHead, TextKind, complete, text_extent,
 };
 use super::stacks::{Frame, Module, Stacks};
 
@@ -223,7 +223,10 @@ impl History {
                     self.marks.insert(number, text);
                 }
                 kind if kind == TextKind::Program as u16 => self.program = text,
-                kind if kind == TextKind::Function as u16 => self.stacks.add_function(number, &text),
+                // A longer one is damage, as there would be a copy of it in each frame.
+                kind if kind == TextKind::Function as u16 && bytes <= MOST_FUNCTION => {
+                    self.stacks.add_function(number, &text);
+                }
                 kind if kind == TextKind::Module as u16 => {
                     self.stacks.modules.extend(Module::parse(number, raw));
                 }

@@ -42,6 +42,9 @@ struct Raw {
     is_cut: bool,
 }
 
+/// The most bytes of a file's name in Linux.
+const MOST_NAME: usize = 255;
+
 #[derive(Debug, Default)]
 pub struct Stacks {
     pub modules: Vec<Module>,
@@ -51,11 +54,15 @@ pub struct Stacks {
 }
 
 impl Module {
-    /// Reads the text of a module, which is damaged if it is too short.
+    /// Reads the text of a module, which is damaged if it is too short, or if its file cannot have that name. Each frame
+    /// has a copy of it.
     pub fn parse(since: u32, text: &[u8]) -> Option<Self> {
         let behind = text.get(size_of::<ModuleHead>()..)?;
         let length = usize::try_from(field!(text, ModuleHead, build_id_bytes, u64)).ok()?;
         let (build_id, path) = behind.split_at_checked(length)?;
+        if path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.len() > MOST_NAME) {
+            return None;
+        }
         Some(Module {
             since,
             start: field!(text, ModuleHead, start, u64),
@@ -80,6 +87,7 @@ impl Module {
 }
 
 impl Stacks {
+    /// Adds a function of Python, of which each frame will have a copy.
     pub fn add_function(&mut self, number: u32, text: &str) {
         let (function, file) = text.split_once('\0').unwrap_or((text, ""));
         let file = (!file.is_empty()).then(|| file.to_owned());

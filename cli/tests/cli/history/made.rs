@@ -16,6 +16,7 @@ const CAPACITY: u64 = 1024;
 /// What marks have as their pool.
 const NO_POOL: u16 = u16::MAX;
 /// A history in the making. Its ticks are microseconds.
+#[derive(Clone)]
 pub struct Made {
     texts: Vec<u8>,
     /// The area of backtraces, which the file has if there is one.
