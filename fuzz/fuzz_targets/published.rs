@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -41,7 +41,7 @@ mod top {
 
 use top::layout::{HEADER_BYTES, Header, LIVE, POOLS, Pool, Record};
 use top::rates::Rates;
-use top::reader::read_all;
+use top::reader::{Reading, read_all};
 
 /// The file of a process with two pools.
 fn whole() -> Vec<u8> {
@@ -69,18 +69,19 @@ fn change(file: &mut [u8], what: &[u8; 11]) {
     file[at..at + bytes].copy_from_slice(&value[..bytes]);
 }
 
-/// A folder in memory that only this user can read.
-fn folder() -> PathBuf {
+/// What is read of a file in a folder that only this user can read, in memory. Nothing is left of it.
+fn read(file: &[u8]) -> Reading {
     let folder = PathBuf::from(format!("/dev/shm/libbfc-fuzz-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("there is memory");
-    fs::set_permissions(&folder, Permissions::from_mode(0o700)).expect("it is ours");
-    folder
+    DirBuilder::new().mode(0o700).create(&folder).expect("there is memory");
+    fs::write(folder.join("4711"), file).expect("there is memory");
+    let reading = read_all(std::slice::from_ref(&folder));
+    fs::remove_dir_all(&folder).expect("it is ours");
+    reading
 }
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    static START: OnceLock<(Vec<u8>, PathBuf)> = OnceLock::new();
-    let (whole, folder) = START.get_or_init(|| (whole(), folder()));
-    let mut file = whole.clone();
+    static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
+    let mut file = WHOLE.get_or_init(whole).clone();
     let (changes, rest) = input.as_chunks();
     for what in changes {
         change(&mut file, what);
@@ -88,8 +89,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     if let [7, low, high] = rest {
         file.truncate(2 * usize::from(u16::from_le_bytes([*low, *high])));
     }
-    fs::write(folder.join("4711"), &file).expect("there is memory");
-    let reading = read_all(std::slice::from_ref(folder));
+    let reading = read(&file);
     assert!(reading.processes.len() + reading.unreadable.len() <= 1);
     let rows = Rates::default().take(&reading);
     assert!(rows.len() <= POOLS);
