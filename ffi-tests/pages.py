@@ -45,6 +45,10 @@ EXCEPTIONS = {
     ("docs/pytorch.md", "cargo xtask simulate --pytorch train.py"): "ffi-tests/pytorch/test_simulate.py runs it",
     ("docs/pytorch.md", "BFC_HISTORY_FILE=train.history python3 train.py"): "ffi-tests/pytorch/test_simulate.py does the same",
     ("docs/run.md", "cargo xtask simulate -- bfc run --limit 256MiB --report -- ./train"): "ffi-tests/pytorch/test_simulate.py runs it",
+    (
+        "docs/snapshots.md",
+        "from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump",
+    ): "ffi-tests/tensorflow/test_memory_dump.py does the same",
     ("docs/install.md", "cargo xtask package"): "the tests of installing make them, and look into them",
     ("docs/python.md", "cargo xtask wheel                # for systems like this one"): "the suites python and manylinux build both",
 }
