@@ -97,9 +97,10 @@ def recorded(shared):
     return recorded
 
 
-# A training program of nine steps that runs out of memory in the last one. The names are paths of scopes.
+# A training program of nine steps that runs out of memory in the last one. The names are paths of scopes. Steps take some time,
+# so that a pause of a busy machine is a small part of the recording.
 TRAINING = """
-import bfc, random
+import bfc, random, time
 random.seed(7)
 MIB = 1 << 20
 with bfc.history({path!r}):
@@ -128,6 +129,7 @@ with bfc.history({path!r}):
                 gradient = pool.alloc(9 * MIB)
                 activations.pop()
                 del gradient
+        time.sleep(0.05)
         bfc.history_mark(f"step {{step}} done")
 """
 
