@@ -48,7 +48,7 @@ EXCEPTIONS = {
     (
         "docs/snapshots.md",
         "from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump",
-    ): "ffi-tests/tensorflow/test_memory_dump.py does the same",
+    ): "ffi-tests/tensorflow/test_memory_dump.py runs it",
     ("docs/install.md", "cargo xtask package"): "the tests of installing make them, and look into them",
     ("docs/python.md", "cargo xtask wheel                # for systems like this one"): "the suites python and manylinux build both",
 }

@@ -6,6 +6,7 @@ import pytest
 
 import programs
 import replayed
+from pages import Page
 from programs import LIB, ROOT
 from replayed import BFC, TRACES
 
@@ -34,14 +35,14 @@ with bfc.history(sys.argv[1]):
 """
 
 
-def test_a_dump_is_the_pool_at_the_failure(tmp_path):
-    from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump
-
-    history, file = tmp_path / "run.history", tmp_path / "run.memory-dump"
+def test_a_dump_is_the_pool_at_the_failure(tmp_path, monkeypatch):
+    # The names and the code are those of docs/snapshots.md.
+    monkeypatch.chdir(tmp_path)
+    history, file = tmp_path / "run.history", tmp_path / "train.memory-dump"
     variables = programs.environment(PYTHONPATH=ROOT / "python/src", BFC_LIBRARY=LIB)
     stats, memory_map = json.loads(programs.run("python3", "-c", PROGRAM, history, env=variables))
     assert programs.run(BFC, "report", history, "-o", file) == ""
-    dump = MemoryDump.FromString(file.read_bytes())
+    dump = Page("snapshots").run("python-2")["dump"]
     assert dump.allocator_name == "trainer"
     assert dump.stats.num_allocs == stats["num_allocs"]
     assert dump.stats.bytes_in_use == stats["bytes_in_use"]
