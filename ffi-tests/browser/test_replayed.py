@@ -28,7 +28,11 @@ def test_the_document(run):
     assert (pool["allocations"], pool["frees"], pool["failed"]) == (end["num_allocs"], end["num_frees"], end["num_failures"])
     assert (pool["peak"]["in_use"], pool["peak_held"]["bytes"]) == (end["peak_bytes_in_use"], end["peak_pool_bytes"])
     (failure,) = pool["failures"]
-    assert (failure["in_use"], failure["held"], failure["largest_free"]) == (end["bytes_in_use"], end["pool_bytes"], end["largest_free_block_bytes"])
+    assert (failure["in_use"], failure["held"], failure["largest_free"]) == (
+        end["bytes_in_use"],
+        end["pool_bytes"],
+        end["largest_free_block_bytes"],
+    )
     for holders in (pool["holders"], failure["holders"]):
         assert sum(holder["bytes"] for holder in holders) == end["bytes_in_use"]
         assert sum(holder["allocations"] for holder in holders) == end["num_allocs"] - end["num_frees"]
