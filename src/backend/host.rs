@@ -137,6 +137,11 @@ impl Backend for Host {
         !self.takes_reserved
     }
 
+    /// Reserved pages are taken with the region.
+    fn is_backed_on_touch(&self) -> bool {
+        !self.takes_reserved
+    }
+
     unsafe fn discard(&self, span: Span) -> Option<Span> {
         // Reserved pages stay: the system might give them to another program, and the next touch would end this one.
         if self.takes_reserved {

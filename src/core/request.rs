@@ -18,6 +18,8 @@ pub(crate) struct AllocRequest<'a> {
     pub(crate) thorough: bool,
     /// The memory will be freed soon, so it is taken from the upper end of a chunk where that is possible.
     pub(crate) short_lived: bool,
+    /// The pool need not grow to keep the memory apart from large chunks.
+    pub(crate) splits_large: bool,
     /// The stream in whose order the memory is requested.
     pub(crate) stream: Stream,
     /// The operation and the step that the request belongs to, from [`crate::core::arena::Arena::tag`].
@@ -36,6 +38,7 @@ impl AllocRequest<'_> {
             max_stamp: u64::MAX,
             thorough: false,
             short_lived: false,
+            splits_large: false,
             stream,
             scope: None,
             stack: 0,

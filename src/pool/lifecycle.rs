@@ -74,6 +74,9 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
         guards,
         history: None,
     })?;
+    if pool.backend.get().is_backed_on_touch() {
+        pool.arena.keep_small_apart();
+    }
     if let Some(granules) = pool.backend.get().granules() {
         pool.arena.set_range(granules.range());
     }

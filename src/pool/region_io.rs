@@ -221,12 +221,42 @@ pub(super) fn extend_exactly<'a>(
     }
 }
 
+/// Obtains a region of exactly so many bytes for a request that can do without it. A failure of the backend counts as a
+/// refusal.
+pub(super) fn try_to_extend<'a>(
+    mut guard: Guard<'a>,
+    request: &AllocRequest<'_>,
+    bytes: u64,
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Extended), Error> {
+    if Refusal::limit(*refused, &guard) <= bytes {
+        return Ok((guard, Extended::Refused));
+    }
+    let Some(plan) = guard.arena.plan_exact_extension(bytes) else { return Ok((guard, Extended::NoRoom)) };
+    let (guard, extended) = try_plan(guard, request, plan, refused)?;
+    Ok((guard, extended.unwrap_or(Extended::Refused)))
+}
+
 fn carry_out<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
 ) -> Result<(Guard<'a>, Extended), Error> {
+    let (guard, extended) = try_plan(guard, request, plan, refused)?;
+    match extended {
+        Ok(extended) => Ok((guard, extended)),
+        Err(error) => Err(guard.fail(error, request.requested)),
+    }
+}
+
+/// Asks the backend for a planned region. The inner error is one of the backend, after which the allocator goes on.
+fn try_plan<'a>(
+    guard: Guard<'a>,
+    request: &AllocRequest<'_>,
+    plan: Extension,
+    refused: &mut Option<Refusal>,
+) -> Result<(Guard<'a>, Result<Extended, Error>), Error> {
     let listener = guard.listener;
     let mut refusal = Refusal::of(&guard, u64::MAX);
     let ask = |backend: &dyn Backend| {
@@ -245,7 +275,7 @@ fn carry_out<'a>(
     let extended = match obtained {
         _ if guard.arena.life() != life => {
             guard.arena.cancel_extension(&plan);
-            return Ok((drop_outdated(guard, obtained).check_entry()?, Extended::Refused));
+            return Ok((drop_outdated(guard, obtained).check_entry()?, Ok(Extended::Refused)));
         }
         Obtained::Nothing => {
             guard.arena.cancel_extension(&plan);
@@ -266,11 +296,7 @@ fn carry_out<'a>(
     };
     let guard = log_extension(guard, &plan, &obtained);
     // The allocator may have been destroyed meanwhile.
-    let guard = guard.check_entry()?;
-    match extended {
-        Ok(extended) => Ok((guard, extended)),
-        Err(error) => Err(guard.fail(error, request.requested)),
-    }
+    Ok((guard.check_entry()?, extended))
 }
 
 /// Drops a region that was lost with its context before it was added, and reports it as returning. The request tries

@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::reclaim::Detached;
 use crate::core::heap::Extension;
+use crate::core::request::AllocRequest;
 use crate::core::units::{MAX_CHUNK, round_down};
 use crate::sys::HostMemoryExhausted;
 
@@ -14,6 +15,28 @@ impl Arena {
     /// Plans a region of exactly `least` bytes.
     pub(crate) fn plan_exact_extension(&mut self, least: u64) -> Option<Extension> {
         self.heap_mut().growth_mut().plan_exactly(least)
+    }
+
+    /// Lets small requests grow the pool before they split a large chunk, with growth by need. There must be no region yet.
+    /// No effect with stamps, and where other rules than best fit choose the chunks.
+    pub(crate) fn keep_small_apart(&mut self) {
+        if !self.settings.timestamps {
+            self.heap_mut().keep_apart();
+        }
+    }
+
+    /// Returns whether a request finds nothing only because it would split a large chunk. The pool is to grow by the
+    /// returned number of bytes for it.
+    pub(crate) fn apart_region(&self, request: &AllocRequest<'_>) -> Option<u64> {
+        let keeps_apart = request.is_plain()
+            && self.streams.is_fast(request.stream)
+            && self.heap().keeps_apart(request.size);
+        keeps_apart.then(|| self.heap().next_small_region().max(request.size))
+    }
+
+    /// Lets small requests split large chunks until the regions or the limit change, because the pool could not grow.
+    pub(crate) fn split_large_chunks(&mut self) {
+        self.heap_mut().split_large_chunks();
     }
 
     pub(crate) fn cancel_extension(&mut self, extension: &Extension) {

@@ -104,6 +104,9 @@ impl Arena {
 
     fn alloc_untagged(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if request.is_plain() {
+            if request.splits_large && self.streams.is_fast(request.stream) {
+                return self.heap_mut().alloc_splitting(request.size, request.requested);
+            }
             return self.alloc_plain(request.size, request.requested, request.stream);
         }
         self.alloc_special(request)
@@ -286,6 +289,7 @@ impl Arena {
         let heap = self.heap_mut();
         heap.growth_mut().set_limit(limit, initial_region);
         heap.set_max_slack(max_slack);
+        heap.renew_keeping_apart();
         heap.counters_mut().limits += 1;
     }
 
@@ -376,6 +380,7 @@ impl Arena {
     /// Sets the range in which memory is mapped by the granule from now on. There must be no region yet.
     pub(crate) fn set_range(&mut self, range: Range) {
         self.vm.set_range(range);
+        self.heap_mut().never_keep_apart();
         self.note_range();
     }
 

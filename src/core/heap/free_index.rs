@@ -11,6 +11,7 @@
 
 use super::chunk::Hot;
 use super::size_classes::{CLASSES, ClassSet, class_of};
+use super::small_apart::SMALL;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::ordered::Ordered;
 use crate::core::seed::Seed;
@@ -20,6 +21,8 @@ pub(in crate::core) struct FreeIndex {
     classes: ClassSet,
     tables: Tables,
     seed: Seed,
+    /// Small requests take no chunk of this class or a larger one. [`CLASSES`] is none.
+    large_from: usize,
 }
 
 /// The set of each class in its two parts: mostly only the first is needed, and then half as many cache lines are.
@@ -46,7 +49,18 @@ fn table<T: Copy>(content: T) -> Result<Box<[T; CLASSES]>, HostMemoryExhausted> 
 impl FreeIndex {
     #[inline(always)]
     pub(super) fn with(tables: Tables, seed: u64) -> Self {
-        FreeIndex { classes: ClassSet::new(), tables, seed: Seed::new(seed) }
+        FreeIndex { classes: ClassSet::new(), tables, seed: Seed::new(seed), large_from: CLASSES }
+    }
+
+    /// Sets the class from which on small requests take no chunk. Returns the one before.
+    pub(super) fn set_large_from(&mut self, class: usize) -> usize {
+        std::mem::replace(&mut self.large_from, class)
+    }
+
+    /// Returns whether [`Self::take_best_fit`] refuses a size that has a best fit.
+    pub(super) fn refuses(&self, slab: &[Hot], size: u64) -> bool {
+        let is_large = |id: ChunkId| class_of(slab[id].size()) >= self.large_from;
+        size <= SMALL && self.best_fit(slab, size).is_some_and(is_large)
     }
 
     /// Forgets all chunks.
@@ -73,10 +87,14 @@ impl FreeIndex {
         self.first_from(slab, (size, 0))
     }
 
-    /// Removes the smallest chunk of at least `size` bytes, at the lowest address among equals, and returns it.
+    /// Removes the smallest chunk of at least `size` bytes, at the lowest address among equals, and returns it. Returns
+    /// `None` if there is none, or if a small request would get a large one.
     #[inline(always)]
     pub(super) fn take_best_fit(&mut self, slab: &mut [Hot], size: u64) -> Option<ChunkId> {
         let class = self.classes.first_from(class_of(size))?;
+        if class >= self.large_from && size <= SMALL {
+            return None;
+        }
         let top = self.tables.tops[class];
         let here = &slab[top];
         if here.left != NIL || here.size() < size {

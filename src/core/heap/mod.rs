@@ -12,6 +12,7 @@
 //!   address_map   address -> chunk, over probing
 //!   alloc         best fit, split, coalesce
 //!   place         allocation at a given place
+//!   small_apart   small requests beside large chunks
 //!   lent          the same parts for the operations of other rooms
 //! ```
 
@@ -29,6 +30,7 @@ mod region_growth;
 mod region_io;
 mod regions;
 mod size_classes;
+mod small_apart;
 
 #[cfg(test)]
 mod broken_tests;

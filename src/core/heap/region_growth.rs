@@ -140,6 +140,11 @@ impl Growth {
         need * ((share + least.min(need / 4 * 3)) / need).max(1)
     }
 
+    /// Returns the size of the first region with growth by need, in multiples of which regions are obtained.
+    pub(super) fn granule_by_need(&self) -> Option<u64> {
+        (self.policy == RegionGrowth::ByNeed).then_some(self.initial_hint)
+    }
+
     /// Returns whether a region for `size` bytes is to replace free regions. Smaller requests are left to growth, which
     /// costs the device less than giving regions back: half a share.
     pub(in crate::core) fn replaces_regions(&self, size: u64) -> bool {

@@ -37,6 +37,7 @@ impl Heap {
             slab[last].next = id;
         }
         self.chunks.set_stamp(id, 0);
+        self.renew_keeping_apart();
         Ok(id)
     }
 
@@ -68,7 +69,9 @@ impl Heap {
 
     /// Removes a region whose chunks have ended.
     pub(in crate::core) fn remove_region(&mut self, region: u32) -> Region {
-        self.regions.remove(region)
+        let removed = self.regions.remove(region);
+        self.renew_keeping_apart();
+        removed
     }
 
     /// Forgets all chunks and regions, and returns them.
@@ -79,6 +82,7 @@ impl Heap {
         self.starts.clear_all();
         self.counters.lost_all(regions.count() as u64);
         self.growth.forget_held();
+        self.renew_keeping_apart();
         (chunks, regions)
     }
 

@@ -1,6 +1,7 @@
 //! Regions obtained from the backend, in address order.
 
 use super::chunk::MAX_REGIONS;
+use super::small_apart::LARGE;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::copy_table;
 use crate::core::units::UNIT;
@@ -53,6 +54,8 @@ pub(crate) struct Regions {
     vacant: ChunkId,
     /// The bytes of all regions.
     bytes: u64,
+    /// The bytes of those that are not [`LARGE`].
+    small_bytes: u64,
     /// The numbers of the regions in address order.
     order: Vec<u32>,
     /// The region found last. Programs often free where they just freed.
@@ -67,6 +70,7 @@ impl Regions {
             slots: Vec::new(),
             vacant: NIL,
             bytes: 0,
+            small_bytes: 0,
             order: Vec::new(),
             last: Cell::new(0),
             version: 0,
@@ -101,7 +105,7 @@ impl Regions {
         if other.slots.len() > self.slots.capacity() || !copy_table(&mut self.order, &other.order) {
             return false;
         }
-        (self.vacant, self.bytes) = (other.vacant, other.bytes);
+        (self.vacant, self.bytes, self.small_bytes) = (other.vacant, other.bytes, other.small_bytes);
         self.slots.clear();
         self.slots.extend(other.slots.iter().map(|region| {
             let Region { base, bytes, given, first, touched, .. } = *region;
@@ -136,6 +140,15 @@ impl Regions {
         let table = region.flat.as_ref();
         let known = table.and_then(|table| table.last_at_or_before(region.unit(addr)));
         Some(known.map_or(region.first, |(_, entry)| ChunkId(entry)))
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the bytes of the regions that are not large.
+    pub(super) fn small_bytes(&self) -> u64 {
+        self.small_bytes
     }
 
     /// Returns the bytes that flat tables would take.
@@ -233,6 +246,7 @@ impl Regions {
         let region = Region { base, bytes, given, first: NIL, touched: base, flat };
         let place = self.place_of(base);
         self.bytes += bytes;
+        self.small_bytes += if_small(bytes);
         match vacant {
             Some(slot) => self.vacant = std::mem::replace(&mut self.slots[slot], region).first,
             None => self.slots.push(region),
@@ -251,9 +265,11 @@ impl Regions {
         if let Some(table) = &mut region.flat {
             table.grow(units)?;
         }
+        let before = region.bytes;
         region.bytes += bytes;
         region.given += given;
         self.bytes += bytes;
+        self.small_bytes = self.small_bytes - if_small(before) + if_small(before + bytes);
         self.version += 1;
         Ok(())
     }
@@ -265,6 +281,7 @@ impl Regions {
         self.vacant = ChunkId(id);
         let removed = std::mem::replace(self.get_mut(id), nothing);
         self.bytes -= removed.bytes;
+        self.small_bytes -= if_small(removed.bytes);
         self.version += 1;
         removed
     }
@@ -301,6 +318,11 @@ impl Regions {
         let lists = self.slots.capacity() * size_of::<Region>() + self.order.capacity() * size_of::<u32>();
         lists as u64 + self.flat_resident_bytes()
     }
+}
+
+/// Returns the bytes of a region that is not large, and otherwise 0.
+fn if_small(bytes: u64) -> u64 {
+    if bytes < LARGE { bytes } else { 0 }
 }
 
 #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys

@@ -211,6 +211,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
         max_stamp,
         thorough: false,
         short_lived,
+        splits_large: false,
         stream,
         scope,
         stack,

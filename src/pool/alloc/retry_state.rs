@@ -48,6 +48,8 @@ pub(super) struct RetryState {
     pub(super) least: u64,
     /// Whether every large enough chunk is examined for a place at the alignment, because the pool does not grow.
     pub(super) thorough: bool,
+    /// Whether the request may split a large chunk, because the pool was to grow by a small region already.
+    pub(super) splits_large: bool,
     /// Whether no capture was under way when that was last checked, so that memory may be given back.
     pub(super) may_collect: bool,
     /// The state of forced merges under way.

@@ -7,7 +7,7 @@ use super::retry_state::{Once, RetryState};
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
-use crate::pool::region_io::{Extended, extend, extend_exactly, release};
+use crate::pool::region_io::{Extended, extend, extend_exactly, release, try_to_extend};
 use crate::pool::slot::Guard;
 use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 
@@ -33,7 +33,8 @@ enum Step<'a> {
 type Strategy = for<'a> fn(Guard<'a>, &AllocRequest<'_>, &mut RetryState) -> Result<Step<'a>, Error>;
 
 /// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
-const STRATEGIES: [Strategy; 16] = [
+const STRATEGIES: [Strategy; 17] = [
+    keep_apart,
     share,
     merge_safe,
     stay_with_what_is_held,
@@ -60,7 +61,8 @@ pub(super) fn search<'a>(
 ) -> Attempt<'a> {
     state.least = request.size;
     'search: loop {
-        let request = &AllocRequest { thorough: state.thorough, ..*request };
+        let RetryState { thorough, splits_large, .. } = *state;
+        let request = &AllocRequest { thorough, splits_large, ..*request };
         guard = match take(guard, request)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
@@ -103,6 +105,28 @@ fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
         Ok(None) => Ok(Outcome::Exhausted(guard)),
         Err(exhausted) => Err(guard.fail(exhausted.into(), request.requested)),
     }
+}
+
+/// Obtains a small region, so that a small request need not split a large chunk. If there is none, the request splits it.
+fn keep_apart<'a>(
+    mut guard: Guard<'a>,
+    request: &AllocRequest<'_>,
+    state: &mut RetryState,
+) -> Result<Step<'a>, Error> {
+    let Some(bytes) = guard.arena.apart_region(request).filter(|_| !state.splits_large) else {
+        return Ok(Step::Next(guard));
+    };
+    state.splits_large = true;
+    if !state.no_growth {
+        guard = context_loss::renewed(guard, request.requested)?;
+        let extended;
+        (guard, extended) = keeping_last_error(|| try_to_extend(guard, request, bytes, &mut state.refused))?;
+        match extended {
+            Extended::Grown => state.note_own(&guard, 1),
+            _ => guard.arena.split_large_chunks(),
+        }
+    }
+    Ok(Step::Again(guard))
 }
 
 /// Makes chunks whose work is done reusable by every stream.

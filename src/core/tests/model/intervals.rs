@@ -48,6 +48,10 @@ pub(super) struct Model {
     pub(super) reserved: u64,
     /// The bytes of a plan.
     pub(super) planned: u64,
+    /// Small requests are kept apart from large chunks.
+    pub(super) keeps_apart: bool,
+    /// They are not until the regions change, because the pool could not grow.
+    pub(super) splits_large: bool,
 }
 
 impl Model {
@@ -72,6 +76,8 @@ impl Model {
             hint,
             reserved,
             planned: 0,
+            keeps_apart: false,
+            splits_large: false,
         }
     }
 
@@ -163,7 +169,24 @@ impl Model {
     /// Allocates by best fit and the split rule.
     pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let (size, addr, start, stamp) = self.find(request)?;
+        if !request.splits_large && self.small_region_for(request).is_some() {
+            return None;
+        }
         self.take_from((addr, size, start, stamp), request, false)
+    }
+
+    /// Returns the size of the region that keeps a request of at most 1 MiB apart from a chunk of 16 MiB and more.
+    pub(super) fn small_region_for(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+        let is_plain = request.alignment <= UNIT && request.max_stamp == u64::MAX && !request.short_lived;
+        let is_small = is_plain && request.size <= 1 << 20 && self.find(request)?.0 >= 16 << 20;
+        if !is_small || !self.keeps_apart || self.splits_large {
+            return None;
+        }
+        let sizes = self.regions.values().map(|region| region.0);
+        let small = sizes.clone().filter(|&bytes| bytes < 16 << 20).sum::<u64>();
+        let left = (sizes.sum::<u64>() / 16).saturating_sub(small).min(8 << 20);
+        let granules = small.max(self.first_hint).min(left) / self.first_hint;
+        (granules != 0).then(|| (granules * self.first_hint).max(request.size))
     }
 
     /// Allocates the upper end of the best fit, if the split rule allows that.
@@ -304,6 +327,7 @@ impl Model {
 
     /// Adds a region as free memory, also if the backend did not take it back.
     pub(super) fn insert_region(&mut self, base: u64, given: u64) {
+        self.splits_large = false;
         let bytes = usable(given);
         // Regions merge only upwards, and only without a tail.
         let below = self.regions.range_mut(..base).next_back();
@@ -343,6 +367,7 @@ impl Model {
     }
 
     pub(super) fn remove_region(&mut self, region: &Detached) {
+        self.splits_large = false;
         assert_eq!(self.regions.remove(&region.base), Some((region.bytes, region.given)));
         self.pieces.retain(|&addr, _| addr.wrapping_sub(region.base) >= region.bytes);
     }

@@ -5,7 +5,7 @@ use super::planned::Planned;
 use super::{Family, Layout, Random};
 use crate::core::arena::Detached;
 use crate::core::arena::usable;
-use crate::core::arena::{Arena, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Settings};
 use crate::core::heap::Refused;
 use crate::core::heap::State;
 use crate::core::ids::NIL;
@@ -84,10 +84,16 @@ impl Program {
             done: Vec::new(),
             steps: 0,
         };
+        let Settings { timestamps, growth, .. } = family.settings;
+        if family.apart {
+            program.arena.keep_small_apart();
+        }
+        program.model.keeps_apart = family.apart
+            && growth == RegionGrowth::ByNeed
+            && !(timestamps || family.planned || family.two_ends || family.range.is_some());
         if let Some(range) = family.range {
             program.arena.set_range(range);
         }
-        let Settings { timestamps, .. } = family.settings;
         if family.planned && !timestamps {
             program.set_plan();
         }
@@ -209,6 +215,7 @@ impl Program {
             max_stamp: newest,
             thorough: true,
             short_lived,
+            splits_large: self.family.apart && self.random.chance(5),
             stream: Stream::NONE,
             scope: tag.as_ref(),
             stack: 0,
@@ -232,6 +239,11 @@ impl Program {
         loop {
             if let Some(addr) = self.take(request) {
                 return Some(addr);
+            }
+            let apart = self.arena.apart_region(request).filter(|_| !request.splits_large);
+            assert_eq!(apart, self.model.small_region_for(request).filter(|_| !request.splits_large));
+            if let Some(bytes) = apart {
+                return self.take_apart(request, bytes);
             }
             if let Some(addr) = self.replace(least).then(|| self.take(request)).flatten() {
                 return Some(addr);
@@ -260,6 +272,26 @@ impl Program {
         self.release(regions);
         self.extend(request.size);
         self.take(request)
+    }
+
+    /// Serves a small request from a new region, or from a large chunk if there is none.
+    fn take_apart(&mut self, request: &AllocRequest<'_>, bytes: u64) -> Option<u64> {
+        let plan = if self.random.chance(70) { self.arena.plan_exact_extension(bytes) } else { None };
+        match plan {
+            Some(plan) => {
+                let base = self.place(bytes);
+                self.model.add_region(base, bytes, true);
+                self.arena.add_region(&plan, base, bytes).unwrap();
+                self.did(format!("a small region of {bytes} at {base:#x}"));
+            }
+            None => {
+                self.arena.split_large_chunks();
+                self.model.splits_large = true;
+            }
+        }
+        let addr = self.take(&AllocRequest { splits_large: true, ..*request });
+        assert!(addr.is_some());
+        addr
     }
 
     /// Gives regions back for the one that a request of that size needs. Of several of one size, any may go.

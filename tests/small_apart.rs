@@ -1,0 +1,117 @@
+//! Small requests beside large free chunks, on host memory with growth by need: the pool grows by a small region instead of
+//! splitting a chunk that the next large request needs.
+
+mod common;
+
+use common::*;
+
+fn by_need(limit: u64, flags: u32) -> Pool {
+    Pool::host(limit, |options| {
+        (options.flags, options.growth_policy) = (flags, BFC_GROWTH_NEED);
+    })
+}
+
+/// Returns a pool that holds 128 MiB, and a free chunk of 64 MiB in it.
+fn with_large_chunk(limit: u64, flags: u32) -> (Pool, u64) {
+    let pool = by_need(limit, flags);
+    let [_kept, free] = [64, 64].map(|size| pool.get(size * MIB));
+    pool.put(free);
+    (pool, free)
+}
+
+fn held(pool: &Pool) -> u64 {
+    pool.stats().pool_bytes
+}
+
+#[test]
+fn a_small_request_leaves_large_chunks_whole() {
+    for flags in [GROWING, BFC_ALLOW_GROWTH] {
+        let (pool, free) = with_large_chunk(GIB, flags);
+        pool.get(1);
+        pool.get(MIB);
+        assert_eq!(held(&pool), 130 * MIB);
+        assert_eq!((pool.get(64 * MIB), held(&pool)), (free, 130 * MIB), "no more for the large one");
+        pool.check();
+        assert_eq!(pool.destroy_forced(), BFC_OK);
+    }
+}
+
+#[test]
+fn only_small_requests_and_large_chunks_are_kept_apart() {
+    let (pool, free) = with_large_chunk(GIB, GROWING);
+    assert_eq!(pool.get(MIB + 1), free, "this is not small");
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+
+    let pool = by_need(GIB, GROWING);
+    let chunk = pool.get(14 * MIB);
+    let kept = pool.get(120 * MIB);
+    pool.put(chunk);
+    assert_eq!((pool.get(1), held(&pool)), (chunk, 134 * MIB), "this is not large");
+    pool.put(chunk);
+    pool.put(kept);
+
+    // An alignment is found where it is.
+    let (pool, _) = with_large_chunk(GIB, GROWING);
+    assert!(pool.alloc_aligned(1, 4096).is_ok() && held(&pool) == 128 * MIB);
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
+#[test]
+fn small_regions_are_at_most_a_sixteenth() {
+    let (pool, free) = with_large_chunk(GIB, GROWING);
+    let mut held_before = held(&pool);
+    while pool.get(MIB).wrapping_sub(free) >= 64 * MIB {
+        let now = held(&pool);
+        assert!(now - held_before <= 8 * MIB, "{} at once", now - held_before);
+        assert!((now - 128 * MIB) * 16 <= now, "{now}");
+        held_before = now;
+    }
+    assert_eq!(held_before, (128 + 8) * MIB);
+    // From here on small ones split what there is.
+    pool.get(MIB);
+    assert_eq!(held(&pool), held_before);
+    pool.check();
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
+#[test]
+fn where_the_pool_cannot_grow_a_small_request_splits_a_large_chunk() {
+    let (pool, free) = with_large_chunk(128 * MIB, GROWING);
+    assert_eq!((pool.get(1), pool.get(1)), (free, free + 256));
+    assert_eq!((held(&pool), pool.stats().num_failures), (128 * MIB, 0));
+    // A higher limit is room to grow.
+    pool.limit(GIB);
+    [free, free + 256].into_iter().for_each(|chunk| pool.put(chunk));
+    assert!(pool.get(1).wrapping_sub(free) >= 64 * MIB);
+    assert_eq!(held(&pool), 130 * MIB);
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+
+    let (pool, free) = with_large_chunk(GIB, GROWING);
+    let request = bfc_request_t { flags: BFC_REQUEST_NO_GROWTH, ..request(1) };
+    assert_eq!((pool.alloc_ex(&request), held(&pool)), (Ok(free), 128 * MIB));
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
+#[test]
+fn it_is_for_host_memory_and_growth_by_need() {
+    let need = |options: &mut bfc_options_t| {
+        (options.flags, options.growth_policy) = (GROWING, BFC_GROWTH_NEED);
+    };
+    let splits = |pool: Pool| {
+        let [kept, free] = [64, 64].map(|size| pool.get(size * MIB));
+        pool.put(free);
+        let before = held(&pool);
+        let small = pool.get(1);
+        assert_eq!(held(&pool), before);
+        [kept, small].into_iter().for_each(|chunk| pool.put(chunk));
+        pool.check();
+    };
+    splits(Pool::host(GIB, |options| options.flags = GROWING));
+    splits(Pool::custom(Backend::new(GIB), GIB, need));
+    splits(Pool::host(GIB, |options| {
+        need(options);
+        options.backend = BFC_BACKEND_HOST_VMM;
+    }));
+    splits(by_need(GIB, GROWING | BFC_TWO_ENDS));
+    splits(by_need(GIB, GROWING | BFC_TIMESTAMPS));
+}
