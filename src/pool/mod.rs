@@ -8,9 +8,10 @@
 //!   guard_state  the debug mode's state                  free         frees
 //!   idle_time    how long the pool has been idle         guarded      the debug mode, which detects overruns
 //!   pool         the type                                take_back    the free itself, and refusals
-//!   slot         its lock, waiting, calls under way      remap        mapping and moving granules
-//!   order        pending device work                     region_io    obtaining regions and giving them back
-//!   context_loss a reset of the device's context         stamp_merge  merges of stamped chunks, in pieces
+//!   slot         its lock, waiting, calls under way      give_back    giving free memory back
+//!   order        pending device work                     remap        mapping and moving granules
+//!   context_loss a reset of the device's context         region_io    obtaining regions and giving them back
+//!                                                        stamp_merge  merges of stamped chunks, in pieces
 //!                                                        snapshot     the copy that reports are written from
 //!                                                        zeroing      zeroed host memory
 //! ```
@@ -23,6 +24,7 @@ pub(crate) mod captures;
 pub(crate) mod context_loss;
 mod events;
 pub(crate) mod free;
+mod give_back;
 pub(crate) mod graph_pools;
 mod guard_state;
 pub(crate) mod guarded;

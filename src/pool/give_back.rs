@@ -1,0 +1,87 @@
+//! Giving free memory back to the backend: wholly free regions, and the pages of free chunks.
+
+use super::region_io::release;
+use super::remap;
+use super::slot::Guard;
+use crate::core::arena::Cursor;
+use crate::core::stream_id::Stream;
+use crate::core::units::Span;
+use crate::error::Error;
+use std::time::{Duration, Instant};
+
+pub(super) type GivenBack<'a> = (Guard<'a>, Result<u64, Error>);
+
+/// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more than
+/// `keep` bytes are held.
+pub(super) fn give_back_to(mut guard: Guard<'_>, keep: u64, below: bool) -> Result<GivenBack<'_>, Error> {
+    if guard.arena.range().is_some() {
+        return remap::trim(guard, keep);
+    }
+    let arena = &mut guard.arena;
+    let regions = if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) }?;
+    let (guard, given) = release(guard, regions, Stream::NONE);
+    Ok((guard.check_entry()?, given.failure.map_or(Ok(given.bytes), Err)))
+}
+
+/// Records that memory was given back, if it was.
+pub(super) fn record_trim(guard: &Guard<'_>, bytes: u64) {
+    if let Some(history) = guard.history.as_ref().filter(|_| bytes != 0) {
+        history.trimmed(&guard.arena, bytes);
+    }
+}
+
+/// How much is discarded at first by one call with the lock held, and how much at most: this, or a 4096th of the pool.
+/// The size doubles as long as that was quick, because little of the memory was resident.
+const LEAST_AT_ONCE: u64 = 4 << 20;
+const MOST_AT_ONCE: u64 = 256 << 20;
+const LEAST_SHARE: u64 = 4096;
+
+/// For how long the lock is held, unless a single call takes longer.
+const QUICK: Duration = Duration::from_micros(100);
+
+/// How many chunks are looked at with the lock held.
+const CHUNKS_AT_ONCE: usize = 4096;
+
+/// Gives the pages of free chunks in regions that stay held back to the system, where the backend can do so, as long as
+/// `keep` bytes stay, and while `goes_on` says so. Returns the number of bytes.
+pub(super) fn discard_beyond(
+    mut guard: Guard<'_>,
+    keep: u64,
+    goes_on: impl Fn(&Guard<'_>) -> bool,
+) -> Result<(Guard<'_>, u64), Error> {
+    let mut discarding = Discarding { total: 0, cursor: Cursor::default(), at_once: LEAST_AT_ONCE };
+    while guard.may_discard() && goes_on(&guard) && discarding.go_on(&guard, keep) {
+        guard = guard.talking(std::thread::yield_now).check_entry()?;
+    }
+    Ok((guard, discarding.total))
+}
+
+struct Discarding {
+    total: u64,
+    cursor: Cursor,
+    at_once: u64,
+}
+
+impl Discarding {
+    /// Goes on for a short time. Returns false at the end.
+    fn go_on(&mut self, guard: &Guard<'_>, keep: u64) -> bool {
+        let Discarding { total, cursor, at_once } = self;
+        let (held, backend, begun) = (guard.arena.growth().pool_bytes(), guard.backend.get(), Instant::now());
+        let largest = MOST_AT_ONCE.max(held / LEAST_SHARE);
+        let mut now = begun;
+        let is_over = guard.arena.visit_idle(cursor, CHUNKS_AT_ONCE, |Span { base, bytes }| {
+            let most = held.saturating_sub(keep).saturating_sub(*total).min(*at_once);
+            if most == 0 || now - begun >= QUICK {
+                return None;
+            }
+            let bytes = bytes.min(most);
+            // SAFETY: no chunk in use and no work under way has this memory, and the lock is held.
+            let discarded = unsafe { backend.discard(Span { base, bytes }) };
+            *total += discarded.map_or(0, |span| span.bytes);
+            let before = std::mem::replace(&mut now, Instant::now());
+            *at_once = if now - before < QUICK { (2 * *at_once).min(largest) } else { LEAST_AT_ONCE };
+            Some(bytes)
+        });
+        !is_over && held.saturating_sub(keep) > *total
+    }
+}
