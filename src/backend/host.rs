@@ -165,6 +165,11 @@ impl Backend for Host {
         Some(memory_total())
     }
 
+    /// The limit of a control group may be changed at any time.
+    fn total_may_change(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         "host"
     }

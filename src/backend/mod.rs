@@ -87,6 +87,11 @@ pub(crate) trait Backend {
     /// Returns how much memory the backend can provide in total, if known.
     fn total_memory(&self) -> Option<u64>;
 
+    /// Returns whether [`Self::total_memory`] may change, and tells at little cost.
+    fn total_may_change(&self) -> bool {
+        false
+    }
+
     /// Returns the limit of an allocator that is created now without a limit or a fraction.
     fn default_limit(&self) -> Option<u64> {
         self.total_memory()

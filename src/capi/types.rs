@@ -211,8 +211,9 @@ pub struct bfc_options_t {
     /// BFC_ALLOW_GROWTH and the other flags, combined by |.
     pub flags: u32,
     /// The most bytes held from the backend. 0: the available memory. On the host that is the smaller of physical
-    /// memory and the control group's limit. On CUDA it is the memory free at creation less the larger of 300 MiB and
-    /// 5%. With BFC_BACKEND_CUSTOM, 0 is no limit with growth, and BFC_ERROR_INVALID_ARGUMENT without.
+    /// memory and the control group's limit; with growth it follows changes of the latter. On CUDA it is the memory free
+    /// at creation less the larger of 300 MiB and 5%. With BFC_BACKEND_CUSTOM, 0 is no limit with growth, and
+    /// BFC_ERROR_INVALID_ARGUMENT without.
     pub memory_limit: u64,
     /// The limit as a fraction of the device's total memory, from 0 to 1. Used if memory_limit is 0. 0: not given.
     pub memory_fraction: f64,

@@ -11,6 +11,7 @@ mod variables;
 
 pub(crate) use self::history::start_as_set as start_history_as_set;
 pub(crate) use self::history::with_stacks_as_set as with_history_stacks;
+pub(crate) use self::limit::{Limit, share_of};
 pub(crate) use self::resolution::{Resolution, SetVariable};
 pub use self::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
@@ -43,6 +44,8 @@ pub(crate) struct Resolved {
     pub(crate) plan: Option<Box<PlacementPlan>>,
     /// Whether it is learnt which sizes are short-lived.
     pub(crate) two_ends: bool,
+    /// The share of the backend's total memory that the limit follows, if it does.
+    pub(crate) limit_share: Option<f64>,
 }
 
 #[cfg(test)]
@@ -61,6 +64,7 @@ impl Resolved {
             guard,
             plan: None,
             two_ends: false,
+            limit_share: None,
         }
     }
 }
@@ -83,7 +87,7 @@ impl Options<'_> {
         owned.try_reserve_exact(name.len()).map_err(crate::sys::HostMemoryExhausted::from)?;
         owned.push_str(name);
         let backend = options.choose_backend(device)?;
-        let mut limit = options.choose_limit(backend.get())?;
+        let Limit { bytes: mut limit, share } = options.choose_limit(backend.get())?;
         if let Some(granules) = backend.get().granules() {
             // Only whole granules are mapped, and never more than allowed.
             limit -= limit % granules.range().granule;
@@ -96,6 +100,8 @@ impl Options<'_> {
             guard,
             plan,
             two_ends: flags & TWO_ENDS != 0 && is_free_to_choose,
+            // Without growth the pool has the memory of its first region.
+            limit_share: share.filter(|_| flags & ALLOW_GROWTH != 0),
             settings: Settings {
                 limit,
                 growth: match options.growth_policy {
@@ -135,13 +141,13 @@ impl Options<'_> {
             (BackendKind::Host, _) => AnyBackend::Host(environment::host(Warnings::Logged)),
             // The range depends on the limit.
             (BackendKind::HostVmm, _) => {
-                AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host::default())?)?)
+                AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host::default())?.bytes)?)
             }
             (BackendKind::Cuda, _) => AnyBackend::Cuda(Cuda::open(device)?),
             (BackendKind::CudaVmm, _) => {
-                AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| self.choose_limit(cuda))?)
+                AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| self.bytes_on(cuda))?)
             }
-            (BackendKind::PreferCudaVmm, _) => open_preferring_vmm(device, |cuda| self.choose_limit(cuda))?,
+            (BackendKind::PreferCudaVmm, _) => open_preferring_vmm(device, |cuda| self.bytes_on(cuda))?,
             (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
                 user_data: functions.user_data,
                 alloc: functions.alloc,

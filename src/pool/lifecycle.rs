@@ -3,6 +3,7 @@
 use super::captures::{self, refuse_for_a_capture};
 use super::guard_state::Guards;
 use super::idle_time::IdleTime;
+use super::limit_share::LimitShare;
 use super::listener::{Listener, RegionCallback};
 use super::pool::Pool;
 use super::region_io::{give_back, log_release};
@@ -66,6 +67,7 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
         forgotten: false,
         given_back: 0,
         idle: IdleTime::new(resolved.trim_after),
+        limit_share: LimitShare::new(resolved.limit_share),
         listener: Listener::new(device),
         device,
         name: resolved.name,

@@ -7,7 +7,8 @@
 //!   events       events of pending work                  alloc        requests, and what is tried for them
 //!   guard_state  the debug mode's state                  free         frees
 //!   idle_time    how long the pool has been idle         guarded      the debug mode, which detects overruns
-//!   pool         the type                                take_back    the free itself, and refusals
+//!   limit_share  what the limit follows                  take_back    the free itself, and refusals
+//!   pool         the type                                limits       changes of the limit
 //!   slot         its lock, waiting, calls under way      give_back    giving free memory back
 //!   order        pending device work                     remap        mapping and moving granules
 //!   context_loss a reset of the device's context         region_io    obtaining regions and giving them back
@@ -31,6 +32,8 @@ pub(crate) mod guarded;
 mod history;
 mod idle_time;
 pub(crate) mod lifecycle;
+mod limit_share;
+mod limits;
 pub(crate) mod listener;
 mod mutation;
 pub(crate) mod order;

@@ -5,6 +5,7 @@ use super::events::Events;
 use super::guard_state::Guards;
 use super::history::PoolHistory;
 use super::idle_time::IdleTime;
+use super::limit_share::LimitShare;
 use super::listener::Listener;
 use super::mutation;
 use crate::backend::Owned;
@@ -35,6 +36,7 @@ pub(crate) struct Pool {
     /// Whether a failed request logs a report.
     pub(super) report_failures: bool,
     pub(super) idle: IdleTime,
+    pub(super) limit_share: LimitShare,
     /// The state of the debug mode, if it is on.
     pub(super) guards: Option<Box<Guards>>,
     /// The pool's part in the history, if one is recorded.

@@ -2,13 +2,15 @@
 
 use super::captures::refuse_for_a_capture;
 use super::give_back::{discard_beyond, give_back_to, record_trim};
+use super::limit_share::LimitShare;
+use super::limits::{self, change_limit};
 use super::pool::Pool;
 use super::slot::{Guard, Slot};
 use super::{order, stamp_merge};
 use crate::core::stream_id::Stream;
 use crate::error::{Error, LastError, keeping_last_error};
 use crate::log::{self, Level};
-use crate::options::Options;
+use crate::options::{Limit, Options};
 use std::time::Duration;
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.
@@ -18,7 +20,7 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
 
 /// Changes the limit, and gives free memory beyond it back.
 pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), Error> {
-    limit_to(slot.enter()?, limit)
+    limit_to(slot.enter()?, Limit::fixed(limit))
 }
 
 /// Changes the limit to the one that creation with these options would set.
@@ -28,27 +30,11 @@ pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Err
     limit_to(guard.check_entry()?, limit?)
 }
 
-fn limit_to(mut guard: Guard<'_>, limit: u64) -> Result<(), Error> {
-    let mut limit = limit;
-    if let Some(range) = guard.arena.range() {
-        // The range has no more addresses, and only whole granules are mapped.
-        limit = limit.min(range.bytes);
-        limit -= limit % range.granule;
-        let prepared;
-        (guard, prepared) = guard.asking(|backend| backend.granules().map_or(Ok(()), |of| of.admit(limit)));
-        guard = guard.check_entry()?;
-        prepared?;
-    }
-    guard.arena.set_limit(limit);
-    if let Some(history) = &guard.history {
-        history.limited(&guard.arena);
-    }
-    guard.notify();
-    let device = guard.device;
-    guard = guard.talking(|| {
-        log::emit(Level::Info, format_args!("device {device}: the limit is {limit} bytes from now on"));
-    });
-    guard = guard.check_entry()?;
+fn limit_to(mut guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
+    guard.limit_share = LimitShare::new(limit.share.filter(|_| guard.arena.growth().grows()));
+    let (guard, changed) = change_limit(guard, limit.bytes)?;
+    changed?;
+    let (device, limit) = (guard.device, guard.arena.growth().limit());
     if guard.arena.growth().pool_bytes() <= limit {
         return Ok(());
     }
@@ -108,6 +94,8 @@ const PIECE: u64 = 64 << 20;
 /// Gives the free memory of a pool back if it has been idle long enough at the time `now`, in milliseconds. Returns in
 /// what time to call this again, or `None` if the pool does not give memory back by itself.
 pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
+    // An allocator that is destroyed meanwhile ends below.
+    let _ = keeping_last_error(|| limits::look(slot));
     let mut guard = slot.enter().ok()?;
     let (calls, device) = (calls_of(&guard), guard.device);
     let after = guard.idle.after()?;

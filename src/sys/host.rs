@@ -13,7 +13,7 @@ pub(crate) fn memory_total() -> u64 {
         (Ok(pages), Ok(page)) if pages > 0 => pages.saturating_mul(page),
         _ => u64::MAX,
     };
-    physical.min(cgroup_limit("/sys/fs/cgroup", |buffer| read_file(c"/proc/self/cgroup", buffer)))
+    physical.min(cgroup_limit("/sys/fs/cgroup", read_groups))
 }
 
 /// Returns how many mappings a process may have (`vm.max_map_count`).
@@ -29,31 +29,55 @@ pub(crate) fn most_mappings() -> u64 {
     most
 }
 
+/// Reads the control groups of this process.
+fn read_groups(buffer: &mut [u8]) -> Option<&str> {
+    read_file(c"/proc/self/cgroup", buffer)
+}
+
 /// Returns the smallest limit of a control group and its ancestors, or `u64::MAX` if there is none. `read_groups` reads
-/// the contents of `/proc/self/cgroup`. They share one buffer with all paths, because the calling thread's stack may be
-/// small.
-fn cgroup_limit(root: &str, read_groups: impl FnOnce(&mut [u8]) -> Option<&str>) -> u64 {
-    let mut path = [0u8; 1200];
-    path[..root.len()].copy_from_slice(root.as_bytes());
-    let groups = read_groups(&mut path[root.len()..]).unwrap_or_default();
+/// the contents of `/proc/self/cgroup`. Both versions of control groups may be in use, and then one of them has the
+/// limits of memory.
+fn cgroup_limit(root: &str, read_groups: impl Fn(&mut [u8]) -> Option<&str>) -> u64 {
     // Version 2 has one line, `0::/path`. Inside a container the path is usually just `/`.
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
-    let group = group.trim_end_matches('/');
+    let second = least_limit([root, ""], b"/memory.max\0", &read_groups, |line| line.strip_prefix("0::"));
+    // Version 1 has a line for each hierarchy, such as `4:memory:/path` or `7:cpu,memory:/path`.
+    let first = least_limit([root, "/memory"], b"/memory.limit_in_bytes\0", &read_groups, |line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|name| name == "memory").then_some(path)
+    });
+    first.into_iter().chain(second).min().unwrap_or(u64::MAX)
+}
+
+/// Returns the smallest number in the files of a name, in a control group's folder and those above it. `path_in` finds the
+/// group in its line. One buffer is for the lines and for all paths, because the calling thread's stack may be small.
+#[inline(never)]
+fn least_limit(
+    root: [&str; 2],
+    name: &[u8],
+    read_groups: &impl Fn(&mut [u8]) -> Option<&str>,
+    path_in: impl Fn(&str) -> Option<&str>,
+) -> Option<u64> {
+    let mut path = [0u8; 1200];
+    let mut begin = 0;
+    for part in root {
+        path[begin..begin + part.len()].copy_from_slice(part.as_bytes());
+        begin += part.len();
+    }
+    let groups = read_groups(&mut path[begin..]).unwrap_or_default();
+    let group = groups.lines().find_map(path_in).unwrap_or_default().trim_end_matches('/');
     let mut length = group.len();
-    let start = root.len() + if length == 0 { 0 } else { group.as_ptr().addr() - groups.as_ptr().addr() };
-    path.copy_within(start..start + length, root.len());
+    let start = begin + if length == 0 { 0 } else { group.as_ptr().addr() - groups.as_ptr().addr() };
+    path.copy_within(start..start + length, begin);
 
     let mut limit: Option<u64> = None;
-    while length != 0 {
-        let end = root.len() + length;
-        limit = limit.into_iter().chain(number_at(&mut path, end, b"/memory.max\0")).min();
-        let is_slash = |at: &usize| path[root.len() + at] == b'/';
+    loop {
+        limit = limit.into_iter().chain(number_at(&mut path, begin + length, name)).min();
+        if length == 0 {
+            return limit;
+        }
+        let is_slash = |at: &usize| path[begin + at] == b'/';
         length = (0..length).rev().find(is_slash).unwrap_or(0);
     }
-    let end = root.len();
-    let of_root = number_at(&mut path, end, b"/memory.max\0")
-        .or_else(|| number_at(&mut path, end, b"/memory/memory.limit_in_bytes\0"));
-    limit.into_iter().chain(of_root).min().unwrap_or(u64::MAX)
 }
 
 /// Reads the number in a file whose path is the first `end` bytes of `path` followed by `name`.
@@ -124,6 +148,14 @@ mod tests {
         write("a/memory.max", "a lot\n");
         assert_eq!(limit("0::/a\n"), 9000, "garbage is none");
         assert_eq!(limit(&format!("0::/{}\n", "a".repeat(2000))), 9000, "too long");
+        // Version 1 has limits of groups too, beside version 2 or alone.
+        write("memory/c/memory.limit_in_bytes", "7000\n");
+        write("memory/c/d/memory.limit_in_bytes", "2000\n");
+        let first = "12:pids:/c/d\n4:cpu,memory:/c/d\n0::/\n";
+        assert_eq!(limit(first), 2000);
+        assert_eq!(limit("4:memory:/c\n0::/a/b\n"), 3000, "version 2 has less");
+        assert_eq!(limit("4:memory:/c/elsewhere\n"), 7000, "a group that cannot be seen");
+        assert_eq!(limit("4:memory2:/c/d\n5:memory\n"), 9000, "another controller, and half a line");
         std::fs::remove_dir_all(&root).unwrap();
     }
 

@@ -61,6 +61,11 @@ impl Growth {
         Growth { policy, limit, pool_bytes, peak_pool_bytes, reserved, hint, initial_hint: hint, planned }
     }
 
+    /// Returns whether there is more than one region.
+    pub(crate) fn grows(&self) -> bool {
+        self.policy.grows()
+    }
+
     /// Returns the most bytes that may be held from the backend.
     pub(crate) fn limit(&self) -> u64 {
         self.limit

@@ -9,7 +9,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::region_io::{Extended, extend, extend_exactly, release, try_to_extend};
 use crate::pool::slot::Guard;
-use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
+use crate::pool::{context_loss, guarded, limits, order, remap, stamp_merge};
 
 /// The result of a search. An error is one that waiting for a free would not resolve.
 pub(super) type Attempt<'a> = Result<Outcome<'a>, Error>;
@@ -250,6 +250,7 @@ fn grow<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, state: &mut RetryState
     }
     state.note_tried(Once::Extend);
     let guard = context_loss::renewed(guard, request.requested)?;
+    let guard = limits::before_growth(guard, state.least)?;
     let (guard, extended) = match guard.arena.range() {
         None => extend(guard, request, state.least, &mut state.refused)?,
         Some(_) => remap::grow(guard, request, &mut state.refused)?,

@@ -1,0 +1,35 @@
+//! What a pool's limit follows.
+
+use crate::sys::clock::monotonic_ms;
+
+/// How long the total memory is taken to be what it was, in milliseconds.
+const FRESH: u64 = 1000;
+
+/// The share of the backend's total memory that a pool's limit is.
+pub(super) struct LimitShare {
+    /// `None` is a limit that does not change by itself.
+    share: Option<f64>,
+    /// When the total memory was last asked for, in milliseconds of the monotonic clock.
+    asked: u64,
+}
+
+impl LimitShare {
+    /// Creates the state of a limit that was determined now.
+    pub(super) fn new(share: Option<f64>) -> Self {
+        LimitShare { share, asked: monotonic_ms() }
+    }
+
+    pub(super) fn get(&self) -> Option<f64> {
+        self.share
+    }
+
+    /// Returns whether the total memory is to be asked for again.
+    pub(super) fn is_due(&self) -> bool {
+        monotonic_ms().saturating_sub(self.asked) >= FRESH
+    }
+
+    /// Takes note that the total memory is asked for.
+    pub(super) fn note_asked(&mut self) {
+        self.asked = monotonic_ms();
+    }
+}
