@@ -399,6 +399,17 @@ static void with_stamps(const struct pool_kind *kind) {
   ANY(bfc_destroy_forced(kind->device));
 }
 
+/* A limit that is a share of the system's memory is compared with it before a request fails. */
+static void with_share_as_limit(int32_t device, bfc_options_t options) {
+  void *ptr = NULL;
+  options.memory_limit = 0;
+  options.memory_fraction = 0.01;
+  if (DEEP(bfc_create(device, &options)) != BFC_OK) return;
+  ANY(bfc_alloc(device, 1000, &ptr));
+  AS(BFC_ERROR_OUT_OF_MEMORY, bfc_alloc(device, (size_t)1 << 44, &ptr));
+  ANY(bfc_destroy_forced(device));
+}
+
 void exercise(const struct pool_kind *kind) {
   const int32_t device = kind->device;
   bfc_suballocator_t functions = BFC_SUBALLOCATOR_INIT;
@@ -438,6 +449,7 @@ void exercise(const struct pool_kind *kind) {
   release_all();
   ANY(bfc_destroy_forced(device));
   ANY(bfc_destroy_forced(device));
+  if (kind->backend != BFC_BACKEND_CUSTOM) with_share_as_limit(device, options);
   regions_used = 0;
   with_stamps(kind);
   DEEP(bfc_status_string(BFC_ERROR_BUSY));
