@@ -5,6 +5,7 @@ mod clients;
 mod forks;
 pub mod history;
 mod idle_trim;
+mod populator;
 mod publisher;
 mod service;
 mod table;
@@ -101,10 +102,13 @@ impl Device {
         history::start_as_the_environment_says();
         // Set before the allocator appears, because from then on a fork must find it.
         USED[self.word()].fetch_or(self.bit(), SeqCst);
-        let trims = resolved.trim_after.is_some();
+        let (trims, populates) = (resolved.trim_after.is_some(), resolved.backend.get().populates());
         lifecycle::create(self.slot(), self.0, resolved)?;
         if trims {
             idle_trim::watch();
+        }
+        if populates {
+            populator::watch();
         }
         publisher::start_as_the_environment_says();
         Ok(())

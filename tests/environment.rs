@@ -287,6 +287,7 @@ fn malformed_values_are_ignored_with_a_warning() {
         "BFC_QUARANTINE",
         "BFC_FORCE_ALLOW_GROWTH",
         "BFC_REPORT_ON_FAILURE",
+        "BFC_POPULATE",
     ];
     let mut all: Vec<(&str, &str)> = Vec::new();
     for name in ["BFC_MEMORY_LIMIT", "BFC_INITIAL_REGION_BYTES"] {

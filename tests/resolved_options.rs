@@ -107,7 +107,7 @@ fn the_defaults_and_what_the_options_set() {
         "retry_timeout_ms": 0, "memory_fraction": 0, "fragmentation_fraction": 0, "allow_growth": true,
         "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": true,
         "two_ends": false, "guard": false,
-        "report_on_failure": false, "trim_after": 0, "huge_pages": "auto", "numa": "default",
+        "report_on_failure": false, "trim_after": 0, "huge_pages": "auto", "numa": "default", "populate": false,
         "growth_policy": "need", "plan": false, "environment": [],
     });
     assert_eq!(resolved("256", &[]), expected);
@@ -271,10 +271,11 @@ fn what_is_malformed_or_nothing_does_not_count() {
     assert_eq!(used(REPLAY, &[("BFC_HASH_SEED", "1"), ("BFC_REPORT_ON_FAILURE", "1")]).len(), 2);
     assert_eq!(resolved(REPLAY, &[("BFC_TRIM_AFTER", "0.5")])["trim_after"], json!(0.5));
     assert_eq!(used(REPLAY, &[("BFC_TRIM_AFTER", "0.5")]).len(), 1);
-    let pages = [("BFC_HUGE_PAGES", "Never"), ("BFC_NUMA", "interleave")];
+    let pages = [("BFC_HUGE_PAGES", "Never"), ("BFC_NUMA", "interleave"), ("BFC_POPULATE", "on")];
     let host = resolved(REPLAY, &pages);
     assert_eq!((&host["huge_pages"], &host["numa"]), (&json!("never"), &json!("interleave")));
-    assert_eq!((used(REPLAY, &pages).len(), used("0", &pages).len()), (2, 0), "host memory only");
+    assert_eq!(host["populate"], json!(true));
+    assert_eq!((used(REPLAY, &pages).len(), used("0", &pages).len()), (3, 0), "host memory only");
     for (value, is_used) in [("guard", true), ("more, Guard", true), ("more", false), (",", false)] {
         assert_eq!(used(REPLAY, &[("BFC_DEBUG", value)]).len(), usize::from(is_used), "{value}");
     }

@@ -139,6 +139,7 @@ static const char *const variables[] = {
     "BFC_TRIM_AFTER",
     "BFC_HUGE_PAGES",
     "BFC_NUMA",
+    "BFC_POPULATE",
 };
 enum { VARIABLES = sizeof(variables) / sizeof(variables[0]) };
 

@@ -5,8 +5,8 @@ use super::{Backend, Granted};
 use crate::core::units::Span;
 use crate::error::Error;
 use crate::log::{self, Level};
-use crate::sys::host::memory_total;
-use crate::sys::huge_pages::{HUGE_PAGE, SystemSetting, advise, discard, system_setting};
+use crate::sys::host::{memory_available, memory_total};
+use crate::sys::huge_pages::{HUGE_PAGE, SystemSetting, advise, discard, populate, system_setting};
 use crate::sys::mapping::Mapping;
 use crate::sys::numa::{self, Placement};
 
@@ -50,6 +50,7 @@ enum Advice {
 pub(crate) struct Host {
     advice: Advice,
     takes_reserved: bool,
+    populates: bool,
     placement: Option<Placement>,
 }
 
@@ -73,7 +74,13 @@ impl Host {
             );
         }
         let takes_reserved = huge_pages == HugePages::Hugetlb;
-        Host { advice, takes_reserved, placement: placement.filter(|&placement| can_place(placement)) }
+        let placement = placement.filter(|&placement| can_place(placement));
+        Host { advice, takes_reserved, populates: false, placement }
+    }
+
+    /// Has new regions populated in the background, or not. Reserved pages are taken with the region anyway.
+    pub(crate) fn populating(self, populates: bool) -> Self {
+        Host { populates: populates && !self.takes_reserved, ..self }
     }
 
     fn map(&self, bytes: usize, alignment: usize) -> Option<Mapping> {
@@ -135,6 +142,19 @@ impl Backend for Host {
 
     fn discards(&self) -> bool {
         !self.takes_reserved
+    }
+
+    fn populates(&self) -> bool {
+        self.populates
+    }
+
+    fn populate(&self, span: Span) -> bool {
+        populate(span.base, span.bytes)
+    }
+
+    /// Nine tenths of what is left, so that something is left for everything else.
+    fn populates_at_most(&self) -> u64 {
+        memory_available() / 10 * 9
     }
 
     /// Reserved pages are taken with the region.

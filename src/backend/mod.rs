@@ -37,7 +37,7 @@ pub(crate) struct Granted {
 ///   adjacent grants. Device work may still run on the memory. After a failure the pool still owns the memory and may
 ///   free it again later.
 /// - An error of either function is never a lack of memory, and its message is set with `fail!`.
-/// - Nothing here but `discard` is called while an allocator is locked. Calls may come from any thread, several at once.
+/// - Nothing here but `discard` and `populate` is called while an allocator is locked. Calls may come from any thread, several at once.
 /// - No function but `discard` reads or writes the memory. Otherwise only the debug mode does, through `memory`.
 pub(crate) trait Backend {
     fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
@@ -57,6 +57,22 @@ pub(crate) trait Backend {
     /// Nothing uses the memory.
     unsafe fn discard(&self, _: Span) -> Option<Span> {
         None
+    }
+
+    /// Returns whether new regions are to be populated in the background.
+    fn populates(&self) -> bool {
+        false
+    }
+
+    /// Makes a part of a region resident. Its contents stay. The allocator is locked as for [`Self::discard`]. Returns
+    /// false if the system does not do so.
+    fn populate(&self, _: Span) -> bool {
+        false
+    }
+
+    /// Returns how much may be populated at most, before memory runs out.
+    fn populates_at_most(&self) -> u64 {
+        0
     }
 
     /// Returns whether memory takes up nothing before it is touched, and a region is obtained fast.

@@ -120,7 +120,8 @@ pub(super) fn trim_after(warnings: Warnings) -> Option<Duration> {
 /// Returns the backend for host memory as the environment wants it.
 pub(super) fn host(warnings: Warnings) -> Host {
     let huge_pages = setting(&names::HUGE_PAGES, warnings, huge_pages).unwrap_or_default();
-    Host::open(huge_pages, setting(&names::NUMA, warnings, numa))
+    let populates = setting(&names::POPULATE, warnings, switch).unwrap_or(false);
+    Host::open(huge_pages, setting(&names::NUMA, warnings, numa)).populating(populates)
 }
 
 /// How many characters of a malformed value its warning shows.

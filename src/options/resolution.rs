@@ -24,6 +24,7 @@ pub(crate) struct Resolution {
     /// How host memory is obtained, if the backend is [`BackendKind::Host`].
     pub(crate) huge_pages: HugePages,
     pub(crate) numa: Option<Placement>,
+    pub(crate) populate: bool,
     /// Whether the caller's options name a plan, or forbid one.
     given_plan: bool,
     /// Whether a plan is named. Its file is not read.
@@ -95,6 +96,7 @@ impl Resolution {
         let plan = named && !guard && options.flags & TIMESTAMPS == 0;
         let huge_pages = setting(&names::HUGE_PAGES, Warnings::Silent, huge_pages).unwrap_or_default();
         let numa = setting(&names::NUMA, Warnings::Silent, numa);
+        let populate = setting(&names::POPULATE, Warnings::Silent, switch).unwrap_or(false);
         Ok(Resolution {
             given,
             options,
@@ -104,6 +106,7 @@ impl Resolution {
             trim_after,
             huge_pages,
             numa,
+            populate,
             given_plan,
             plan,
         })
@@ -146,7 +149,9 @@ impl Resolution {
             () if is(&names::PLAN) => self.plan && !self.given_plan,
             () if is(&names::DEBUG) => self.guard,
             () if is(&names::FORCE_ALLOW_GROWTH) => true,
-            () if is(&names::HUGE_PAGES) || is(&names::NUMA) => self.backend == BackendKind::Host,
+            () if is(&names::HUGE_PAGES) || is(&names::NUMA) || is(&names::POPULATE) => {
+                self.backend == BackendKind::Host
+            }
             () if is(&names::TRIM_AFTER) => self.trim_after.is_some(),
             () if is(&names::REPORT_ON_FAILURE) || is(&names::HASH_SEED) || is(&names::LOG) => true,
             // The interposer's and the command's.

@@ -63,6 +63,7 @@ variables! {
     TRIM_AFTER = c"BFC_TRIM_AFTER": Seconds;
     HUGE_PAGES = c"BFC_HUGE_PAGES": HugePages;
     NUMA = c"BFC_NUMA": Numa;
+    POPULATE = c"BFC_POPULATE": Switch;
     REPORT_ON_FAILURE = c"BFC_REPORT_ON_FAILURE": Switch;
     PLAN = c"BFC_PLAN": Path;
     HISTORY = c"BFC_HISTORY": Number;

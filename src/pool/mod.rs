@@ -12,6 +12,7 @@
 //!   slot         its lock, waiting, calls under way      give_back    giving free memory back
 //!   order        pending device work                     remap        mapping and moving granules
 //!   context_loss a reset of the device's context         region_io    obtaining regions and giving them back
+//!                                                        populating   new regions, made resident in the background
 //!                                                        stamp_merge  merges of stamped chunks, in pieces
 //!                                                        snapshot     the copy that reports are written from
 //!                                                        zeroing      zeroed host memory
@@ -39,6 +40,7 @@ mod mutation;
 pub(crate) mod order;
 #[allow(clippy::module_inception)] // the type of this module
 mod pool;
+pub(crate) mod populating;
 mod region_io;
 mod remap;
 pub(crate) mod shrink;

@@ -3,6 +3,7 @@
 
 use super::captures::{Permission, refuse_for_a_capture};
 use super::listener::RegionEvent;
+use super::populating;
 use super::slot::{Guard, waiting};
 use crate::backend::{Backend, Granted};
 use crate::core::arena::Detached;
@@ -387,7 +388,10 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
         return (guard, Err(error));
     }
     match guard.arena.add_region(plan, base, bytes) {
-        Ok(()) => (guard, Ok(())),
+        Ok(()) => {
+            populating::region_obtained(&guard);
+            (guard, Ok(()))
+        }
         Err(exhausted) => {
             let listener = guard.listener;
             let (guard, _) =

@@ -33,6 +33,7 @@ pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution) -
         ("plan", resolution.plan),
         ("guard", resolution.guard),
         ("report_on_failure", resolution.report_failures),
+        ("populate", resolution.populate),
     ] {
         write!(out, ",\"{name}\":{is_on}")?;
     }

@@ -1,5 +1,6 @@
 //! The memory that this process may use.
 
+use super::mapping::PAGE;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,6 +15,18 @@ pub(crate) fn memory_total() -> u64 {
         _ => u64::MAX,
     };
     physical.min(cgroup_limit("/sys/fs/cgroup", read_groups))
+}
+
+/// Returns about how much memory this process may still take before the system or its control group has none left.
+pub(crate) fn memory_available() -> u64 {
+    let mut buffer = [0u8; 256];
+    let text = read_file(c"/proc/meminfo", &mut buffer).unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
+    let available = kib.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(u64::MAX, |kib| kib << 10);
+    let mut buffer = [0u8; 64];
+    let text = read_file(c"/proc/self/statm", &mut buffer).unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    available.min(memory_total().saturating_sub(pages * PAGE as u64))
 }
 
 /// Returns how many mappings a process may have (`vm.max_map_count`).
@@ -117,6 +130,12 @@ mod tests {
     fn this_machine_has_memory() {
         let total = memory_total();
         assert!(total > 64 << 20 && total < 1 << 50, "{total}");
+    }
+
+    #[test]
+    fn some_of_it_is_available() {
+        let (available, total) = (memory_available(), memory_total());
+        assert!(available > 16 << 20 && available < total, "{available} of {total}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::arena::Arena;
 use super::reclaim::Detached;
 use crate::core::heap::Extension;
 use crate::core::request::AllocRequest;
-use crate::core::units::{MAX_CHUNK, round_down};
+use crate::core::units::{MAX_CHUNK, Span, round_down};
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
@@ -41,6 +41,17 @@ impl Arena {
 
     pub(crate) fn cancel_extension(&mut self, extension: &Extension) {
         self.heap_mut().growth_mut().unreserve(extension.reserved());
+    }
+
+    /// Returns the first `most` bytes of a region that are not populated and were never handed out, as far as is known,
+    /// and how many such bytes the region has.
+    pub(crate) fn unpopulated(&self, most: u64) -> Option<(Span, u64)> {
+        self.heap().unpopulated(most)
+    }
+
+    /// Records that memory of a region was populated, or is not to be, and all before it.
+    pub(crate) fn note_populated(&mut self, span: Span) {
+        self.heap_mut().note_populated(span);
     }
 
     pub(crate) fn overlaps(&self, base: u64, bytes: u64) -> bool {

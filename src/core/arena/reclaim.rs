@@ -122,7 +122,7 @@ impl Arena {
         self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
-    /// Shows `visit` the free memory that was handed out before and that nothing waits for, in address order from the cursor
+    /// Shows `visit` the free memory that was handed out or populated before and that nothing waits for, in address order from the cursor
     /// on, and moves the cursor. `visit` returns with how many of a span's bytes it is done, or `None` to stop. Returns
     /// whether all of it was visited. It looks at `most` chunks at most.
     pub(crate) fn visit_idle(
@@ -133,16 +133,16 @@ impl Arena {
     ) -> bool {
         let mut left = most;
         for (_, region) in self.regions().iter() {
-            if region.touched <= cursor.from {
+            if region.resident_to() <= cursor.from {
                 continue;
             }
             let first = if cursor.from > region.base { self.chunk_for(cursor) } else { Some(region.first) };
             for id in first.into_iter().flat_map(|first| self.heap().from(first)) {
-                let (addr, end) = (self.chunks().addr(id), self.heap().end_of(id).min(region.touched));
+                let (addr, end) = (self.chunks().addr(id), self.heap().end_of(id).min(region.resident_to()));
                 if end <= cursor.from {
                     continue;
                 }
-                if addr >= region.touched {
+                if addr >= region.resident_to() {
                     break;
                 }
                 if left == 0 {

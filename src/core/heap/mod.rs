@@ -12,6 +12,7 @@
 //!   address_map   address -> chunk, over probing
 //!   alloc         best fit, split, coalesce
 //!   place         allocation at a given place
+//!   populating    what to make resident in advance
 //!   small_apart   small requests beside large chunks
 //!   lent          the same parts for the operations of other rooms
 //! ```
@@ -25,6 +26,7 @@ mod free_index;
 mod heap;
 mod lent;
 mod place;
+mod populating;
 mod probing;
 mod region_growth;
 mod region_io;

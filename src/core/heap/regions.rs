@@ -20,6 +20,8 @@ pub(crate) struct Region {
     pub(crate) first: ChunkId,
     /// The address from which on nothing was ever handed out, as far as is known.
     pub(in crate::core) touched: u64,
+    /// The address up to which pages were made resident before they were handed out.
+    pub(in crate::core) populated: u64,
     /// For each unit the chunk that begins there, or 0. Present while [`crate::core::heap::address_map`] is dense.
     flat: Option<LazyTable>,
 }
@@ -29,6 +31,11 @@ impl Region {
     #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
     fn unit(&self, addr: u64) -> usize {
         ((addr - self.base) / UNIT) as usize
+    }
+
+    /// Returns the address from which on no page is resident, as far as is known.
+    pub(in crate::core) fn resident_to(&self) -> u64 {
+        self.touched.max(self.populated)
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -108,8 +115,8 @@ impl Regions {
         (self.vacant, self.bytes, self.small_bytes) = (other.vacant, other.bytes, other.small_bytes);
         self.slots.clear();
         self.slots.extend(other.slots.iter().map(|region| {
-            let Region { base, bytes, given, first, touched, .. } = *region;
-            Region { base, bytes, given, first, touched, flat: None }
+            let Region { base, bytes, given, first, touched, populated, .. } = *region;
+            Region { base, bytes, given, first, touched, populated, flat: None }
         }));
         true
     }
@@ -243,7 +250,7 @@ impl Regions {
         self.order.try_reserve(1)?;
         self.slots.try_reserve(1)?;
         let flat = if flat { Some(flat_for(bytes)?) } else { None };
-        let region = Region { base, bytes, given, first: NIL, touched: base, flat };
+        let region = Region { base, bytes, given, first: NIL, touched: base, populated: base, flat };
         let place = self.place_of(base);
         self.bytes += bytes;
         self.small_bytes += if_small(bytes);
@@ -277,7 +284,8 @@ impl Regions {
     pub(super) fn remove(&mut self, id: u32) -> Region {
         let place = self.place_of(self.get(id).base);
         self.order.remove(place);
-        let nothing = Region { base: 0, bytes: 0, given: 0, first: self.vacant, touched: 0, flat: None };
+        let nothing =
+            Region { base: 0, bytes: 0, given: 0, first: self.vacant, touched: 0, populated: 0, flat: None };
         self.vacant = ChunkId(id);
         let removed = std::mem::replace(self.get_mut(id), nothing);
         self.bytes -= removed.bytes;
