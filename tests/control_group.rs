@@ -81,11 +81,19 @@ fn in_a_group(test: &str, variables: &[(&str, &str)]) {
     expect_success(test, &[&[(GROUP, folder)], variables].concat());
 }
 
-fn limit() -> u64 {
+fn now() -> bfc_stats_t {
     let mut out = stats();
     // SAFETY: a whole struct, writable.
     assert_eq!(unsafe { bfc_stats(HOST, &mut out) }, BFC_OK);
-    out.bytes_limit
+    out
+}
+
+fn limit() -> u64 {
+    now().bytes_limit
+}
+
+fn held() -> u64 {
+    now().pool_bytes
 }
 
 fn get(bytes: u64) -> Result<u64, Status> {
@@ -111,11 +119,13 @@ fn it_is_followed_where_no_limit_was_given() {
     thread::sleep(Duration::from_millis(1100));
     assert_eq!(get(800 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY), "more than all of the group's memory");
     assert_eq!(limit(), 700 * MIB);
-    let mut out = stats();
-    // SAFETY: a whole struct, writable.
-    assert_eq!(unsafe { bfc_stats(HOST, &mut out) }, BFC_OK);
-    assert_eq!(out.pool_bytes, 600 * MIB, "what is free beyond a lower limit goes back");
+    assert_eq!(held(), 600 * MIB, "what is free beyond a lower limit goes back");
+    group.limit(100 * MIB);
+    assert_eq!(get(700 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert_eq!((limit(), held()), (100 * MIB, 600 * MIB), "what is in use stays");
     assert_eq!(free(HOST, first), BFC_OK);
+    assert_eq!(get(700 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert_eq!(held(), 0, "what is freed later goes back later");
     assert_eq!((bfc_check(HOST), bfc_destroy(HOST)), (BFC_OK, BFC_OK));
     std::mem::forget(group);
 }

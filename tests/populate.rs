@@ -64,12 +64,12 @@ fn a_new_region_becomes_resident() {
         return;
     }
     let pool = large_regions();
-    let (chunk, region) = get_in_region(&pool, PAGE);
+    let (chunk, region) = get_in_region(&pool, 256);
     // SAFETY: live host memory of that size.
-    unsafe { (chunk as *mut u8).write_bytes(7, PAGE as usize) };
+    unsafe { (chunk as *mut u8).write_bytes(7, 256) };
     comes_true("all of it is resident", || resident(region, REGION) == REGION);
     // SAFETY: as above.
-    let contents = unsafe { std::slice::from_raw_parts(chunk as *const u8, PAGE as usize) };
+    let contents = unsafe { std::slice::from_raw_parts(chunk as *const u8, 256) };
     assert!(contents.iter().all(|&byte| byte == 7), "contents stay");
     // The next region too.
     let (_, second) = get_in_region(&pool, REGION);
@@ -133,6 +133,27 @@ fn an_idle_pool_gives_back_what_was_populated() {
     unsafe { (chunk as *mut u8).write(1) };
     comes_true("all of it is resident", || resident(region, REGION) == REGION);
     comes_true("what is free goes back", || resident(region, REGION) <= 2 * MIB);
+    pool.put(chunk);
+}
+
+/// A trim in the middle of it is not undone.
+#[test]
+fn what_went_back_stays_away() {
+    let test = "what_went_back_stays_away";
+    if !child::is_child(test) {
+        child::expect_success(test, &[ON]);
+        return;
+    }
+    const LARGE: u64 = 2 * GIB;
+    let pool = Pool::host(LARGE, |options| options.flags = BFC_SPLIT_ALWAYS);
+    let chunk = pool.get(PAGE);
+    let region = pool.range(chunk).expect("it is live").region.0;
+    comes_true("some of it is resident", || resident(region, LARGE) >= 8 * MIB);
+    pool.trim(0);
+    assert!(resident(region, LARGE) < LARGE, "it came in between");
+    thread::sleep(Duration::from_millis(300));
+    assert!(resident(region, LARGE) <= 4 * MIB);
+    pool.check();
     pool.put(chunk);
 }
 

@@ -276,6 +276,9 @@ fn what_is_malformed_or_nothing_does_not_count() {
     assert_eq!((&host["huge_pages"], &host["numa"]), (&json!("never"), &json!("interleave")));
     assert_eq!(host["populate"], json!(true));
     assert_eq!((used(REPLAY, &pages).len(), used("0", &pages).len()), (3, 0), "host memory only");
+    for other in [("BFC_HUGE_PAGES", "hugetlb"), ("BFC_DEBUG", "guard")] {
+        assert_eq!(used(REPLAY, &[("BFC_POPULATE", "1"), other]), [other.0]);
+    }
     for (value, is_used) in [("guard", true), ("more, Guard", true), ("more", false), (",", false)] {
         assert_eq!(used(REPLAY, &[("BFC_DEBUG", value)]).len(), usize::from(is_used), "{value}");
     }

@@ -5,7 +5,7 @@ use super::{Backend, Granted};
 use crate::core::units::Span;
 use crate::error::Error;
 use crate::log::{self, Level};
-use crate::sys::host::{memory_available, memory_total};
+use crate::sys::host::{memory_available, memory_total, memory_total_now};
 use crate::sys::huge_pages::{HUGE_PAGE, SystemSetting, advise, discard, populate, system_setting};
 use crate::sys::mapping::Mapping;
 use crate::sys::numa::{self, Placement};
@@ -152,7 +152,7 @@ impl Backend for Host {
         populate(span.base, span.bytes)
     }
 
-    /// Nine tenths of what is left, so that something is left for everything else.
+    /// Nine tenths of what is left.
     fn populates_at_most(&self) -> u64 {
         memory_available() / 10 * 9
     }
@@ -188,6 +188,10 @@ impl Backend for Host {
     /// The limit of a control group may be changed at any time.
     fn total_may_change(&self) -> bool {
         true
+    }
+
+    fn total_now(&self) -> Option<u64> {
+        memory_total_now()
     }
 
     fn name(&self) -> &'static str {

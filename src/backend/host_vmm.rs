@@ -299,11 +299,6 @@ impl Backend for HostVmm {
         Some(memory_total())
     }
 
-    /// The limit of a control group may be changed at any time.
-    fn total_may_change(&self) -> bool {
-        true
-    }
-
     fn may_synchronize(&self) -> bool {
         false
     }

@@ -37,7 +37,8 @@ pub(crate) struct Granted {
 ///   adjacent grants. Device work may still run on the memory. After a failure the pool still owns the memory and may
 ///   free it again later.
 /// - An error of either function is never a lack of memory, and its message is set with `fail!`.
-/// - Nothing here but `discard` and `populate` is called while an allocator is locked. Calls may come from any thread, several at once.
+/// - Nothing here but `discard` and `populate` is called while an allocator is locked. Calls may come from any thread,
+///   several at once.
 /// - No function but `discard` reads or writes the memory. Otherwise only the debug mode does, through `memory`.
 pub(crate) trait Backend {
     fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
@@ -70,7 +71,7 @@ pub(crate) trait Backend {
         false
     }
 
-    /// Returns how much may be populated at most, before memory runs out.
+    /// Returns how many bytes may be populated at this moment, so that enough is left for everything else.
     fn populates_at_most(&self) -> u64 {
         0
     }
@@ -103,9 +104,14 @@ pub(crate) trait Backend {
     /// Returns how much memory the backend can provide in total, if known.
     fn total_memory(&self) -> Option<u64>;
 
-    /// Returns whether [`Self::total_memory`] may change, and tells at little cost.
+    /// Returns whether [`Self::total_memory`] may change.
     fn total_may_change(&self) -> bool {
         false
+    }
+
+    /// Returns what [`Self::total_memory`] has become, if it may change and can be determined at this moment.
+    fn total_now(&self) -> Option<u64> {
+        None
     }
 
     /// Returns the limit of an allocator that is created now without a limit or a fraction.

@@ -18,7 +18,7 @@ pub(crate) struct AllocRequest<'a> {
     pub(crate) thorough: bool,
     /// The memory will be freed soon, so it is taken from the upper end of a chunk where that is possible.
     pub(crate) short_lived: bool,
-    /// The pool need not grow to keep the memory apart from large chunks.
+    /// The request may split a large chunk, where small requests usually do not.
     pub(crate) splits_large: bool,
     /// The stream in whose order the memory is requested.
     pub(crate) stream: Stream,

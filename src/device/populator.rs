@@ -5,7 +5,7 @@
 
 use super::service::Service;
 use super::table::{USED, devices_in};
-use crate::pool::populating::{populate_a_piece, seen, wait};
+use crate::pool::populating::{populate_some, seen, wait};
 use crate::sys::process;
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
@@ -26,8 +26,8 @@ pub(super) fn watch() {
 fn populate_for_ever() {
     loop {
         let seen = seen();
-        // A piece of each pool in turn, until none has more.
-        while devices_in(&USED).filter(|device| populate_a_piece(device.slot())).count() != 0 {}
+        // Some of each pool in turn, until none has more.
+        while devices_in(&USED).filter(|device| populate_some(device.slot())).count() != 0 {}
         wait(seen);
     }
 }

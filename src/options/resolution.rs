@@ -149,8 +149,9 @@ impl Resolution {
             () if is(&names::PLAN) => self.plan && !self.given_plan,
             () if is(&names::DEBUG) => self.guard,
             () if is(&names::FORCE_ALLOW_GROWTH) => true,
-            () if is(&names::HUGE_PAGES) || is(&names::NUMA) || is(&names::POPULATE) => {
-                self.backend == BackendKind::Host
+            () if is(&names::HUGE_PAGES) || is(&names::NUMA) => self.backend == BackendKind::Host,
+            () if is(&names::POPULATE) => {
+                self.backend == BackendKind::Host && !self.guard && self.huge_pages != HugePages::Hugetlb
             }
             () if is(&names::TRIM_AFTER) => self.trim_after.is_some(),
             () if is(&names::REPORT_ON_FAILURE) || is(&names::HASH_SEED) || is(&names::LOG) => true,

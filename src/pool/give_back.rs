@@ -18,7 +18,10 @@ pub(super) fn give_back_to(mut guard: Guard<'_>, keep: u64, below: bool) -> Resu
         return remap::trim(guard, keep);
     }
     let arena = &mut guard.arena;
-    let regions = if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) }?;
+    let regions = match if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) } {
+        Ok(regions) => regions,
+        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
+    };
     let (guard, given) = release(guard, regions, Stream::NONE);
     Ok((guard.check_entry()?, given.failure.map_or(Ok(given.bytes), Err)))
 }
@@ -43,12 +46,13 @@ const QUICK: Duration = Duration::from_micros(100);
 const CHUNKS_AT_ONCE: usize = 4096;
 
 /// Gives the pages of free chunks in regions that stay held back to the system, where the backend can do so, as long as
-/// `keep` bytes stay, and while `goes_on` says so. Returns the number of bytes.
+/// `keep` bytes stay, and while `goes_on` says so. Returns the number of bytes. No more of these regions is populated.
 pub(super) fn discard_beyond(
     mut guard: Guard<'_>,
     keep: u64,
     goes_on: impl Fn(&Guard<'_>) -> bool,
 ) -> Result<(Guard<'_>, u64), Error> {
+    guard.arena.leave_all_unpopulated();
     let mut discarding = Discarding { total: 0, cursor: Cursor::default(), at_once: LEAST_AT_ONCE };
     while guard.may_discard() && goes_on(&guard) && discarding.go_on(&guard, keep) {
         guard = guard.talking(std::thread::yield_now).check_entry()?;

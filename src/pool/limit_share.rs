@@ -9,27 +9,26 @@ const FRESH: u64 = 1000;
 pub(super) struct LimitShare {
     /// `None` is a limit that does not change by itself.
     share: Option<f64>,
-    /// When the total memory was last asked for, in milliseconds of the monotonic clock.
-    asked: u64,
+    /// When the limit was last compared with the total memory, in milliseconds of the monotonic clock.
+    compared: u64,
 }
 
 impl LimitShare {
     /// Creates the state of a limit that was determined now.
     pub(super) fn new(share: Option<f64>) -> Self {
-        LimitShare { share, asked: monotonic_ms() }
+        LimitShare { share, compared: monotonic_ms() }
     }
 
     pub(super) fn get(&self) -> Option<f64> {
         self.share
     }
 
-    /// Returns whether the total memory is to be asked for again.
+    /// Returns whether the limit is to be compared with the total memory again.
     pub(super) fn is_due(&self) -> bool {
-        monotonic_ms().saturating_sub(self.asked) >= FRESH
+        monotonic_ms().saturating_sub(self.compared) >= FRESH
     }
 
-    /// Takes note that the total memory is asked for.
-    pub(super) fn note_asked(&mut self) {
-        self.asked = monotonic_ms();
+    pub(super) fn note_compared(&mut self) {
+        self.compared = monotonic_ms();
     }
 }

@@ -1,14 +1,16 @@
 //! The limit of a pool that exists, and limits that follow the memory of the system: that of a control group may change
 //! while the program runs.
 //!
-//! A limit that is a share of the total is compared with it before the pool grows, at most once a second, and before the
-//! limit refuses growth. With `BFC_TRIM_AFTER` a thread compares it too, whatever the pool does.
+//! A limit that is a share of the total is compared with it before the pool grows, at most once a second, and whenever it
+//! has no room. With `BFC_TRIM_AFTER` a thread compares it too, whatever the pool does.
 
 use super::give_back::{discard_beyond, give_back_to, record_trim};
+use super::limit_share::LimitShare;
 use super::slot::{Guard, Slot};
-use crate::error::{Error, keeping_last_error};
+use crate::backend::granules::Granules;
+use crate::error::{DeferredError, Error, unsaid};
 use crate::log::{self, Level};
-use crate::options::share_of;
+use crate::options::{Limit, share_of};
 
 /// Brings the limit up to date, before the pool grows by at least `least` bytes.
 pub(super) fn before_growth(guard: Guard<'_>, least: u64) -> Result<Guard<'_>, Error> {
@@ -20,8 +22,8 @@ pub(super) fn before_growth(guard: Guard<'_>, least: u64) -> Result<Guard<'_>, E
     }
 }
 
-/// Brings the limit of a pool up to date, also if nothing uses the pool.
-pub(super) fn look(slot: &Slot) -> Result<(), Error> {
+/// Brings the limit of a pool up to date that nothing may be using.
+pub(super) fn keep_up_to_date(slot: &Slot) -> Result<(), Error> {
     let guard = slot.enter()?;
     if let Some(share) = guard.limit_share.get() {
         renew(guard, share)?;
@@ -29,20 +31,19 @@ pub(super) fn look(slot: &Slot) -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks for the total memory, and sets the limit to a share of it. Free memory beyond a lower limit goes back.
+/// Determines the total memory, and sets the limit to a share of it. Free memory beyond it goes back. A limit that cannot
+/// be determined stays.
 #[inline(never)]
 fn renew(mut guard: Guard<'_>, share: f64) -> Result<Guard<'_>, Error> {
-    guard.limit_share.note_asked();
-    let (guard, total) = guard.asking(|backend| backend.total_memory());
-    let guard = guard.check_entry()?;
+    guard.limit_share.note_compared();
+    let (guard, total) = guard.asking(|backend| backend.total_now());
+    let mut guard = guard.check_entry()?;
     // Another thread may have set a limit meanwhile.
     let Some(total) = total.filter(|_| guard.limit_share.get() == Some(share)) else { return Ok(guard) };
     let limit = share_of(total, share);
-    if possible(&guard, limit) == guard.arena.growth().limit() {
-        return Ok(guard);
+    if limit != guard.arena.growth().limit() {
+        guard = put_in_force(guard, Limit { bytes: limit, share: Some(share) })?;
     }
-    // If the backend cannot prepare for the limit now, the next look tries again.
-    let (guard, _) = keeping_last_error(|| change_limit(guard, limit))?;
     if guard.arena.growth().pool_bytes() > guard.arena.growth().limit() {
         give_beyond(guard)
     } else {
@@ -50,48 +51,44 @@ fn renew(mut guard: Guard<'_>, share: f64) -> Result<Guard<'_>, Error> {
     }
 }
 
-/// Gives wholly free regions beyond the limit back, and the pages of free chunks, without waiting for work.
+/// Gives wholly free regions beyond the limit back, and the pages of free chunks, without waiting for work. What cannot go
+/// back now goes back later.
 #[inline(never)]
 fn give_beyond(guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     let limit = guard.arena.growth().limit();
-    let (guard, released) = keeping_last_error(|| give_back_to(guard, limit, true))?;
+    let (guard, released) = unsaid(|| give_back_to(guard, limit, true)).map_err(DeferredError::say)?;
     let (guard, discarded) = discard_beyond(guard, limit, |_| true)?;
     record_trim(&guard, released.unwrap_or(0) + discarded);
     Ok(guard)
 }
 
-/// Changes the limit. Memory beyond it stays held. The inner error is one of the backend: it cannot prepare for the limit,
-/// which stays as it was.
-#[inline(never)]
-pub(super) fn change_limit(
-    mut guard: Guard<'_>,
-    limit: u64,
-) -> Result<(Guard<'_>, Result<(), Error>), Error> {
-    let limit = possible(&guard, limit);
-    if guard.arena.range().is_some() {
+/// Changes the limit. Memory beyond it stays held. On a failure the limit is what it was.
+pub(super) fn change_limit(mut guard: Guard<'_>, mut limit: Limit) -> Result<Guard<'_>, Error> {
+    if let Some(range) = guard.arena.range() {
+        // The range has no more addresses, and only whole granules are mapped.
+        let bytes = limit.bytes.min(range.bytes);
+        limit.bytes = bytes - bytes % range.granule;
+        let admit = |of: &dyn Granules| of.admit(limit.bytes);
         let prepared;
-        (guard, prepared) = guard.asking(|backend| backend.granules().map_or(Ok(()), |of| of.admit(limit)));
+        (guard, prepared) = guard.asking(|backend| backend.granules().map_or(Ok(()), admit));
         guard = guard.check_entry()?;
-        if prepared.is_err() {
-            return Ok((guard, prepared));
-        }
+        prepared?;
     }
-    guard.arena.set_limit(limit);
+    put_in_force(guard, limit)
+}
+
+#[inline(never)]
+fn put_in_force(mut guard: Guard<'_>, limit: Limit) -> Result<Guard<'_>, Error> {
+    let Limit { bytes, share } = limit;
+    guard.limit_share = LimitShare::new(share.filter(|_| guard.arena.growth().grows()));
+    guard.arena.set_limit(bytes);
     if let Some(history) = &guard.history {
         history.limited(&guard.arena);
     }
     guard.notify();
     let device = guard.device;
-    guard = guard.talking(|| {
-        log::emit(Level::Info, format_args!("device {device}: the limit is {limit} bytes from now on"));
+    let guard = guard.talking(|| {
+        log::emit(Level::Info, format_args!("device {device}: the limit is {bytes} bytes from now on"));
     });
-    Ok((guard.check_entry()?, Ok(())))
-}
-
-/// Returns the limit that a pool can have. A range has no more addresses than it reserved, and only whole granules are
-/// mapped.
-fn possible(guard: &Guard<'_>, limit: u64) -> u64 {
-    let Some(range) = guard.arena.range() else { return limit };
-    let limit = limit.min(range.bytes);
-    limit - limit % range.granule
+    guard.check_entry()
 }

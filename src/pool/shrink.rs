@@ -2,7 +2,6 @@
 
 use super::captures::refuse_for_a_capture;
 use super::give_back::{discard_beyond, give_back_to, record_trim};
-use super::limit_share::LimitShare;
 use super::limits::{self, change_limit};
 use super::pool::Pool;
 use super::slot::{Guard, Slot};
@@ -30,10 +29,8 @@ pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Err
     limit_to(guard.check_entry()?, limit?)
 }
 
-fn limit_to(mut guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
-    guard.limit_share = LimitShare::new(limit.share.filter(|_| guard.arena.growth().grows()));
-    let (guard, changed) = change_limit(guard, limit.bytes)?;
-    changed?;
+fn limit_to(guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
+    let guard = change_limit(guard, limit)?;
     let (device, limit) = (guard.device, guard.arena.growth().limit());
     if guard.arena.growth().pool_bytes() <= limit {
         return Ok(());
@@ -95,7 +92,7 @@ const PIECE: u64 = 64 << 20;
 /// what time to call this again, or `None` if the pool does not give memory back by itself.
 pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
     // An allocator that is destroyed meanwhile ends below.
-    let _ = keeping_last_error(|| limits::look(slot));
+    let _ = keeping_last_error(|| limits::keep_up_to_date(slot));
     let mut guard = slot.enter().ok()?;
     let (calls, device) = (calls_of(&guard), guard.device);
     let after = guard.idle.after()?;

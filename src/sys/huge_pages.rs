@@ -39,16 +39,16 @@ pub(crate) fn advise(base: u64, bytes: u64, huge: bool) {
     unsafe { libc::madvise(base as *mut libc::c_void, bytes as usize, advice) };
 }
 
-/// Makes the whole pages in a range resident, for writing. Their contents stay, also if another thread writes to them
+/// Makes the pages that a range is on resident, for writing. Their contents stay, also if another thread writes to them
 /// meanwhile. Returns false if the system does not: before Linux 5.14, and where there is no memory.
 pub(crate) fn populate(base: u64, bytes: u64) -> bool {
     let page = PAGE as u64;
-    let (first, last) = (base.div_ceil(page) * page, (base + bytes) / page * page);
-    let length = last.saturating_sub(first);
+    let first = base / page * page;
+    let length = (base + bytes).div_ceil(page) * page - first;
     // SAFETY: the advice changes no contents, whatever is mapped there.
-    length == 0
-        || unsafe { libc::madvise(first as *mut libc::c_void, length as usize, libc::MADV_POPULATE_WRITE) }
-            == 0
+    let refused =
+        unsafe { libc::madvise(first as *mut libc::c_void, length as usize, libc::MADV_POPULATE_WRITE) };
+    refused == 0
 }
 
 /// Gives the whole pages of a range back to the system. They read as zero afterwards. Returns where they begin and how

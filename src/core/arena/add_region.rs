@@ -19,19 +19,21 @@ impl Arena {
 
     /// Lets small requests grow the pool before they split a large chunk, with growth by need. There must be no region yet.
     /// No effect with stamps, and where other rules than best fit choose the chunks.
-    pub(crate) fn keep_small_apart(&mut self) {
+    pub(crate) fn spare_large_chunks(&mut self) {
         if !self.settings.timestamps {
-            self.heap_mut().keep_apart();
+            self.heap_mut().spare_large();
         }
     }
 
-    /// Returns whether a request finds nothing only because it would split a large chunk. The pool is to grow by the
-    /// returned number of bytes for it.
-    pub(crate) fn apart_region(&self, request: &AllocRequest<'_>) -> Option<u64> {
-        let keeps_apart = request.is_plain()
-            && self.streams.is_fast(request.stream)
-            && self.heap().keeps_apart(request.size);
-        keeps_apart.then(|| self.heap().next_small_region().max(request.size))
+    /// Returns by how much the pool is to grow for a request that finds nothing only because it would split a large chunk.
+    /// 0 is not at all: the request splits the chunk.
+    pub(crate) fn small_region_for(&self, request: &AllocRequest<'_>) -> Option<u64> {
+        let is_refused =
+            request.is_plain() && self.streams.is_fast(request.stream) && self.heap().is_spared(request.size);
+        is_refused.then(|| match self.heap().next_small_region() {
+            0 => 0,
+            bytes => bytes.max(request.size),
+        })
     }
 
     /// Lets small requests split large chunks until the regions or the limit change, because the pool could not grow.
@@ -43,15 +45,25 @@ impl Arena {
         self.heap_mut().growth_mut().unreserve(extension.reserved());
     }
 
-    /// Returns the first `most` bytes of a region that are not populated and were never handed out, as far as is known,
-    /// and how many such bytes the region has.
-    pub(crate) fn unpopulated(&self, most: u64) -> Option<(Span, u64)> {
-        self.heap().unpopulated(most)
+    /// Returns memory of a region that is to be populated, up to a multiple of `piece`, a power of two, and how many such
+    /// bytes the region has.
+    pub(crate) fn unpopulated(&self, piece: u64) -> Option<(Span, u64)> {
+        self.heap().unpopulated(piece)
     }
 
-    /// Records that memory of a region was populated, or is not to be, and all before it.
+    /// Records that memory of a region was populated, and all before it.
     pub(crate) fn note_populated(&mut self, span: Span) {
         self.heap_mut().note_populated(span);
+    }
+
+    /// Leaves what the region around an address has left to the requests.
+    pub(crate) fn leave_unpopulated(&mut self, addr: u64) {
+        self.heap_mut().leave_unpopulated(addr);
+    }
+
+    /// Does so for all regions, because free memory is going back.
+    pub(crate) fn leave_all_unpopulated(&mut self) {
+        self.heap_mut().leave_all_unpopulated();
     }
 
     pub(crate) fn overlaps(&self, base: u64, bytes: u64) -> bool {

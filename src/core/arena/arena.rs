@@ -289,7 +289,7 @@ impl Arena {
         let heap = self.heap_mut();
         heap.growth_mut().set_limit(limit, initial_region);
         heap.set_max_slack(max_slack);
-        heap.renew_keeping_apart();
+        heap.renew_sparing();
         heap.counters_mut().limits += 1;
     }
 
@@ -380,7 +380,7 @@ impl Arena {
     /// Sets the range in which memory is mapped by the granule from now on. There must be no region yet.
     pub(crate) fn set_range(&mut self, range: Range) {
         self.vm.set_range(range);
-        self.heap_mut().never_keep_apart();
+        self.heap_mut().never_spare_large();
         self.note_range();
     }
 

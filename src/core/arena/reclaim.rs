@@ -122,9 +122,9 @@ impl Arena {
         self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
-    /// Shows `visit` the free memory that was handed out or populated before and that nothing waits for, in address order from the cursor
-    /// on, and moves the cursor. `visit` returns with how many of a span's bytes it is done, or `None` to stop. Returns
-    /// whether all of it was visited. It looks at `most` chunks at most.
+    /// Shows `visit` the free memory that was handed out or populated before and that nothing waits for, in address order
+    /// from the cursor on, and moves the cursor. `visit` returns with how many of a span's bytes it is done, or `None` to
+    /// stop. Returns whether all of it was visited. It looks at `most` chunks at most.
     pub(crate) fn visit_idle(
         &self,
         cursor: &mut Cursor,

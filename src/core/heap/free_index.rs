@@ -11,7 +11,7 @@
 
 use super::chunk::Hot;
 use super::size_classes::{CLASSES, ClassSet, class_of};
-use super::small_apart::SMALL;
+use super::small_requests::SMALL;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::ordered::Ordered;
 use crate::core::seed::Seed;
@@ -112,7 +112,12 @@ impl FreeIndex {
     #[inline(never)]
     fn take_best_fit_below(&mut self, slab: &mut [Hot], size: u64) -> Option<ChunkId> {
         let id = self.first_from(slab, (size, 0))?;
-        self.remove(slab, id, slab[id].size());
+        let whole = slab[id].size();
+        // The request's own class may have only smaller chunks.
+        if size <= SMALL && class_of(whole) >= self.large_from {
+            return None;
+        }
+        self.remove(slab, id, whole);
         Some(id)
     }
 

@@ -22,8 +22,8 @@ pub(crate) struct Heap {
     pub(super) growth: Growth,
     /// A remainder of this many bytes is split off, however large the request is.
     pub(super) max_slack: u64,
-    /// Small requests do not split large chunks where the pool can grow by a small region; see `small_apart`.
-    pub(super) may_keep_apart: bool,
+    /// Small requests do not split large chunks where the pool can grow by a small region; see `small_requests`.
+    pub(super) may_spare_large: bool,
 }
 
 /// The parts of a new heap whose allocation may fail.
@@ -56,7 +56,7 @@ impl Heap {
             growth,
             counters: Counters::default(),
             max_slack,
-            may_keep_apart: false,
+            may_spare_large: false,
         }
     }
 

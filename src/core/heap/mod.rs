@@ -13,7 +13,7 @@
 //!   alloc         best fit, split, coalesce
 //!   place         allocation at a given place
 //!   populating    what to make resident in advance
-//!   small_apart   small requests beside large chunks
+//!   small_requests  small requests beside large chunks
 //!   lent          the same parts for the operations of other rooms
 //! ```
 
@@ -32,7 +32,7 @@ mod region_growth;
 mod region_io;
 mod regions;
 mod size_classes;
-mod small_apart;
+mod small_requests;
 
 #[cfg(test)]
 mod broken_tests;

@@ -145,6 +145,11 @@ impl Growth {
         need * ((share + least.min(need / 4 * 3)) / need).max(1)
     }
 
+    /// Returns how many bytes are being requested from the backend.
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
     /// Returns the size of the first region with growth by need, in multiples of which regions are obtained.
     pub(super) fn granule_by_need(&self) -> Option<u64> {
         (self.policy == RegionGrowth::ByNeed).then_some(self.initial_hint)

@@ -37,7 +37,7 @@ impl Heap {
             slab[last].next = id;
         }
         self.chunks.set_stamp(id, 0);
-        self.renew_keeping_apart();
+        self.renew_sparing();
         Ok(id)
     }
 
@@ -70,7 +70,7 @@ impl Heap {
     /// Removes a region whose chunks have ended.
     pub(in crate::core) fn remove_region(&mut self, region: u32) -> Region {
         let removed = self.regions.remove(region);
-        self.renew_keeping_apart();
+        self.renew_sparing();
         removed
     }
 
@@ -82,7 +82,7 @@ impl Heap {
         self.starts.clear_all();
         self.counters.lost_all(regions.count() as u64);
         self.growth.forget_held();
-        self.renew_keeping_apart();
+        self.renew_sparing();
         (chunks, regions)
     }
 

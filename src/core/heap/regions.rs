@@ -1,7 +1,7 @@
 //! Regions obtained from the backend, in address order.
 
 use super::chunk::MAX_REGIONS;
-use super::small_apart::LARGE;
+use super::small_requests::LARGE;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::copy_table;
 use crate::core::units::UNIT;
@@ -20,13 +20,28 @@ pub(crate) struct Region {
     pub(crate) first: ChunkId,
     /// The address from which on nothing was ever handed out, as far as is known.
     pub(in crate::core) touched: u64,
-    /// The address up to which pages were made resident before they were handed out.
-    pub(in crate::core) populated: u64,
+    /// The address up to which pages were populated, before a request got them.
+    pub(super) populated: u64,
+    /// No more of it is to be populated.
+    pub(super) is_left_unpopulated: bool,
     /// For each unit the chunk that begins there, or 0. Present while [`crate::core::heap::address_map`] is dense.
     flat: Option<LazyTable>,
 }
 
 impl Region {
+    fn new(base: u64, bytes: u64, given: u64) -> Self {
+        Region {
+            base,
+            bytes,
+            given,
+            first: NIL,
+            touched: base,
+            populated: base,
+            is_left_unpopulated: false,
+            flat: None,
+        }
+    }
+
     /// Returns the position of an address in the region's flat table.
     #[allow(clippy::cast_possible_truncation)] // 64-bit platforms only, see sys
     fn unit(&self, addr: u64) -> usize {
@@ -115,8 +130,8 @@ impl Regions {
         (self.vacant, self.bytes, self.small_bytes) = (other.vacant, other.bytes, other.small_bytes);
         self.slots.clear();
         self.slots.extend(other.slots.iter().map(|region| {
-            let Region { base, bytes, given, first, touched, populated, .. } = *region;
-            Region { base, bytes, given, first, touched, populated, flat: None }
+            let Region { base, bytes, given, first, touched, populated, is_left_unpopulated, .. } = *region;
+            Region { base, bytes, given, first, touched, populated, is_left_unpopulated, flat: None }
         }));
         true
     }
@@ -250,7 +265,7 @@ impl Regions {
         self.order.try_reserve(1)?;
         self.slots.try_reserve(1)?;
         let flat = if flat { Some(flat_for(bytes)?) } else { None };
-        let region = Region { base, bytes, given, first: NIL, touched: base, populated: base, flat };
+        let region = Region { flat, ..Region::new(base, bytes, given) };
         let place = self.place_of(base);
         self.bytes += bytes;
         self.small_bytes += if_small(bytes);
@@ -284,14 +299,18 @@ impl Regions {
     pub(super) fn remove(&mut self, id: u32) -> Region {
         let place = self.place_of(self.get(id).base);
         self.order.remove(place);
-        let nothing =
-            Region { base: 0, bytes: 0, given: 0, first: self.vacant, touched: 0, populated: 0, flat: None };
+        let nothing = Region { first: self.vacant, ..Region::new(0, 0, 0) };
         self.vacant = ChunkId(id);
         let removed = std::mem::replace(self.get_mut(id), nothing);
         self.bytes -= removed.bytes;
         self.small_bytes -= if_small(removed.bytes);
         self.version += 1;
         removed
+    }
+
+    /// Changes each region, in any order.
+    pub(super) fn each_mut(&mut self, change: impl FnMut(&mut Region)) {
+        self.slots.iter_mut().filter(|region| region.bytes != 0).for_each(change);
     }
 
     /// Returns the regions in address order.

@@ -88,7 +88,7 @@ impl StreamHeap {
     /// Passes every request to the arena, which may have another place for it than the best fit.
     pub(in crate::core) fn set_steered(&mut self) {
         self.settings.steered = true;
-        self.heap.never_keep_apart();
+        self.heap.never_spare_large();
         self.fast_stream = first_fast_stream(self.settings);
     }
 

@@ -50,8 +50,8 @@ struct Family {
     planned: bool,
     /// Requests may be short-lived, and in pools without stamps and ranges that is learnt.
     two_ends: bool,
-    /// Small requests are kept apart from large chunks where the pool grows by need.
-    apart: bool,
+    /// Small requests spare large chunks where the pool grows by need.
+    spares_large: bool,
 }
 
 pub(crate) struct Random(pub(crate) u64);
@@ -83,7 +83,7 @@ fn fixed(limit: u64, largest: u64) -> Family {
     let settings = fixed_settings(limit);
     let (layout, most, live, steps) = (Layout::Up, u64::MAX, 16, 45);
     let (moody, aligned, named, trims, regions) = (false, false, false, false, 0);
-    let (range, planned, two_ends, apart) = (None, false, false, false);
+    let (range, planned, two_ends, spares_large) = (None, false, false, false);
     Family {
         settings,
         layout,
@@ -99,7 +99,7 @@ fn fixed(limit: u64, largest: u64) -> Family {
         range,
         planned,
         two_ends,
-        apart,
+        spares_large,
     }
 }
 
@@ -251,15 +251,15 @@ fn quarantine() {
 fn everything_at_once() {
     programs(300, |random| {
         let family = any(random);
-        Family { apart: random.chance(50), ..family }
+        Family { spares_large: random.chance(50), ..family }
     });
 }
 
 /// Small requests beside free chunks of up to 300 MiB.
 #[test]
-fn small_requests_apart() {
+fn small_requests_spare_large_chunks() {
     programs(400, |random| {
-        let mut family = Family { apart: true, aligned: random.chance(30), ..growing(random) };
+        let mut family = Family { spares_large: true, aligned: random.chance(30), ..growing(random) };
         (family.settings.growth, family.settings.limit) =
             (RegionGrowth::ByNeed, random.pick(&[9 << 30, 1 << 40]));
         family.settings.initial_region = random.pick(&[0, 0, 4096, 100_000, 5 << 20, 9 << 20]);

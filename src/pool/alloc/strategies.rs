@@ -6,7 +6,7 @@
 use super::retry_state::{Once, RetryState};
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
-use crate::error::{Error, keeping_last_error};
+use crate::error::{DeferredError, Error, keeping_last_error, unsaid};
 use crate::pool::region_io::{Extended, extend, extend_exactly, release, try_to_extend};
 use crate::pool::slot::Guard;
 use crate::pool::{context_loss, guarded, limits, order, remap, stamp_merge};
@@ -34,7 +34,7 @@ type Strategy = for<'a> fn(Guard<'a>, &AllocRequest<'_>, &mut RetryState) -> Res
 
 /// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
 const STRATEGIES: [Strategy; 17] = [
-    keep_apart,
+    grow_for_small,
     share,
     merge_safe,
     stay_with_what_is_held,
@@ -108,23 +108,25 @@ fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
 }
 
 /// Obtains a small region, so that a small request need not split a large chunk. If there is none, the request splits it.
-fn keep_apart<'a>(
+fn grow_for_small<'a>(
     mut guard: Guard<'a>,
     request: &AllocRequest<'_>,
     state: &mut RetryState,
 ) -> Result<Step<'a>, Error> {
-    let Some(bytes) = guard.arena.apart_region(request).filter(|_| !state.splits_large) else {
+    let Some(bytes) = guard.arena.small_region_for(request).filter(|_| !state.splits_large) else {
         return Ok(Step::Next(guard));
     };
     state.splits_large = true;
-    if !state.no_growth {
-        guard = context_loss::renewed(guard, request.requested)?;
-        let extended;
-        (guard, extended) = keeping_last_error(|| try_to_extend(guard, request, bytes, &mut state.refused))?;
-        match extended {
-            Extended::Grown => state.note_own(&guard, 1),
-            _ => guard.arena.split_large_chunks(),
-        }
+    if state.no_growth || bytes == 0 {
+        return Ok(Step::Again(guard));
+    }
+    guard = limits::before_growth(guard, bytes)?;
+    let extended;
+    (guard, extended) =
+        unsaid(|| try_to_extend(guard, request, bytes, &mut state.refused)).map_err(DeferredError::say)?;
+    match extended {
+        Extended::Grown => state.note_own(&guard, 1),
+        _ => guard.arena.split_large_chunks(),
     }
     Ok(Step::Again(guard))
 }

@@ -48,8 +48,8 @@ pub(super) struct Model {
     pub(super) reserved: u64,
     /// The bytes of a plan.
     pub(super) planned: u64,
-    /// Small requests are kept apart from large chunks.
-    pub(super) keeps_apart: bool,
+    /// Small requests spare large chunks.
+    pub(super) spares_large: bool,
     /// They are not until the regions change, because the pool could not grow.
     pub(super) splits_large: bool,
 }
@@ -76,7 +76,7 @@ impl Model {
             hint,
             reserved,
             planned: 0,
-            keeps_apart: false,
+            spares_large: false,
             splits_large: false,
         }
     }
@@ -175,11 +175,11 @@ impl Model {
         self.take_from((addr, size, start, stamp), request, false)
     }
 
-    /// Returns the size of the region that keeps a request of at most 1 MiB apart from a chunk of 16 MiB and more.
+    /// Returns the size of the region for a request of at most 1 MiB that would split a chunk of 16 MiB and more.
     pub(super) fn small_region_for(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let is_plain = request.alignment <= UNIT && request.max_stamp == u64::MAX && !request.short_lived;
         let is_small = is_plain && request.size <= 1 << 20 && self.find(request)?.0 >= 16 << 20;
-        if !is_small || !self.keeps_apart || self.splits_large {
+        if !is_small || !self.spares_large || self.splits_large {
             return None;
         }
         let sizes = self.regions.values().map(|region| region.0);

@@ -85,10 +85,10 @@ impl Program {
             steps: 0,
         };
         let Settings { timestamps, growth, .. } = family.settings;
-        if family.apart {
-            program.arena.keep_small_apart();
+        if family.spares_large {
+            program.arena.spare_large_chunks();
         }
-        program.model.keeps_apart = family.apart
+        program.model.spares_large = family.spares_large
             && growth == RegionGrowth::ByNeed
             && !(timestamps || family.planned || family.two_ends || family.range.is_some());
         if let Some(range) = family.range {
@@ -215,7 +215,7 @@ impl Program {
             max_stamp: newest,
             thorough: true,
             short_lived,
-            splits_large: self.family.apart && self.random.chance(5),
+            splits_large: self.family.spares_large && self.random.chance(5),
             stream: Stream::NONE,
             scope: tag.as_ref(),
             stack: 0,
@@ -240,10 +240,10 @@ impl Program {
             if let Some(addr) = self.take(request) {
                 return Some(addr);
             }
-            let apart = self.arena.apart_region(request).filter(|_| !request.splits_large);
-            assert_eq!(apart, self.model.small_region_for(request).filter(|_| !request.splits_large));
-            if let Some(bytes) = apart {
-                return self.take_apart(request, bytes);
+            let small = self.arena.small_region_for(request).filter(|_| !request.splits_large);
+            assert_eq!(small, self.model.small_region_for(request).filter(|_| !request.splits_large));
+            if let Some(bytes) = small {
+                return self.take_from_small_region(request, bytes);
             }
             if let Some(addr) = self.replace(least).then(|| self.take(request)).flatten() {
                 return Some(addr);
@@ -275,7 +275,7 @@ impl Program {
     }
 
     /// Serves a small request from a new region, or from a large chunk if there is none.
-    fn take_apart(&mut self, request: &AllocRequest<'_>, bytes: u64) -> Option<u64> {
+    fn take_from_small_region(&mut self, request: &AllocRequest<'_>, bytes: u64) -> Option<u64> {
         let plan = if self.random.chance(70) { self.arena.plan_exact_extension(bytes) } else { None };
         match plan {
             Some(plan) => {

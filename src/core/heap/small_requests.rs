@@ -19,14 +19,14 @@ pub(super) const LARGE: u64 = 16 << 20;
 const SHARE: u64 = 16;
 
 impl Heap {
-    /// Keeps small requests apart from large chunks from now on, with growth by need. There must be no region yet.
-    pub(in crate::core) fn keep_apart(&mut self) {
-        self.may_keep_apart = true;
+    /// Makes small requests spare large chunks from now on, with growth by need. There must be no region yet.
+    pub(in crate::core) fn spare_large(&mut self) {
+        self.may_spare_large = true;
     }
 
     /// Lets small requests split any chunk, because other rules than best fit choose the chunks.
-    pub(in crate::core) fn never_keep_apart(&mut self) {
-        self.may_keep_apart = false;
+    pub(in crate::core) fn never_spare_large(&mut self) {
+        self.may_spare_large = false;
         self.split_large_chunks();
     }
 
@@ -35,23 +35,28 @@ impl Heap {
         self.index.set_large_from(CLASSES);
     }
 
-    /// Decides anew whether small requests may split large chunks. The regions or the limit have changed.
-    pub(in crate::core) fn renew_keeping_apart(&mut self) {
-        let keeps = self.may_keep_apart && self.next_small_region() != 0;
-        self.index.set_large_from(if keeps { class_of(LARGE) } else { CLASSES });
+    /// Decides anew whether small requests spare large chunks. The regions or the limit have changed.
+    pub(in crate::core) fn renew_sparing(&mut self) {
+        let spares = self.may_spare_large && self.small_region(0) != 0;
+        self.index.set_large_from(if spares { class_of(LARGE) } else { CLASSES });
     }
 
     /// Returns whether [`Self::alloc`] finds nothing for a size only because it would split a large chunk.
-    pub(in crate::core) fn keeps_apart(&self, size: u64) -> bool {
+    pub(in crate::core) fn is_spared(&self, size: u64) -> bool {
         self.index.refuses(self.chunks.slab(), size)
     }
 
     /// Returns the size of the region to obtain for small requests: as much as the small regions have, in granules of the
-    /// first region, so that there are few of them. Returns 0 if there is to be none.
+    /// first region, so that there are few of them. Returns 0 if there is to be none. Regions that are being obtained
+    /// count as small ones.
     pub(in crate::core) fn next_small_region(&self) -> u64 {
+        self.small_region(self.growth.reserved())
+    }
+
+    fn small_region(&self, reserved: u64) -> u64 {
         let Some(granule) = self.growth.granule_by_need() else { return 0 };
         let held = self.regions.small_bytes();
-        let left = (self.regions.bytes() / SHARE).saturating_sub(held);
+        let left = (self.regions.bytes() / SHARE).saturating_sub(held).saturating_sub(reserved);
         let most = left.min(LARGE / 2);
         if granule > most { 0 } else { held.clamp(granule, most) / granule * granule }
     }

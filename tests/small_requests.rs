@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use std::thread;
 
 fn by_need(limit: u64, flags: u32) -> Pool {
     Pool::host(limit, |options| {
@@ -37,7 +38,7 @@ fn a_small_request_leaves_large_chunks_whole() {
 }
 
 #[test]
-fn only_small_requests_and_large_chunks_are_kept_apart() {
+fn other_requests_and_chunks_are_split_as_always() {
     let (pool, free) = with_large_chunk(GIB, GROWING);
     assert_eq!(pool.get(MIB + 1), free, "this is not small");
     assert_eq!(pool.destroy_forced(), BFC_OK);
@@ -54,6 +55,34 @@ fn only_small_requests_and_large_chunks_are_kept_apart() {
     let (pool, _) = with_large_chunk(GIB, GROWING);
     assert!(pool.alloc_aligned(1, 4096).is_ok() && held(&pool) == 128 * MIB);
     assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
+/// A chunk of the same size class that is too small does not make the request take a large one.
+#[test]
+fn too_small_a_chunk_beside_it_changes_nothing() {
+    let (pool, free) = with_large_chunk(GIB, GROWING | BFC_SPLIT_ALWAYS);
+    // All of the first small region.
+    let [chunk, ..] = [102_400, MIB, 946_176].map(|bytes| pool.get(bytes));
+    assert_eq!(held(&pool), 130 * MIB);
+    pool.put(chunk);
+    assert!(pool.get(102_656).wrapping_sub(free) >= 64 * MIB);
+    assert_eq!(held(&pool), 132 * MIB);
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
+#[test]
+fn threads_together_keep_within_a_sixteenth() {
+    for _ in 0..20 {
+        let (pool, _) = with_large_chunk(GIB, GROWING);
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| pool.get(MIB));
+            }
+        });
+        let held = held(&pool);
+        assert!((held - 128 * MIB) * 16 <= held, "{held}");
+        assert_eq!(pool.destroy_forced(), BFC_OK);
+    }
 }
 
 #[test]
