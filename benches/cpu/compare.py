@@ -36,6 +36,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", type=pathlib.Path, required=True, help="a Python with PyTorch and transformers")
     parser.add_argument("--arrays", type=pathlib.Path, required=True, help="a Python with NumPy and pyarrow")
+    parser.add_argument("--tensorflow", type=pathlib.Path, help="a Python with TensorFlow; without it such programs are left out")
+    parser.add_argument("--onnx", type=pathlib.Path, help="a Python with ONNX Runtime and onnx; without it such programs are left out")
     parser.add_argument("--torch-libraries", default="", help="folders in which PyTorch's libraries are looked for")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="a folder for cpu.json and cpu.md")
     parser.add_argument("--only", action="append", choices=programs.ALL, help="a program; may be repeated")
@@ -62,14 +64,23 @@ def variables(allocator):
     return found, None
 
 
+def python_for(options, program):
+    """The Python that has what a program needs, or None."""
+    if programs.ALL[program] in programs.WITH_TENSORFLOW:
+        return options.tensorflow
+    if programs.ALL[program] in programs.WITH_ONNX:
+        return options.onnx
+    return options.torch if programs.ALL[program] in programs.WITH_TORCH else options.arrays
+
+
 def measured(options, program, allocator, changes):
     is_torch = programs.ALL[program] in programs.WITH_TORCH
-    python = options.torch if is_torch else options.arrays
+    python = python_for(options, program)
     # The user's settings of allocators are not a part of this; where libbfc is, is.
     kept = {name: value for name, value in os.environ.items() if name == "BFC_LIBRARY" or not name.startswith(OF_THE_USER)}
     environment = kept | changes
     # As many threads as cores, in every library.
-    environment |= {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "0"}
+    environment |= {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if is_torch:
         environment["LD_LIBRARY_PATH"] = options.torch_libraries
     name = "libbfc" if allocator.startswith("libbfc") else "other"
@@ -149,8 +160,10 @@ def main():
         if why:
             print(f"{allocator} is left out: {why}")
     chosen = {allocator: changes for allocator, changes in chosen.items() if changes is not None}
-    names = options.only or list(programs.ALL)
+    names = [name for name in options.only or programs.ALL if python_for(options, name)]
     runs = {program: {allocator: [] for allocator in chosen} for program in names}
+    options.out.mkdir(parents=True, exist_ok=True)
+    about = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()}
     count, done = options.rounds * len(names) * len(chosen), 0
     for number in range(options.rounds):
         for program in names:
@@ -161,9 +174,8 @@ def main():
                 runs[program][allocator].append(run)
                 done += 1
                 print(f"{done} of {count}: {program}, {allocator}: {milliseconds(run['steps'])} ms a step", flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    about = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "kernel": platform.release()}
-    (options.out / "cpu.json").write_text(json.dumps({"schema": "bfc-cpu/1", **about, "runs": runs}))
+        # After each round, so that what was measured so far is there if it is interrupted.
+        (options.out / "cpu.json").write_text(json.dumps({"schema": "bfc-cpu/1", **about, "runs": runs}))
     text = "\n\n".join([overviews(runs), *(table(program, runs[program]) for program in names)])
     (options.out / "cpu.md").write_text(text + "\n")
     print(f"\n{text}\n\nThe figures are in {options.out}")

@@ -31,8 +31,17 @@ def use_libbfc(program):
         import bfc.torch_cpu as client
     elif program is programs.arrow_query:
         import bfc.arrow as client
+    elif program in programs.WITH_TENSORFLOW:
+        import bfc.tensorflow as client
+    elif program in programs.WITH_ONNX:
+        import bfc.onnxruntime as client
+
+        programs.session_options = client.session_options
     else:
         import bfc.numpy as client
+
+        # NumPy has its allocator in a context variable: a new thread begins with the default.
+        programs.in_each_thread = client.use
     client.use()
 
 

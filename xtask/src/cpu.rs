@@ -24,6 +24,10 @@ pub fn measure(workspace: &Workspace, prefix: &Path, is_quick: bool) -> Result<(
 pub fn command(workspace: &Workspace, prefix: &Path, is_quick: bool) -> Result<Command> {
     let torch = uv::environment(workspace, &workspace.path("ffi-tests/pytorch-cpu"))?;
     let arrays = uv::environment(workspace, &workspace.path("ffi-tests/arrow"))?;
+    let others = match is_quick {
+        true => vec![],
+        false => vec![("--tensorflow", "ffi-tests/tensorflow"), ("--onnx", "ffi-tests/onnxruntime")],
+    };
     let simulation = simcuda::build(workspace)?;
     // PyTorch's wheel wants NVIDIA's libraries although no GPU is asked for.
     let libraries = [simulate::stubs(workspace, &torch, &simulation)?, simulation];
@@ -35,6 +39,9 @@ pub fn command(workspace: &Workspace, prefix: &Path, is_quick: bool) -> Result<C
         .arg("--arrays")
         .arg(arrays);
     command.arg("--torch-libraries").arg(env::join_paths(libraries)?);
+    for (argument, folder) in others {
+        command.arg(argument).arg(uv::environment(workspace, &workspace.path(folder))?);
+    }
     command.arg("--out").arg(workspace.target.join("bench/cpu"));
     command.args(QUICK.iter().filter(|_| is_quick));
     command.env("PYTHONPATH", workspace.path("python/src")).env("BFC_LIBRARY", prefix.join("lib"));
