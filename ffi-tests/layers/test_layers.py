@@ -69,12 +69,15 @@ TREES = [
         "src",
         """
         mutation
-        captures events guard_state idle_time listener
+        captures events guard_state idle_time limit_share listener
         history
         pool
         slot
+        populating
         order region_io snapshot stamp_merge
         context_loss remap take_back
+        give_back
+        limits
         guarded
         alloc free graph_pools
         lifecycle shrink zeroing
@@ -84,7 +87,7 @@ TREES = [
     Tree("src/report", "src", ""),
     Tree("src/history", "src", "layout memory\n earlier interner unwind python recorder\n recording\n modules\n stacks"),
     Tree("src/publish", "src", "layout location\n publication"),
-    Tree("src/device", "src", "table service\n forks history idle_trim publisher\n clients"),
+    Tree("src/device", "src", "table service\n forks history idle_trim populator publisher\n clients"),
     Tree("src/capi", "src", ""),
     Tree(
         "preload/src",

@@ -10,8 +10,7 @@
 //! ```
 
 use super::chunk::Hot;
-use super::size_classes::{CLASSES, ClassSet, class_of};
-use super::small_requests::SMALL;
+use super::size_classes::{CLASSES, ClassSet, SMALL, class_of};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::ordered::Ordered;
 use crate::core::seed::Seed;

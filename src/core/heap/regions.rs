@@ -1,7 +1,7 @@
 //! Regions obtained from the backend, in address order.
 
 use super::chunk::MAX_REGIONS;
-use super::small_requests::LARGE;
+use super::size_classes::LARGE;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::copy_table;
 use crate::core::units::UNIT;

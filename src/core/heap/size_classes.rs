@@ -17,6 +17,11 @@ pub(in crate::core) const CLASSES: usize = WORDS * 64;
 
 const _: () = assert!(class_of(MAX_CHUNK) == CLASSES - 1);
 
+/// The largest request that is small, and the smallest chunk or region that is large; see
+/// [`small_requests`](super::small_requests).
+pub(super) const SMALL: u64 = 1 << 20;
+pub(super) const LARGE: u64 = 16 << 20;
+
 /// Returns the class of a size in bytes (a multiple of 256, not 0). Read from the exponent of a double it would take 3
 /// instructions fewer of 9, but the conversion takes longer than all of them.
 #[inline]

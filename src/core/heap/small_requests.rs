@@ -6,14 +6,8 @@
 //! was gained: with the recorded programs a pool held up to 3% less or up to 5% more.
 
 use super::heap::Heap;
-use super::size_classes::{CLASSES, class_of};
+use super::size_classes::{CLASSES, LARGE, class_of};
 use crate::sys::HostMemoryExhausted;
-
-/// The largest request that is small.
-pub(super) const SMALL: u64 = 1 << 20;
-
-/// The smallest chunk or region that is large.
-pub(super) const LARGE: u64 = 16 << 20;
 
 /// A pool grows for small requests as long as regions that are not large have at most this share of it.
 const SHARE: u64 = 16;
