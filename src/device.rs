@@ -21,7 +21,7 @@ use crate::pool::alloc::RequestParams;
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{
-    Pool, alloc, context_loss, free, graph_pools, guarded, lifecycle, order, shrink, snapshot,
+    Pool, alloc, cached, context_loss, free, graph_pools, guarded, lifecycle, order, shrink, snapshot,
 };
 use crate::report::metrics::Sample;
 use crate::report::{self, Subject};
@@ -67,7 +67,12 @@ impl Device {
         self.slot().enter().map_err(|error| self.explain(error))
     }
 
-    /// Locks the allocator for a call that holds the lock for long.
+    /// Locks the allocator with exact numbers: no magazine has a block.
+    fn enter_emptied(self) -> Result<Guard<'static>, Error> {
+        self.slot().enter_emptied().map_err(|error| self.explain(error))
+    }
+
+    /// Locks the allocator for a call that holds the lock for long. No magazine has a block.
     fn enter_for_long(self) -> Result<Guard<'static>, Error> {
         self.slot().enter_for_long().map_err(|error| self.explain(error))
     }
@@ -195,6 +200,26 @@ impl Device {
             return self.slot().accepts_null();
         }
         free::free(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
+    }
+
+    /// Allocates memory like [`Self::alloc`] for a caller that knows the size when it frees, by [`Self::free_cached`].
+    /// Small blocks come from what this thread has freed, without the allocator's lock. While scopes or backtraces tell
+    /// what memory is for, no block is given out again that way.
+    #[inline]
+    pub fn alloc_cached(self, bytes: u64) -> Result<u64, Error> {
+        if scope::were_open() {
+            return self.alloc(bytes);
+        }
+        cached::alloc_cached(self.slot(), bytes).map_err(|error| self.explain(error))
+    }
+
+    /// Frees an allocation of [`Self::alloc_cached`] for `bytes`. The address 0 is accepted.
+    #[inline]
+    pub fn free_cached(self, addr: u64, bytes: u64) -> Result<(), Error> {
+        if addr == 0 || scope::were_open() {
+            return self.free(addr);
+        }
+        cached::free_cached(self.slot(), addr, bytes).map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Completes the error message if the pointer belongs to another device.
@@ -382,13 +407,13 @@ impl Device {
 
     /// Returns the current statistics.
     pub fn stats(self) -> Result<Stats, Error> {
-        Ok(Self::stats_of(&self.enter()?))
+        Ok(Self::stats_of(&self.enter_emptied()?))
     }
 
     fn stats_of(guard: &Guard<'_>) -> Stats {
         let mut stats = guard.arena.stats();
         stats.metadata_bytes += (size_of::<Slot>() + size_of::<Pool>() - size_of_val(&guard.arena)) as u64;
-        stats.metadata_bytes += guard.ranges_bytes();
+        stats.metadata_bytes += guard.metadata_bytes();
         stats
     }
 
@@ -401,7 +426,7 @@ impl Device {
             // An allocator that does not exist any more, or not in this child process, has no statistics. That is not a
             // failure of this call, so the last message is kept.
             let mut entered = Err(Error::NoAllocator);
-            keeping_last_error(|| entered = device.slot().enter());
+            keeping_last_error(|| entered = device.slot().enter_emptied());
             let guard = match entered {
                 Err(Error::NoAllocator | Error::ShuttingDown) => continue,
                 Err(Error::Internal) => {
@@ -409,7 +434,7 @@ impl Device {
                     continue;
                 }
                 // Entered again for the message.
-                Err(_) => device.enter()?,
+                Err(_) => device.enter_emptied()?,
                 Ok(guard) => guard,
             };
             let stats = Self::stats_of(&guard);
@@ -425,7 +450,7 @@ impl Device {
 
     /// Resets counters to 0 and peaks to the current values.
     pub fn reset_stats(self) -> Result<(), Error> {
-        self.enter()?.arena.reset_stats();
+        self.enter_emptied()?.arena.reset_stats();
         Ok(())
     }
 

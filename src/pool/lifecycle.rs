@@ -110,6 +110,7 @@ fn put_in(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
 pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.try_lock().map_err(busy)?;
     if guard.inner().phase.is_live() {
+        guard.empty_magazines();
         guard.begin_history();
         guard.inner_mut().phase = Phase::of(&guard);
     }
@@ -130,7 +131,7 @@ pub(crate) fn end_history(slot: &Slot) -> Result<bool, Error> {
 
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
-    let mut guard = require_unused(slot.enter()?, forced)?;
+    let mut guard = require_unused(slot.enter_emptied()?, forced)?;
     if guard.arena.growth().pool_bytes() != 0 {
         let captured;
         (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;
@@ -138,6 +139,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
             return Err(refuse_for_a_capture());
         }
         // With the lock open another thread may have allocated.
+        guard.empty_magazines();
         guard = require_unused(guard, forced)?;
     }
     if guard.sleeps_here() {

@@ -16,12 +16,14 @@
 //!                                                        stamp_merge  merges of stamped chunks, in pieces
 //!                                                        snapshot     the copy that reports are written from
 //!                                                        zeroing      zeroed host memory
+//!                                                        cached       small blocks of callers that know their size
 //! ```
 //!
 //! The modules are ordered from the bottom layer up: the left column from the top down, then the right column from the
 //! bottom up. Each module uses only those listed before it in this order.
 
 pub(crate) mod alloc;
+pub(crate) mod cached;
 pub(crate) mod captures;
 pub(crate) mod context_loss;
 mod events;

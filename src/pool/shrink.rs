@@ -19,13 +19,13 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
 
 /// Changes the limit, and gives free memory beyond it back.
 pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), Error> {
-    limit_to(slot.enter()?, Limit::fixed(limit))
+    limit_to(slot.enter_emptied()?, Limit::fixed(limit))
 }
 
 /// Changes the limit to the one that creation with these options would set.
 pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Error> {
     options.check()?;
-    let (guard, limit) = slot.enter()?.asking(|backend| options.limit_on(backend));
+    let (guard, limit) = slot.enter_emptied()?.asking(|backend| options.limit_on(backend));
     limit_to(guard.check_entry()?, limit?)
 }
 

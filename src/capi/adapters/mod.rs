@@ -14,6 +14,7 @@
 //! individually (`StreamHeap::in_private`). No stream is redirected, because the filter may depend on the thread.
 
 mod adapter_options;
+mod cached;
 mod cuda_device;
 mod cupy;
 mod failed;
@@ -24,6 +25,7 @@ mod ort;
 mod torch;
 
 pub use adapter_options::bfc_adapter_options;
+pub use cached::*;
 pub use cupy::*;
 pub use failed::bfc_adapter_status;
 pub use handler::*;

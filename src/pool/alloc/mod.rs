@@ -262,6 +262,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
     let (mut deadline, mut looked) = (None, false);
     let mut state = RetryState::new(no_growth, begun_in);
     loop {
+        guard.empty_magazines();
         guard = match strategies::search(guard, request, &mut state)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
@@ -295,7 +296,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
             }
             continue;
         };
-        if state.has_missed(&guard) {
+        if guard.empty_magazines() || state.has_missed(&guard) {
             // Something changed during the search, so it is repeated without sleeping.
             state.rest();
             continue;

@@ -1,11 +1,24 @@
-//! Slots in a forked child, where only the forking thread exists.
+//! Slots before a fork, and in a forked child, where only the forking thread exists.
 
 use super::call::CallKind;
 use super::guard::Guard;
 use super::slot::{Inner, Phase, Slot};
+use crate::sys::lock::NotTaken;
 use crate::sys::thread;
 
 impl Slot {
+    /// Takes the lock before a fork, so that no other thread is in the middle of a change, and empties the magazines, which
+    /// other threads use without it. Fails as [`Self::acquire_for_fork`] does.
+    pub(crate) fn lock_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
+        self.acquire_for_fork(deadline)?;
+        let mut guard = Guard { slot: self, unwinding: true };
+        if guard.inner().phase.is_live() {
+            guard.empty_magazines();
+        }
+        std::mem::forget(guard);
+        Ok(())
+    }
+
     /// Recovers a slot in the child whose lock this thread held before the fork. The interrupted call continues after
     /// the signal handler that forked, with memory that may belong to the parent.
     pub(crate) fn keep_in_child(&self) {
@@ -16,6 +29,7 @@ impl Slot {
         }
         guard.end_history_in_child();
         std::mem::forget(guard);
+        self.magazines.close_in_child();
         self.ranges.forget_readers();
     }
 
@@ -64,6 +78,7 @@ impl Slot {
         self.ranges.forget_readers();
         guard.publish_changes();
         std::mem::forget(guard);
+        self.magazines.close_in_child();
         self.lock.reset_after_fork();
     }
 
@@ -76,6 +91,7 @@ impl Slot {
         }
         std::mem::forget(guard);
         self.ranges.abandon();
+        self.magazines.close_in_child();
         self.lock.reset_after_fork();
     }
 
@@ -89,6 +105,7 @@ impl Slot {
         std::mem::forget(std::mem::replace(inner, Inner { phase: Phase::Lost, pool, ..Inner::EMPTY }));
         std::mem::forget(guard);
         self.ranges.abandon();
+        self.magazines.close_in_child();
         self.lock.reset_after_fork();
     }
 }

@@ -16,17 +16,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 impl Slot {
-    /// Locks a slot that holds a usable allocator.
+    /// Locks a slot that holds a usable allocator. Blocks in magazines count as in use.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
         self.enter_plainly().or_else(Unready::check_entry)
-    }
-
-    /// Does the same as [`Self::enter`], for a call that holds the lock for long. Threads that sleep for the lock go
-    /// first.
-    pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, Error> {
-        self.lock.let_sleepers_in();
-        self.enter()
     }
 
     /// Locks a slot in phase [`Phase::Live`] without calls under way. In any other state it returns an error, and
@@ -190,8 +183,7 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
-            self.inner_mut().phase = Phase::Poisoned;
-            self.notify();
+            self.mark_poisoned();
         }
         self.publish_changes();
         self.slot.lock.release();
@@ -245,9 +237,10 @@ impl<'a> Guard<'a> {
         slot.ranges.publish(arena, published);
     }
 
-    /// Returns the host memory that the published table of regions occupies, in bytes.
-    pub(crate) fn ranges_bytes(&self) -> u64 {
-        self.inner().published.bytes()
+    /// Returns the host memory that the slot occupies beside itself, in bytes: the published table of regions, and the
+    /// magazines.
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        self.inner().published.bytes() + self.slot.magazines.metadata_bytes()
     }
 
     /// Returns the guard if the call may go on, and otherwise the error that says why not.
@@ -279,7 +272,12 @@ impl<'a> Guard<'a> {
 
     /// Poisons the slot, because the pool's metadata can no longer be trusted.
     pub(crate) fn poison(mut self) {
+        self.mark_poisoned();
+    }
+
+    fn mark_poisoned(&mut self) {
         self.inner_mut().phase = Phase::Poisoned;
+        self.slot.magazines.abandon();
         self.notify();
     }
 

@@ -1,6 +1,7 @@
 //! The slot, and what its lock protects.
 
 use super::call::{Call, SlotId};
+use super::magazines::Magazines;
 use super::ranges::{Published, Ranges};
 use super::stack_list::{Linked, StackList};
 use crate::pool::pool::Pool;
@@ -98,6 +99,7 @@ pub(crate) struct Slot {
     pub(super) event: AtomicU32,
     /// The address ranges of the memory of a pool in service.
     pub(super) ranges: Ranges,
+    pub(super) magazines: Magazines,
     pub(super) inner: UnsafeCell<Inner>,
 }
 
@@ -108,12 +110,19 @@ unsafe impl Sync for Slot {}
 impl Slot {
     pub(crate) const fn new() -> Self {
         let (lock, event, ranges) = (Lock::new(), AtomicU32::new(0), Ranges::new());
-        Slot { lock, event, ranges, inner: UnsafeCell::new(Inner::EMPTY) }
+        let inner = UnsafeCell::new(Inner::EMPTY);
+        Slot { lock, event, ranges, magazines: Magazines::new(), inner }
     }
 
     /// Returns the identity of this slot.
     pub(in crate::pool) fn id(&self) -> SlotId {
         SlotId::at(self)
+    }
+
+    /// Returns the magazines, which are used without the lock.
+    #[inline(always)]
+    pub(in crate::pool) fn magazines(&self) -> &Magazines {
+        &self.magazines
     }
 
     /// Returns whether the lock is taken. For tests with a single thread.
@@ -129,13 +138,13 @@ impl Slot {
 
     /// Takes the lock before a fork, so that no other thread is in the middle of a change. Fails if this thread holds
     /// it already, because a signal handler forks, or if another thread holds it until the deadline.
-    pub(crate) fn lock_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
+    pub(super) fn acquire_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
         self.lock.acquire_before(deadline)
     }
 
     /// Releases the lock in the parent after a fork.
     pub(crate) fn unlock_in_parent(&self) {
-        // `lock_for_fork` took the lock and forgot its guard.
+        // `acquire_for_fork` took the lock and forgot its guard.
         self.lock.release();
     }
 }

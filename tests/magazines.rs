@@ -1,0 +1,429 @@
+//! `bfc_cached_alloc` and `bfc_cached_free`: small blocks stay with the threads that freed them, and every answer of the
+//! allocator is what it would be without.
+
+mod common;
+
+use common::*;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// How many blocks of a size a thread keeps.
+const DEPTH: u64 = 28;
+
+fn take(pool: &Pool, bytes: u64) -> Result<u64, Status> {
+    let mut address = pointer(1);
+    // SAFETY: the pointer is valid for writing.
+    let status = unsafe { bfc_cached_alloc(pool.device(), bytes as usize, &mut address) };
+    if status == BFC_OK { Ok(address as u64) } else { Err(status) }
+}
+
+fn give(pool: &Pool, address: u64, bytes: u64) -> Status {
+    // SAFETY: the tests free live blocks with their sizes, but for those that say otherwise.
+    unsafe { bfc_cached_free(pool.device(), pointer(address), bytes as usize) }
+}
+
+#[track_caller]
+fn cycle(pool: &Pool, bytes: u64) -> u64 {
+    let address = take(pool, bytes).unwrap_or_else(|status| panic!("status {status}: {}", last_error()));
+    assert_eq!(give(pool, address, bytes), BFC_OK, "{}", last_error());
+    address
+}
+
+/// Frees one block, so that this thread's magazine is open.
+fn open(pool: &Pool) {
+    cycle(pool, 1);
+}
+
+/// Returns what the allocator says of itself without a look into the magazines.
+fn is_in_use(pool: &Pool, address: u64) -> bool {
+    pool.allocated_size(address).is_ok()
+}
+
+fn host(limit: u64) -> Pool {
+    Pool::host(limit, |options| options.flags = GROWING)
+}
+
+#[test]
+fn a_block_stays_with_its_thread_and_is_counted_where_it_is_asked_for() {
+    let pool = host(64 * MIB);
+    open(&pool);
+    for bytes in [1, 256, 257, 1000, 1024] {
+        let block = cycle(&pool, bytes);
+        assert!(is_in_use(&pool, block), "the allocator has given it out, and it is in a magazine");
+        assert_eq!(cycle(&pool, bytes), block);
+    }
+    let large = cycle(&pool, 1025);
+    assert!(!is_in_use(&pool, large));
+    let stats = pool.stats();
+    assert_eq!((stats.num_allocs, stats.num_frees), (12, 12));
+    assert_eq!((stats.bytes_in_use, stats.bytes_requested, stats.num_chunks), (0, 0, stats.num_free_chunks));
+    assert_eq!(pool.stats().num_allocs, 12, "none is counted twice");
+    pool.check();
+}
+
+#[test]
+fn sizes_do_not_mix_and_a_block_is_large_enough_for_each_request_of_its_size() {
+    let pool = host(64 * MIB);
+    open(&pool);
+    let small = cycle(&pool, 1);
+    let [whole, next] = [256, 257].map(|bytes| take(&pool, bytes).unwrap());
+    assert!(whole == small && next != small);
+    for (address, bytes) in [(whole, 256), (next, 512)] {
+        assert!(pool.allocated_size(address).unwrap() >= bytes);
+        assert_eq!(give(&pool, address, bytes), BFC_OK);
+    }
+}
+
+#[test]
+fn a_full_magazine_gives_to_the_allocator() {
+    let pool = host(64 * MIB);
+    open(&pool);
+    // The magazine has one already.
+    let blocks: Vec<u64> = (0..2 * DEPTH).map(|_| take(&pool, 200).unwrap()).collect();
+    assert!(blocks.iter().all(|&block| give(&pool, block, 200) == BFC_OK));
+    let kept = blocks.iter().filter(|&&block| is_in_use(&pool, block)).count() as u64;
+    assert_eq!(kept, DEPTH);
+    assert_eq!(pool.stats().bytes_in_use, 0);
+}
+
+#[test]
+fn every_question_about_the_whole_empties_the_magazines() {
+    type Question = fn(&Pool);
+    let questions: [(&str, Question); 8] = [
+        ("stats", |pool| drop(pool.stats())),
+        ("report", |pool| drop(pool.report())),
+        ("memory map", |pool| drop(pool.memory_map())),
+        ("occupancy", |pool| drop(pool.occupancy())),
+        ("check", |pool| pool.check()),
+        ("trim", |pool| drop(pool.trim(0))),
+        ("limit", |pool| assert_eq!(bfc_set_memory_limit(pool.device(), 32 * MIB), BFC_OK)),
+        ("reset", |pool| assert_eq!(bfc_reset_stats(pool.device()), BFC_OK)),
+    ];
+    for (name, ask) in questions {
+        let pool = host(64 * MIB);
+        open(&pool);
+        let block = cycle(&pool, 1000);
+        assert!(is_in_use(&pool, block), "{name}");
+        ask(&pool);
+        assert!(!is_in_use(&pool, block), "{name}");
+        // And the next ones stay in magazines again.
+        open(&pool);
+        assert!(is_in_use(&pool, cycle(&pool, 1000)), "{name}");
+    }
+}
+
+#[test]
+fn destruction_does_not_wait_for_magazines_and_a_new_allocator_has_none_of_them() {
+    let pool = host(64 * MIB);
+    let device = pool.device();
+    let block = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            open(&pool);
+            cycle(&pool, 300)
+        });
+        other.join().unwrap()
+    });
+    assert!(is_in_use(&pool, block), "the thread has ended, and its magazine has the block");
+    assert_eq!(bfc_destroy(device), BFC_OK, "{}", last_error());
+    std::mem::forget(pool);
+    let mut wanted = options();
+    (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, 64 * MIB);
+    let pool = Pool::create(device, &wanted, None).expect("a new one");
+    let block = take(&pool, 300).unwrap();
+    assert_eq!((pool.stats().num_allocs, owner(block)), (1, Ok(device)));
+    assert_eq!(bfc_destroy(device), BFC_ERROR_BUSY);
+    assert_eq!(give(&pool, block, 300), BFC_OK);
+}
+
+/// Blocks in magazines never make a request fail, nor wait longer than it must.
+#[test]
+fn a_request_that_finds_no_memory_gets_what_is_in_magazines() {
+    let pool = Pool::host(MIB, |options| {
+        (options.flags, options.retry_timeout_ms) = (BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS, 20_000);
+    });
+    open(&pool);
+    let mut blocks = Vec::new();
+    // The block that has opened the magazine has a place of its own.
+    let whole = pool.get(MIB - 2 * 1024 * DEPTH - 1024);
+    while blocks.len() < 2 * DEPTH as usize {
+        blocks.push(take(&pool, 1024).unwrap());
+    }
+    pool.put(whole);
+    blocks.into_iter().for_each(|block| assert_eq!(give(&pool, block, 1024), BFC_OK));
+    let all = pool.get(MIB);
+    pool.put(all);
+    // One thread waits for memory that another frees as a small block.
+    let (served, (tell, begun)) = (AtomicBool::new(false), mpsc::channel());
+    thread::scope(|scope| {
+        let kept: Vec<u64> = (0..MIB / 1024).map(|_| take(&pool, 1024).unwrap()).collect();
+        let waits = scope.spawn(|| {
+            tell.send(()).unwrap();
+            let address = pool.get(1024 * DEPTH / 2);
+            served.store(true, Relaxed);
+            address
+        });
+        begun.recv().unwrap();
+        for &block in &kept {
+            // Slowly, so that some frees come while the other thread sleeps.
+            if !served.load(Relaxed) {
+                thread::sleep(Duration::from_micros(300));
+            }
+            assert_eq!(give(&pool, block, 1024), BFC_OK);
+        }
+        pool.put(waits.join().unwrap());
+    });
+    assert_eq!((pool.stats().bytes_in_use, pool.stats().num_failures), (0, 0));
+    pool.check();
+}
+
+#[test]
+fn a_block_that_is_freed_twice_is_refused() {
+    let pool = host(64 * MIB);
+    open(&pool);
+    let block = cycle(&pool, 1000);
+    assert_eq!(give(&pool, block, 1000), BFC_ERROR_DOUBLE_FREE);
+    assert!(last_error().contains("free already"), "{}", last_error());
+    let [first, second] = [(); 2].map(|()| take(&pool, 1000).unwrap());
+    assert!(first == block && second != block);
+    for block in [first, second] {
+        assert_eq!(give(&pool, block, 1000), BFC_OK);
+    }
+    assert_eq!(give(&pool, 0, 1000), BFC_OK);
+    assert_eq!(take(&pool, 0), Ok(0));
+    assert_eq!(pool.stats().bytes_in_use, 0);
+    assert_eq!(give(&pool, block, 1000), BFC_ERROR_DOUBLE_FREE, "the allocator knows it too");
+    assert_eq!(give(&pool, block + 1, 2000), BFC_ERROR_INVALID_POINTER);
+}
+
+#[test]
+fn errors_are_those_of_the_plain_calls() {
+    let mut address = pointer(1);
+    // SAFETY: NULL, or valid for writing.
+    unsafe {
+        assert_eq!(bfc_cached_alloc(0, 1, std::ptr::null_mut()), BFC_ERROR_INVALID_ARGUMENT);
+        assert_eq!(bfc_cached_alloc(-1, 1, &mut address), BFC_ERROR_INVALID_ARGUMENT);
+        assert!(address.is_null());
+        assert_eq!(bfc_cached_free(5000, pointer(256), 1), BFC_ERROR_INVALID_ARGUMENT);
+        assert_eq!(bfc_cached_free(fresh_device(), pointer(256), 1), BFC_ERROR_NO_ALLOCATOR);
+    }
+    let pool = host(MIB);
+    assert_eq!(take(&pool, 2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert_eq!(take(&pool, u64::MAX), Err(BFC_ERROR_OUT_OF_MEMORY));
+}
+
+/// Where frees are stamped, or belong to streams, or the memory is not the host's backend's.
+#[test]
+fn other_allocators_have_no_magazines() {
+    let stamped = Pool::host(MIB, |options| options.flags = GROWING | BFC_TIMESTAMPS);
+    let streams = host(64 * MIB);
+    for stream in [0x100, 0x200] {
+        assert_eq!(streams.free_on(streams.get_on(1, stream), stream), BFC_OK);
+    }
+    let mapped = Pool::host(64 * MIB, |options| options.backend = BFC_BACKEND_HOST_VMM);
+    let custom = Pool::custom(Backend::new(64 * MIB), 64 * MIB, |options| options.flags = GROWING);
+    for pool in [stamped, streams, mapped, custom] {
+        open(&pool);
+        assert!(!is_in_use(&pool, cycle(&pool, 1000)));
+    }
+}
+
+/// With an alignment or on a stream, blocks and other memory live beside each other.
+#[test]
+fn a_stream_that_appears_later_ends_the_use_of_magazines() {
+    let pool = host(64 * MIB);
+    open(&pool);
+    let block = cycle(&pool, 1000);
+    for stream in [0x100, 0x200] {
+        assert_eq!(pool.free_on(pool.get_on(1, stream), stream), BFC_OK);
+    }
+    assert_eq!(cycle(&pool, 1000), block, "it is in the magazine, which has stayed open");
+    assert_eq!(pool.stats().bytes_in_use, 0);
+    open(&pool);
+    assert!(!is_in_use(&pool, cycle(&pool, 1000)));
+    pool.check();
+}
+
+/// Threads allocate, write, hand over and free. No block is two threads', and nothing is lost.
+#[test]
+fn threads_share_no_block_and_lose_none() {
+    const THREADS: u64 = 24;
+    let pool = host(256 * MIB);
+    let (queue, done) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let work = |number: u64| {
+            let (pool, queue) = (&pool, &queue);
+            move || {
+                let mut random = Random::new(number);
+                let mut own: Vec<(u64, u64)> = Vec::new();
+                for step in 0..4000 {
+                    let bytes = 1 + random.below(1300);
+                    let address = take(pool, bytes).unwrap();
+                    // SAFETY: the block is this thread's.
+                    unsafe { (address as *mut u8).write_bytes(number as u8, bytes as usize) };
+                    own.push((address, bytes));
+                    let at = random.below(own.len() as u64) as usize;
+                    match step % 3 {
+                        0 => continue,
+                        1 => {
+                            // Another thread frees it.
+                            let (address, bytes) = own.swap_remove(at);
+                            assert_all(address, bytes, number as u8);
+                            queue.lock().unwrap().push((address, bytes));
+                        }
+                        _ => {
+                            let (address, bytes) = own.swap_remove(at);
+                            assert_all(address, bytes, number as u8);
+                            assert_eq!(give(pool, address, bytes), BFC_OK);
+                        }
+                    }
+                    let other = queue.lock().unwrap().pop();
+                    if let Some((address, bytes)) = other {
+                        let status = if step % 2 == 0 { give(pool, address, bytes) } else { pool.free(address) };
+                        assert_eq!(status, BFC_OK);
+                    }
+                }
+                own.into_iter().for_each(|(address, bytes)| {
+                    assert_all(address, bytes, number as u8);
+                    assert_eq!(give(pool, address, bytes), BFC_OK);
+                });
+            }
+        };
+        let workers: Vec<_> = (0..THREADS).map(|number| scope.spawn(work(number))).collect();
+        // Meanwhile another empties the magazines, and looks whether what it sees can be.
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                let stats = pool.stats();
+                assert!(stats.num_allocs >= stats.num_frees && stats.bytes_in_use <= stats.pool_bytes);
+                pool.check();
+            }
+        });
+        let _end = Finally(|| done.store(true, Relaxed));
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+    for (address, bytes) in queue.into_inner().unwrap() {
+        assert_eq!(give(&pool, address, bytes), BFC_OK);
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.num_allocs, stats.num_frees), (THREADS * 4000, THREADS * 4000));
+    assert_eq!((stats.bytes_in_use, stats.bytes_requested, stats.num_failures), (0, 0, 0));
+}
+
+#[track_caller]
+fn assert_all(address: u64, bytes: u64, expected: u8) {
+    // SAFETY: the block is the caller's.
+    let content = unsafe { std::slice::from_raw_parts(address as *const u8, bytes as usize) };
+    assert!(content.iter().all(|&byte| byte == expected), "another thread has written to {address:#x}");
+}
+
+/// A recording that begins sees each request from then on; what is in magazines is not part of it.
+#[test]
+fn a_history_has_every_request() {
+    const NAME: &str = "a_history_has_every_request";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[]);
+        return;
+    }
+    let pool = host(64 * MIB);
+    open(&pool);
+    let block = cycle(&pool, 1000);
+    // SAFETY: NULL is for memory.
+    assert_eq!(unsafe { bfc_history_start(std::ptr::null(), 1000) }, BFC_OK, "{}", last_error());
+    assert!(!is_in_use(&pool, block));
+    assert!((0..3).all(|_| !is_in_use(&pool, cycle(&pool, 1000))));
+    assert_eq!(bfc_history_stop(), BFC_OK);
+    open(&pool);
+    assert!(is_in_use(&pool, cycle(&pool, 1000)));
+}
+
+/// After a scope memory is freed by the operation that it was for.
+#[test]
+fn scopes_end_the_use_of_magazines() {
+    const NAME: &str = "scopes_end_the_use_of_magazines";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[]);
+        return;
+    }
+    let pool = host(64 * MIB);
+    open(&pool);
+    let block = cycle(&pool, 1000);
+    assert_eq!(scope_begin("operation", 1), BFC_OK);
+    assert_ne!(cycle(&pool, 1000), block);
+    assert_eq!(bfc_scope_end(), BFC_OK);
+    assert!((0..3).all(|_| !is_in_use(&pool, cycle(&pool, 1000))));
+    assert_eq!(pool.stats().bytes_in_use, 0);
+}
+
+#[test]
+fn the_debug_mode_sees_every_request() {
+    const NAME: &str = "the_debug_mode_sees_every_request";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[("BFC_DEBUG", "guard")]);
+        return;
+    }
+    let pool = host(64 * MIB);
+    open(&pool);
+    let block = take(&pool, 100).unwrap();
+    // SAFETY: it is memory of the pool: the byte behind the request.
+    unsafe { (block as *mut u8).add(100).write(1) };
+    let log = log::Collected::start();
+    assert_eq!(give(&pool, block, 100), BFC_OK);
+    assert!(!log.with("100 bytes").is_empty(), "{:?}", log.messages());
+}
+
+/// Runs a function at the end, also of a test that fails: the threads of a scope must end.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// A forked child may use what it has inherited, whatever the parent's threads were doing.
+#[test]
+fn a_forked_child_goes_on() {
+    const NAME: &str = "a_forked_child_goes_on";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[]);
+        return;
+    }
+    let pool = host(64 * MIB);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    cycle(&pool, 700);
+                }
+            });
+        }
+        let _end = Finally(|| done.store(true, Relaxed));
+        for round in 0..40 {
+            open(&pool);
+            let kept = take(&pool, 700).unwrap();
+            // SAFETY: the child calls only the library, and ends at once.
+            let child = unsafe { libc::fork() };
+            assert!(child >= 0);
+            if child == 0 {
+                let blocks: Vec<u64> = (0..40).filter_map(|_| take(&pool, 700).ok()).collect();
+                let differ = HashSet::<u64>::from_iter(blocks.iter().copied()).len() == 40;
+                let freed = blocks.iter().chain([&kept]).all(|&block| give(&pool, block, 700) == BFC_OK);
+                let checked = bfc_check(pool.device()) == BFC_OK;
+                // What the parent's threads had is lost to the child: a chunk of each, of less than twice its size.
+                let rest = pool.stats().bytes_in_use < 3 * 2 * 768;
+                let wrong = [differ, freed, checked, rest].map(|is_right| i32::from(!is_right));
+                // SAFETY: ends the process at once.
+                unsafe { libc::_exit(wrong[0] + 2 * wrong[1] + 4 * wrong[2] + 8 * wrong[3]) };
+            }
+            let mut status = 0;
+            // SAFETY: the child is this process's own.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "round {round}: {status:#x}");
+            assert_eq!(give(&pool, kept, 700), BFC_OK);
+        }
+    });
+    assert_eq!(pool.stats().bytes_in_use, 0);
+}
