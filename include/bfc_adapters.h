@@ -21,7 +21,7 @@
  * - PyTorch and the handlers (bfc_torch_..., bfc_handler_...) name a stream, like bfc_alloc_async and bfc_free_async.
  *   Stream 0 is the legacy default stream however the program is compiled, because the framework's library queues the
  *   work.
- * - NumPy (bfc_numpy_...) has no streams. Its memory is the host's.
+ * - NumPy (bfc_numpy_...) and callers of bfc_cached_... have no streams. Its memory is the host's.
  * - CuPy and ONNX Runtime (bfc_cupy_..., bfc_ort_...) name no stream. Memory that they get may be used on any stream
  *   at once. Memory that they free is not reusable on any stream until the context was synchronized. The library
  *   synchronizes the context (cuCtxSynchronize) if half of the memory that it holds, and at least 32 MiB, is idle and
@@ -146,6 +146,42 @@ void *bfc_cupy_malloc(void *param,
 //
 // @param ptr  NULL does nothing.
 void bfc_cupy_free(void *param, void *ptr, int device);
+
+// Allocates memory like bfc_alloc, for a caller that frees it with bfc_cached_free. A block of at most 1 KiB comes from
+// what the calling thread has freed so, without the allocator's lock: many threads do not wait for each other.
+//
+// A thread keeps at most 28 blocks of each of four sizes, 256 bytes to 1 KiB, and shares them with threads that have the
+// same hash (there are 64). To the allocator they are allocations: they are part of the peaks of bfc_stats, and of bytes
+// in use that bfc_set_region_callback and queries of single addresses see. Each other query (bfc_stats, bfc_report,
+// bfc_memory_map), bfc_trim, bfc_destroy, a fork and a request that finds no memory return them first. The requested size
+// and the number of a block (bfc_requested_size, bfc_allocation_id) are those of its first request.
+//
+// Without the host's backend (BFC_BACKEND_HOST), with BFC_TIMESTAMPS, with several streams, in the debug mode, while a
+// history is recorded, and after any thread has called bfc_scope_begin, this is bfc_alloc.
+//
+// @param device   The ordinal.
+// @param bytes    The number of bytes. 0: BFC_OK and NULL.
+// @param out_ptr  Receives the address, a multiple of 256, or NULL on failure. The memory belongs to the caller until
+//                 bfc_cached_free or bfc_free. Its contents are undefined.
+// @return As for bfc_alloc.
+//
+// Precondition: `out_ptr` is NULL or valid for writing.
+bfc_status_t bfc_cached_alloc(int32_t device,
+                              size_t bytes,
+                              void **out_ptr);
+
+// Frees memory from bfc_cached_alloc.
+//
+// @param ptr    What bfc_cached_alloc has returned and nothing has freed since. Unlike bfc_free this function does not
+//               detect every other address: freeing a block of at most 1 KiB twice, or another address within the allocator's memory, gives
+//               the same memory to two callers later. NULL is accepted.
+// @param bytes  The number of bytes that was passed to bfc_cached_alloc.
+// @return As for bfc_free.
+//
+// Precondition: `ptr` and `bytes` are as described.
+bfc_status_t bfc_cached_free(int32_t device,
+                             void *ptr,
+                             size_t bytes);
 
 // For the malloc of NumPy's PyDataMemAllocator. Allocates host memory from the allocator of ordinal 256.
 //

@@ -205,7 +205,7 @@ impl Device {
     /// Allocates memory like [`Self::alloc`] for a caller that knows the size when it frees, by [`Self::free_cached`].
     /// Small blocks come from what this thread has freed, without the allocator's lock. While scopes or backtraces tell
     /// what memory is for, no block is given out again that way.
-    #[inline]
+    #[inline(always)]
     pub fn alloc_cached(self, bytes: u64) -> Result<u64, Error> {
         if scope::were_open() {
             return self.alloc(bytes);
@@ -214,7 +214,7 @@ impl Device {
     }
 
     /// Frees an allocation of [`Self::alloc_cached`] for `bytes`. The address 0 is accepted.
-    #[inline]
+    #[inline(always)]
     pub fn free_cached(self, addr: u64, bytes: u64) -> Result<(), Error> {
         if addr == 0 || scope::were_open() {
             return self.free(addr);

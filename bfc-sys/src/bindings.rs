@@ -523,6 +523,16 @@ unsafe extern "C" {
         ptr: *mut ::core::ffi::c_void,
         device: ::core::ffi::c_int,
     );
+    pub fn bfc_cached_alloc(
+        device: i32,
+        bytes: usize,
+        out_ptr: *mut *mut ::core::ffi::c_void,
+    ) -> bfc_status_t;
+    pub fn bfc_cached_free(
+        device: i32,
+        ptr: *mut ::core::ffi::c_void,
+        bytes: usize,
+    ) -> bfc_status_t;
     pub fn bfc_numpy_malloc(
         ctx: *mut ::core::ffi::c_void,
         size: usize,

@@ -241,6 +241,16 @@ pub type bfc_cupy_free = unsafe extern "C" fn(
     ptr: *mut ::core::ffi::c_void,
     device: ::core::ffi::c_int,
 );
+pub type bfc_cached_alloc = unsafe extern "C" fn(
+    device: i32,
+    bytes: usize,
+    out_ptr: *mut *mut ::core::ffi::c_void,
+) -> bfc_status_t;
+pub type bfc_cached_free = unsafe extern "C" fn(
+    device: i32,
+    ptr: *mut ::core::ffi::c_void,
+    bytes: usize,
+) -> bfc_status_t;
 pub type bfc_numpy_malloc = unsafe extern "C" fn(
     ctx: *mut ::core::ffi::c_void,
     size: usize,

@@ -278,6 +278,14 @@ static void cupy_free(void) {
   said("device 0");
 }
 
+static void cached_alloc(void) {
+  void *ptr = garbage;
+  CHECK_OK(bfc_cached_alloc(256, 1000, &ptr));
+  served_on(256, ptr);
+}
+
+static void cached_free(void) { refused(bfc_cached_free(256, garbage, 1000), BFC_ERROR_NO_ALLOCATOR, "device 256"); }
+
 static void numpy_malloc(void) { served_on(256, bfc_numpy_malloc(garbage, 1000)); }
 
 static void numpy_calloc(void) { served_on(256, bfc_numpy_calloc(garbage, 10, 100)); }
@@ -384,6 +392,8 @@ int main(int argc, char **argv) {
       CASE(torch_release_pool),
       CASE(cupy_malloc),
       CASE(cupy_free),
+      CASE(cached_alloc),
+      CASE(cached_free),
       CASE(numpy_malloc),
       CASE(numpy_calloc),
       CASE(numpy_realloc),

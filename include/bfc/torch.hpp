@@ -13,6 +13,9 @@
  * - Running out of memory is c10::OutOfMemoryError, in Python torch.OutOfMemoryError, a RuntimeError as that of PyTorch's
  *   own CPU allocator. Its message has that allocator's "DefaultCPUAllocator: can't allocate memory: you tried to
  *   allocate N bytes", by which programs recognize it, the reason, and libbfc's report. No other failure has those words.
+ * - Tensors of at most 1 KiB stay with the thread that frees them, up to 28 of each of four sizes (bfc_cached_alloc in
+ *   bfc_adapters.h), so that threads with many small tensors do not wait for each other. bfc_stats, bfc_trim, bfc_destroy
+ *   and so on return them first.
  * - 0 bytes are no memory: a null pointer. Everything else is aligned to 256 bytes (PyTorch wants 64).
  * - Any thread may allocate and free at any time. Tensors may outlive everything: the allocator is never destroyed, and
  *   memory is given back at the very end of the program too. In a forked child it goes on as malloc does.
@@ -25,6 +28,7 @@
 #define BFC_TORCH_HPP
 
 #include "../bfc.h"
+#include "../bfc_adapters.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -79,7 +83,7 @@ class torch_cpu_allocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void *const data = take(bytes);
     if (data != nullptr) c10::profiledCPUMemoryReporter().New(data, bytes);
-    return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
+    return {data, data, deleter(bytes), c10::Device(c10::DeviceType::CPU)};
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
@@ -89,14 +93,18 @@ class torch_cpu_allocator final : public c10::Allocator {
  private:
   torch_cpu_allocator() = default;
 
+  /* A deleter is told the address only, so there is one for each size of small blocks. */
+  static c10::DeleterFnPtr deleter(std::size_t bytes) {
+    if (bytes <= 256) return &give_back_small<256>;
+    if (bytes <= 512) return &give_back_small<512>;
+    if (bytes <= 768) return &give_back_small<768>;
+    if (bytes <= 1024) return &give_back_small<1024>;
+    return &give_back;
+  }
+
   static void *take(std::size_t bytes) {
     void *data = nullptr;
-    bfc_status_t status = bfc_alloc(Ordinal, bytes, &data);
-    if (status == BFC_ERROR_NO_ALLOCATOR) {
-      // Another thread may be first.
-      status = bfc_create(Ordinal, nullptr);
-      if (status == BFC_OK || status == BFC_ERROR_ALREADY_EXISTS) status = bfc_alloc(Ordinal, bytes, &data);
-    }
+    const bfc_status_t status = bfc_cached_alloc(Ordinal, bytes, &data);
     if (status == BFC_ERROR_OUT_OF_MEMORY) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       C10_THROW_ERROR(OutOfMemoryError, detail::torch_out_of_memory(Ordinal, bytes, status));
@@ -105,11 +113,20 @@ class torch_cpu_allocator final : public c10::Allocator {
     return data;
   }
 
-  /* There is nobody to tell that it failed. What is wrong for sure ends the program, as free() does. */
+  template <std::size_t Bytes>
+  static void give_back_small(void *data) {
+    c10::profiledCPUMemoryReporter().Delete(data);
+    check(data, bfc_cached_free(Ordinal, data, Bytes));
+  }
+
   static void give_back(void *data) {
     if (data == nullptr) return;
     c10::profiledCPUMemoryReporter().Delete(data);
-    const bfc_status_t status = bfc_free(Ordinal, data);
+    check(data, bfc_free(Ordinal, data));
+  }
+
+  /* There is nobody to tell that it failed. What is wrong for sure ends the program, as free() does. */
+  static void check(void *data, bfc_status_t status) {
     if (status != BFC_ERROR_INVALID_POINTER && status != BFC_ERROR_DOUBLE_FREE) return;
     char words[256];
     bfc_last_error(words, sizeof words);

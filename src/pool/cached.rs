@@ -7,7 +7,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 
 /// Serves a request without special parameters. Returns address 0 for 0 bytes.
-#[inline]
+#[inline(always)]
 pub(crate) fn alloc_cached(slot: &Slot, bytes: u64) -> Result<u64, Error> {
     let Some(size) = SmallSize::of(bytes) else { return alloc_plain(slot, bytes, Stream::NONE) };
     match slot.magazines().take(size) {
@@ -18,7 +18,7 @@ pub(crate) fn alloc_cached(slot: &Slot, bytes: u64) -> Result<u64, Error> {
 }
 
 /// Frees what [`alloc_cached`] has returned for `bytes`.
-#[inline]
+#[inline(always)]
 pub(crate) fn free_cached(slot: &Slot, addr: u64, bytes: u64) -> Result<(), Error> {
     match SmallSize::of(bytes).map(|size| slot.magazines().put(size, addr)) {
         Some(Put::Done) => Ok(()),

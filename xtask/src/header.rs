@@ -76,7 +76,7 @@ pub fn headers(workspace: &Workspace) -> Result<Vec<Generated>> {
         Ok(config) => config,
         Err(error) => bail!("adapters.toml: {error}"),
     };
-    let files = ["torch/mod", "cupy", "numpy", "ort", "handler", "failed", "adapter_options"];
+    let files = ["torch/mod", "cupy", "cached", "numpy", "ort", "handler", "failed", "adapter_options"];
     let text = text(config, &adapters, &files)?;
     Ok(vec![main, Generated { path: format!("include/{}", NAMES[1]), text }])
 }

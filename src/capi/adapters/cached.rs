@@ -4,6 +4,7 @@ use super::first_use::served;
 use crate::capi::ffi_result::{status, status_and};
 use crate::capi::types::bfc_status_t;
 use crate::device::Device;
+use crate::error::Error;
 use crate::options::BackendKind;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -36,17 +37,26 @@ pub unsafe extern "C" fn bfc_cached_alloc(
 ) -> bfc_status_t {
     let work = || {
         let device = Device::new(device)?;
-        let alloc = || device.alloc_cached(bytes as u64);
-        Ok(served(device, BackendKind::Auto, alloc)? as *mut c_void)
+        let addr = match device.alloc_cached(bytes as u64) {
+            // Tried only now, because nearly always there is one.
+            Err(Error::NoAllocator) => first(device, bytes as u64),
+            done => done,
+        };
+        Ok(addr? as *mut c_void)
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
 
+#[cold]
+fn first(device: Device, bytes: u64) -> Result<u64, Error> {
+    served(device, BackendKind::Auto, || device.alloc_cached(bytes))
+}
+
 /// Frees memory from bfc_cached_alloc.
 ///
 /// @param ptr    What bfc_cached_alloc has returned and nothing has freed since. Unlike bfc_free this function does not
-///               detect every other address: freeing a block of at most 1 KiB twice, or another address in its place, gives
+///               detect every other address: freeing a block of at most 1 KiB twice, or another address within the allocator's memory, gives
 ///               the same memory to two callers later. NULL is accepted.
 /// @param bytes  The number of bytes that was passed to bfc_cached_alloc.
 /// @return As for bfc_free.

@@ -12,6 +12,7 @@
 
 use crate::core::arena::Arena;
 use crate::core::stream_id::Stream;
+use crate::core::units::UNIT;
 use crate::sys::lock::Lock;
 use crate::sys::token;
 use std::alloc::{Layout, alloc_zeroed};
@@ -68,7 +69,8 @@ struct Magazine {
 struct Blocks {
     addrs: [[u64; DEPTH]; SIZES],
     lengths: [u8; SIZES],
-    is_open: bool,
+    /// Where the allocator's memory begins and ends. Nothing in a closed magazine.
+    bounds: (u64, u64),
     /// How many requests were served since the magazine was opened.
     served: u64,
 }
@@ -89,7 +91,9 @@ impl Blocks {
 
     #[inline(always)]
     fn put(&mut self, size: SmallSize, addr: u64) -> Put {
-        if !self.is_open {
+        let (begin, end) = self.bounds;
+        // Most addresses that are no block's are told by this, and go to the allocator, which refuses them.
+        if addr < begin || addr >= end || !addr.is_multiple_of(UNIT) {
             return Put::Closed;
         }
         let (addrs, length) = (&mut self.addrs[usize::from(size.0)], &mut self.lengths[usize::from(size.0)]);
@@ -151,10 +155,11 @@ impl Magazines {
         all[number_here()].try_change(|blocks| blocks.put(size, addr)).unwrap_or(Put::FullOrBusy)
     }
 
-    /// Opens this thread's magazine. The slot's lock must be held. Without host memory it stays closed.
-    pub(super) fn open(&self) {
+    /// Opens this thread's magazine for memory within bounds. The slot's lock must be held. Without host memory it stays
+    /// closed.
+    pub(super) fn open(&self, bounds: (u64, u64)) {
         let (number, Some(all)) = (number_here(), self.all().or_else(|| self.make())) else { return };
-        if all[number].change(|blocks| blocks.is_open = true).is_some() {
+        if all[number].change(|blocks| blocks.bounds = bounds).is_some() {
             self.open.fetch_or(1 << number, Relaxed);
         }
     }
@@ -207,7 +212,7 @@ impl Magazines {
             let number = open.trailing_zeros() as usize;
             open &= open - 1;
             let close = |blocks: &mut Blocks| {
-                blocks.is_open = false;
+                blocks.bounds = (0, 0);
                 end(blocks);
             };
             if all[number].change(close).is_some() {
@@ -223,8 +228,8 @@ impl Magazines {
             // SAFETY: this is the only thread.
             let blocks = unsafe { &mut *magazine.blocks.get() };
             // Does not write unless necessary, because the page may never have been touched.
-            if blocks.is_open {
-                (blocks.is_open, blocks.lengths, blocks.served) = (false, [0; SIZES], 0);
+            if blocks.bounds != (0, 0) {
+                (blocks.bounds, blocks.lengths, blocks.served) = ((0, 0), [0; SIZES], 0);
             }
             magazine.lock.reset_after_fork();
         }
@@ -247,9 +252,11 @@ fn number_here() -> usize {
 mod tests {
     use super::*;
 
+    const BOUNDS: (u64, u64) = (256, 1 << 20);
+
     fn opened() -> Magazines {
         let magazines = Magazines::new();
-        magazines.open();
+        magazines.open(BOUNDS);
         magazines
     }
 
@@ -265,7 +272,7 @@ mod tests {
         let (magazines, size) = (Magazines::new(), SmallSize(0));
         assert_eq!((magazines.put(size, 256), magazines.take(size)), (Put::Closed, None));
         assert!(!magazines.are_open());
-        magazines.open();
+        magazines.open(BOUNDS);
         assert!(magazines.are_open() && magazines.put(size, 256) == Put::Done);
         magazines.abandon();
         assert_eq!((magazines.take(size), magazines.put(size, 256)), (None, Put::Closed));
@@ -276,28 +283,37 @@ mod tests {
     fn blocks_come_back_in_their_size_and_the_last_one_first() {
         let magazines = opened();
         for number in 0..4 {
-            for addr in [1000, 2000] {
-                assert_eq!(magazines.put(SmallSize(number), addr + u64::from(number)), Put::Done);
+            for addr in [1 << 12, 2 << 12] {
+                assert_eq!(magazines.put(SmallSize(number), addr + 256 * u64::from(number)), Put::Done);
             }
         }
         for number in 0..4 {
             let taken = [(); 3].map(|()| magazines.take(SmallSize(number)));
-            assert_eq!(taken, [Some(2000 + u64::from(number)), Some(1000 + u64::from(number)), None]);
+            let place = 256 * u64::from(number);
+            assert_eq!(taken, [Some((2 << 12) + place), Some((1 << 12) + place), None]);
         }
     }
 
     #[test]
     fn a_full_magazine_refuses_and_a_busy_one_does_too() {
         let (magazines, size) = (opened(), SmallSize(3));
-        for number in 0..DEPTH as u64 {
-            assert_eq!(magazines.put(size, number), Put::Done);
+        for number in 1..=DEPTH as u64 {
+            assert_eq!(magazines.put(size, number * 256), Put::Done);
         }
-        assert_eq!((magazines.put(size, 99), magazines.put(size, 3)), (Put::FullOrBusy, Put::Twice));
-        assert_eq!(magazines.put(SmallSize(0), 99), Put::Done);
+        assert_eq!((magazines.put(size, 99 * 256), magazines.put(size, 3 * 256)), (Put::FullOrBusy, Put::Twice));
+        assert_eq!(magazines.put(SmallSize(0), 99 * 256), Put::Done);
         let all = magazines.all().unwrap();
-        let inside = all[number_here()].change(|_| (magazines.take(size), magazines.put(SmallSize(1), 1)));
+        let inside = all[number_here()].change(|_| (magazines.take(size), magazines.put(SmallSize(1), 256)));
         assert_eq!(inside, Some((None, Put::FullOrBusy)));
-        assert_eq!(magazines.take(size), Some(DEPTH as u64 - 1));
+        assert_eq!(magazines.take(size), Some(DEPTH as u64 * 256));
+    }
+
+    #[test]
+    fn an_address_that_is_no_blocks_is_not_taken() {
+        let magazines = opened();
+        for addr in [0, 255, 257, 1 << 20, u64::MAX] {
+            assert_eq!(magazines.put(SmallSize(0), addr), Put::Closed);
+        }
     }
 
     #[test]
@@ -308,7 +324,7 @@ mod tests {
         assert!(all.iter().all(|magazine| magazine.lock.acquire().is_ok()));
         magazines.close_in_child();
         assert!(all.iter().all(|magazine| !magazine.lock.is_taken()));
-        magazines.open();
+        magazines.open(BOUNDS);
         assert!(magazines.take(SmallSize(0)).is_none());
     }
 }
