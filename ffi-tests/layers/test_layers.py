@@ -80,6 +80,7 @@ TREES = [
         limits
         guarded
         alloc free graph_pools
+        cached
         lifecycle shrink zeroing
         """,
     ),
