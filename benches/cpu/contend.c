@@ -22,8 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HOST = 256, SLOTS = 64, GAPS = 4096, ROUNDS = 100, MOST_CALLS = 16384 };
-static const double ROUND_NS = 5e6;
+enum { HOST = 256, SLOTS = 64, GAPS = 4096, ROUNDS = 400, MOST_CALLS = 16384 };
+static const double ROUND_NS = 2e6;
 
 /* A call of a program. */
 typedef struct {
@@ -40,7 +40,7 @@ typedef struct {
   double gap; /* mean nanoseconds between two calls */
   long at;    /* the next call of the program */
   long calls;
-  double nanoseconds;
+  double begun, ended;
 } worker_t;
 
 static double steps_per_ns;
@@ -96,10 +96,10 @@ static void free_all(worker_t *worker) {
   }
 }
 
-/* 128 calls: random ones, or those of the program from wherever it was. */
-static void some_calls(worker_t *worker) {
+/* Random calls, or all of the program from wherever it was; how many. */
+static long some_calls(worker_t *worker) {
   for (int i = 0; i < 64 && !calls_of_program; i++) pair(worker);
-  for (int i = 0; i < 128 && calls_of_program; i++) {
+  for (int i = 0; i < calls_of_program; i++) {
     const call_t *call = &program[worker->at];
     worker->at = worker->at + 1 < calls_of_program ? worker->at + 1 : 0;
     worker->random = think(worker->random, (long)(call->gap * steps_per_ns));
@@ -111,21 +111,21 @@ static void some_calls(worker_t *worker) {
       fail("bfc_alloc");
     }
   }
+  return calls_of_program ? calls_of_program : 128;
 }
 
 /* Calls for one round. */
 static void *run(void *argument) {
   worker_t *worker = argument;
   pin(worker->core);
-  for (int i = 0; i < 20; i++) some_calls(worker);
+  for (int i = 0; i < 5; i++) some_calls(worker);
   pthread_barrier_wait(&start);
-  double begun = now();
+  worker->begun = now();
   worker->calls = 0;
   do {
-    some_calls(worker);
-    worker->calls += 128;
-    worker->nanoseconds = now() - begun;
-  } while (worker->nanoseconds < ROUND_NS);
+    worker->calls += some_calls(worker);
+    worker->ended = now();
+  } while (worker->ended < worker->begun + ROUND_NS);
   free_all(worker);
   return NULL;
 }
@@ -151,15 +151,19 @@ static worker_t *workers(double gap) {
   return made;
 }
 
+/* From the first begin to the last end: threads that did not run at the same time must not look fast. */
+static double nanoseconds(const worker_t *its, int threads) {
+  const worker_t *last = &its[threads - 1];
+  return fmax(its->ended, last->ended) - fmin(its->begun, last->begun);
+}
+
 /* Nanoseconds a call of each thread. The best round: other programs can only slow it. */
 static double call_ns(int threads, double gap) {
   double best = INFINITY;
   for (int round = 0; round < ROUNDS; round++) {
     worker_t *two = workers(gap);
     in_threads(run, two, threads);
-    double calls_per_ns = 0;
-    for (int i = 0; i < threads; i++) calls_per_ns += (double)two[i].calls / two[i].nanoseconds;
-    best = fmin(best, threads / calls_per_ns);
+    best = fmin(best, nanoseconds(two, threads) * threads / (double)(two[0].calls + (threads > 1 ? two[1].calls : 0)));
   }
   return best;
 }
@@ -174,13 +178,13 @@ static void *take_turns(void *argument) {
   pin(worker->core);
   for (int i = 0; i < 10 * SLOTS; i++) pair(worker);
   pthread_barrier_wait(&start);
-  double begun = now();
+  worker->begun = now();
   for (int i = worker->core; i < TURNS; i += 2) {
     while (atomic_load_explicit(&turn, memory_order_acquire) != i) {}
     if (has_calls) pair(worker);
     atomic_store_explicit(&turn, i + 1, memory_order_release);
   }
-  worker->nanoseconds = now() - begun;
+  worker->ended = now();
   free_all(worker);
   return NULL;
 }
@@ -192,7 +196,7 @@ static double turn_ns(int calls) {
     has_calls = calls;
     atomic_store(&turn, 0);
     in_threads(take_turns, two, 2);
-    best = fmin(best, fmax(two[0].nanoseconds, two[1].nanoseconds) / TURNS);
+    best = fmin(best, nanoseconds(two, 2) / TURNS);
   }
   return best;
 }
