@@ -203,14 +203,15 @@ fn a_block_that_is_freed_twice_is_refused_and_other_addresses_are_too() {
 #[test]
 fn errors_are_those_of_the_plain_calls() {
     let mut address = pointer(1);
-    // SAFETY: NULL, or valid for writing.
-    unsafe {
-        assert_eq!(bfc_cached_alloc(0, 1, std::ptr::null_mut()), BFC_ERROR_INVALID_ARGUMENT);
-        assert_eq!(bfc_cached_alloc(-1, 1, &mut address), BFC_ERROR_INVALID_ARGUMENT);
-        assert!(address.is_null());
-        assert_eq!(bfc_cached_free(5000, pointer(256), 1), BFC_ERROR_INVALID_ARGUMENT);
-        assert_eq!(bfc_cached_free(fresh_device(), pointer(256), 1), BFC_ERROR_NO_ALLOCATOR);
-    }
+    // SAFETY: NULL is allowed.
+    let status = unsafe { bfc_cached_alloc(0, 1, std::ptr::null_mut()) };
+    assert_eq!(status, BFC_ERROR_INVALID_ARGUMENT);
+    // SAFETY: the pointer is valid for writing.
+    let status = unsafe { bfc_cached_alloc(-1, 1, &mut address) };
+    assert!(status == BFC_ERROR_INVALID_ARGUMENT && address.is_null());
+    // SAFETY: there is no allocator that could have this address.
+    let status = [5000, fresh_device()].map(|device| unsafe { bfc_cached_free(device, pointer(256), 1) });
+    assert_eq!(status, [BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR]);
     let pool = host(MIB);
     assert_eq!(take(&pool, 2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
     assert_eq!(take(&pool, u64::MAX), Err(BFC_ERROR_OUT_OF_MEMORY));
@@ -283,7 +284,8 @@ fn threads_share_no_block_and_lose_none() {
                     }
                     let other = queue.lock().unwrap().pop();
                     if let Some((address, bytes)) = other {
-                        let status = if step % 2 == 0 { give(pool, address, bytes) } else { pool.free(address) };
+                        let status =
+                            if step % 2 == 0 { give(pool, address, bytes) } else { pool.free(address) };
                         assert_eq!(status, BFC_OK);
                     }
                 }
@@ -369,7 +371,7 @@ fn the_debug_mode_sees_every_request() {
     open(&pool);
     let block = take(&pool, 100).unwrap();
     // SAFETY: it is memory of the pool: the byte behind the request.
-    unsafe { (block as *mut u8).add(100).write(1) };
+    unsafe { ((block + 100) as *mut u8).write(1) };
     let log = log::Collected::start();
     assert_eq!(give(&pool, block, 100), BFC_OK);
     assert!(!log.with("100 bytes").is_empty(), "{:?}", log.messages());

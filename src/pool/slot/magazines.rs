@@ -300,7 +300,10 @@ mod tests {
         for number in 1..=DEPTH as u64 {
             assert_eq!(magazines.put(size, number * 256), Put::Done);
         }
-        assert_eq!((magazines.put(size, 99 * 256), magazines.put(size, 3 * 256)), (Put::FullOrBusy, Put::Twice));
+        assert_eq!(
+            (magazines.put(size, 99 * 256), magazines.put(size, 3 * 256)),
+            (Put::FullOrBusy, Put::Twice)
+        );
         assert_eq!(magazines.put(SmallSize(0), 99 * 256), Put::Done);
         let all = magazines.all().unwrap();
         let inside = all[number_here()].change(|_| (magazines.take(size), magazines.put(SmallSize(1), 256)));
