@@ -150,14 +150,17 @@ void bfc_cupy_free(void *param, void *ptr, int device);
 // Allocates memory like bfc_alloc, for a caller that frees it with bfc_cached_free. A block of at most 1 KiB comes from
 // what the calling thread has freed so, without the allocator's lock: many threads do not wait for each other.
 //
-// A thread keeps at most 28 blocks of each of four sizes, 256 bytes to 1 KiB, and shares them with threads that have the
-// same hash (there are 64). To the allocator they are allocations: they are part of the peaks of bfc_stats, and of bytes
-// in use that bfc_set_region_callback and queries of single addresses see. Each other query (bfc_stats, bfc_report,
-// bfc_memory_map), bfc_trim, bfc_destroy, a fork and a request that finds no memory return them first. The requested size
-// and the number of a block (bfc_requested_size, bfc_allocation_id) are those of its first request.
+// A thread keeps at most 28 blocks of each of four sizes, 256 bytes to 1 KiB, and shares them with threads of the same
+// hash (there are 64 hashes). To the allocator they are allocations, and count in the peaks of bfc_stats. Queries of the
+// whole (bfc_stats, bfc_report, bfc_memory_map, bfc_check), bfc_trim, bfc_destroy, a fork, a request that finds no memory,
+// and a call that names a stream return them first, but for those of a thread that was interrupted for long in one of
+// these two functions. Requested sizes (bytes_requested, bfc_requested_size) and bfc_allocation_id of a block are those of
+// its first request.
 //
 // Without the host's backend (BFC_BACKEND_HOST), with BFC_TIMESTAMPS, with several streams, in the debug mode, while a
-// history is recorded, and after any thread has called bfc_scope_begin, this is bfc_alloc.
+// history is recorded, and after a scope or a history with backtraces has begun, this is bfc_alloc.
+//
+// Unlike the other functions here it does not create the allocator.
 //
 // @param device   The ordinal.
 // @param bytes    The number of bytes. 0: BFC_OK and NULL.
@@ -173,8 +176,9 @@ bfc_status_t bfc_cached_alloc(int32_t device,
 // Frees memory from bfc_cached_alloc.
 //
 // @param ptr    What bfc_cached_alloc has returned and nothing has freed since. Unlike bfc_free this function does not
-//               detect every other address: freeing a block of at most 1 KiB twice, or another address within the allocator's memory, gives
-//               the same memory to two callers later. NULL is accepted.
+//               detect every other address: if a block of at most 1 KiB is freed twice, by two threads, or if an address
+//               between the allocator's lowest and highest memory is no block's, two callers may get the same memory
+//               later. NULL is accepted.
 // @param bytes  The number of bytes that was passed to bfc_cached_alloc.
 // @return As for bfc_free.
 //

@@ -97,7 +97,7 @@ pub(crate) fn is_open() -> bool {
     OPEN.load(Relaxed) != 0 && is_open_here()
 }
 
-/// Returns whether memory may have been allocated in a scope, by whatever thread, or with its backtrace.
+/// Returns whether any thread may have allocated memory in a scope, or with its backtrace.
 #[inline]
 pub(crate) fn were_open() -> bool {
     WERE_OPEN.load(Relaxed)

@@ -280,8 +280,8 @@ static void cupy_free(void) {
 
 static void cached_alloc(void) {
   void *ptr = garbage;
-  CHECK_OK(bfc_cached_alloc(256, 1000, &ptr));
-  served_on(256, ptr);
+  no_allocator(bfc_cached_alloc(256, 1000, &ptr));
+  CHECK(ptr == NULL);
 }
 
 static void cached_free(void) { refused(bfc_cached_free(256, garbage, 1000), BFC_ERROR_NO_ALLOCATOR, "device 256"); }

@@ -46,7 +46,7 @@ void first_request() {
   CHECK_THAT(stats(256).num_frees == 2 && stats(256).bytes_requested == 1000);
 }
 
-// A small block stays with its thread for the next tensor, until somebody asks for the whole. Each deleter takes it.
+// A small block stays with its thread for the next tensor, until a query of the whole. Each deleter takes it.
 void small_blocks() {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{256}, std::size_t{300}, std::size_t{700}, std::size_t{1024}}) {
     on_host::instance().allocate(bytes);

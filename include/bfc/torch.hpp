@@ -15,7 +15,7 @@
  *   allocate N bytes", by which programs recognize it, the reason, and libbfc's report. No other failure has those words.
  * - Tensors of at most 1 KiB stay with the thread that frees them, up to 28 of each of four sizes (bfc_cached_alloc in
  *   bfc_adapters.h), so that threads with many small tensors do not wait for each other. bfc_stats, bfc_trim, bfc_destroy
- *   and so on return them first.
+ *   and so on return them first. So a DataPtr of at most 1 KiB has another deleter than raw_deleter(), which frees it too.
  * - 0 bytes are no memory: a null pointer. Everything else is aligned to 256 bytes (PyTorch wants 64).
  * - Any thread may allocate and free at any time. Tensors may outlive everything: the allocator is never destroyed, and
  *   memory is given back at the very end of the program too. In a forked child it goes on as malloc does.
@@ -104,7 +104,12 @@ class torch_cpu_allocator final : public c10::Allocator {
 
   static void *take(std::size_t bytes) {
     void *data = nullptr;
-    const bfc_status_t status = bfc_cached_alloc(Ordinal, bytes, &data);
+    bfc_status_t status = bfc_cached_alloc(Ordinal, bytes, &data);
+    if (status == BFC_ERROR_NO_ALLOCATOR) {
+      // Another thread may be first.
+      status = bfc_create(Ordinal, nullptr);
+      if (status == BFC_OK || status == BFC_ERROR_ALREADY_EXISTS) status = bfc_cached_alloc(Ordinal, bytes, &data);
+    }
     if (status == BFC_ERROR_OUT_OF_MEMORY) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       C10_THROW_ERROR(OutOfMemoryError, detail::torch_out_of_memory(Ordinal, bytes, status));
@@ -115,6 +120,7 @@ class torch_cpu_allocator final : public c10::Allocator {
 
   template <std::size_t Bytes>
   static void give_back_small(void *data) {
+    if (data == nullptr) return;
     c10::profiledCPUMemoryReporter().Delete(data);
     check(data, bfc_cached_free(Ordinal, data, Bytes));
   }

@@ -22,7 +22,7 @@ pub(crate) fn alloc_cached(slot: &Slot, bytes: u64) -> Result<u64, Error> {
 pub(crate) fn free_cached(slot: &Slot, addr: u64, bytes: u64) -> Result<(), Error> {
     match SmallSize::of(bytes).map(|size| slot.magazines().put(size, addr)) {
         Some(Put::Done) => Ok(()),
-        Some(Put::Closed) => free_and_open(slot, addr),
+        Some(Put::Outside) => free_and_open(slot, addr),
         Some(Put::FullOrBusy) | None => free(slot, addr),
         Some(Put::Twice) => Err(freed_twice(addr)),
     }
@@ -33,7 +33,7 @@ fn freed_twice(addr: u64) -> Error {
     fail!(Error::DoubleFree, "{addr:#x} is the start of a block that is free already")
 }
 
-/// Frees a block that this thread's closed magazine has refused. It takes the next ones.
+/// Frees a block that is outside what this thread's magazine is open for. It takes the next ones.
 #[inline(never)]
 fn free_and_open(slot: &Slot, addr: u64) -> Result<(), Error> {
     free(slot, addr)?;

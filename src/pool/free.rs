@@ -107,7 +107,10 @@ fn free_otherwise_on(
     stream: Stream,
 ) -> Result<(), Error> {
     match slot.enter_after(entered) {
-        Ok(guard) => free_now_on(guard, addr, stream),
+        Ok(mut guard) => {
+            guard.empty_magazines();
+            free_now_on(guard, addr, stream)
+        }
         Err(unready) => {
             let guard = unready.check_entry()?;
             if guard.is_guarded() {
@@ -121,7 +124,7 @@ fn free_otherwise_on(
 
 /// Records that a live chunk is also used on a stream.
 pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
-    let mut guard = slot.enter()?;
+    let mut guard = slot.enter_emptied()?;
     guard.require_no_timestamps()?;
     match guard.arena.streams_mut().record_use(addr, stream)? {
         Ok(()) => Ok(()),

@@ -177,6 +177,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     if let Some(history) = &guard.history {
         history.ended();
     }
+    slot.magazines().abandon();
     let inner = guard.inner_mut();
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);

@@ -94,8 +94,10 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
     // An allocator that is destroyed meanwhile ends below.
     let _ = keeping_last_error(|| limits::keep_up_to_date(slot));
     let mut guard = slot.enter().ok()?;
-    let (calls, device) = (calls_of(&guard), guard.device);
     let after = guard.idle.after()?;
+    // Requests that magazines have served are counted now. Blocks that are freed now look like calls once.
+    guard.empty_magazines();
+    let (calls, device) = (calls_of(&guard), guard.device);
     if guard.idle.is_due(calls, now) {
         match trim_in_pieces(guard, calls) {
             Ok(0) => {}

@@ -144,6 +144,7 @@ fn alloc_otherwise(
     };
     if stream != Stream::NONE {
         guard.require_no_timestamps()?;
+        guard.empty_magazines();
     }
     let Some(size) = round_up(bytes) else { return Err(refuse_overflow(guard, bytes)) };
     if size == 0 {
@@ -192,6 +193,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
     }
     if params.stream != Stream::NONE {
         guard.require_no_timestamps()?;
+        guard.empty_magazines();
     }
     let size = if guard.is_guarded() { guarded::chunk_size(params.bytes) } else { params.size() };
     let Some(size) = size else { return Err(refuse_overflow(guard, params.bytes)) };

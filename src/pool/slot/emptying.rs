@@ -1,6 +1,6 @@
 //! Entering a slot with all free memory in the arena, and none in magazines.
 
-use super::guard::{Guard, Unready};
+use super::guard::Guard;
 use super::slot::{Inner, Phase, Slot};
 use crate::error::Error;
 
@@ -8,20 +8,27 @@ impl Slot {
     /// Locks a slot that holds a usable allocator, whose numbers are exact until the lock is opened: no magazine has a
     /// block.
     pub(crate) fn enter_emptied(&self) -> Result<Guard<'_>, Error> {
-        let mut guard = self.enter_plainly().or_else(Unready::check_entry)?;
-        guard.empty_magazines();
-        Ok(guard)
+        if self.magazines.are_open() {
+            // To empty them takes long enough.
+            self.lock.let_sleepers_in();
+        }
+        Ok(self.enter()?.emptied())
     }
 
     /// Does the same as [`Self::enter_emptied`], for a call that holds the lock for long. Threads that sleep for the lock
     /// go first.
     pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, Error> {
         self.lock.let_sleepers_in();
-        self.enter_emptied()
+        Ok(self.enter()?.emptied())
     }
 }
 
 impl Guard<'_> {
+    fn emptied(mut self) -> Self {
+        self.empty_magazines();
+        self
+    }
+
     /// Opens this thread's magazine, if a plain call may go on at once, and a free is all that is to be done for a free. If
     /// threads wait for memory it stays closed: they are not told of blocks in magazines.
     pub(in crate::pool) fn open_magazine(&self) {
@@ -33,7 +40,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Closes all magazines and frees their blocks. Returns whether there were any.
+    /// Closes all magazines and frees their blocks, but for those of a magazine that stays busy. Returns whether there were
+    /// any.
     #[inline]
     pub(in crate::pool) fn empty_magazines(&mut self) -> bool {
         let magazines = &self.slot.magazines;

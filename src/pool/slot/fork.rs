@@ -11,7 +11,7 @@ impl Slot {
     /// other threads use without it. Fails as [`Self::acquire_for_fork`] does.
     pub(crate) fn lock_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
         self.acquire_for_fork(deadline)?;
-        let mut guard = Guard { slot: self, unwinding: true };
+        let mut guard = Guard { slot: self, unwinding: false };
         if guard.inner().phase.is_live() {
             guard.empty_magazines();
         }

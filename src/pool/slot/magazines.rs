@@ -8,15 +8,18 @@
 //! thread ends. A thread that finds its magazine busy does not wait for it, but calls the allocator.
 //!
 //! Magazines are closed at first, and each time that they are emptied. They are opened and emptied with the allocator's
-//! lock held only. So whoever has emptied them with the lock held finds exact numbers until the lock is released.
+//! lock held only, so after they were emptied the allocator's numbers are exact until its lock is released. A thread may
+//! be interrupted at its magazine, by the scheduler or by a signal handler, which may even wait for the allocator's lock.
+//! So a magazine that stays busy for [`PATIENCE_MS`] is left as it is, and its blocks count as in use.
 
 use crate::core::arena::Arena;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use crate::sys::lock::Lock;
-use crate::sys::token;
+use crate::sys::{clock, token};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
@@ -25,8 +28,11 @@ const MAGAZINES: usize = 64;
 /// The blocks of a magazine are of so many sizes: 256 bytes, 512, 768 and 1024.
 const SIZES: usize = 4;
 const STEP: u64 = 256;
-/// How many blocks of each size a magazine holds at most. With it a magazine is 1 KiB, and holds at most 70 KiB.
+/// How many blocks of each size a magazine holds at most. With it a magazine is 1 KiB. It holds at most 70 KiB, or twice as
+/// much where chunks were not split for the requests.
 const DEPTH: usize = 28;
+/// How long a thread that holds the allocator's lock waits for another one at a magazine.
+const PATIENCE_MS: u64 = 10;
 
 /// A size that magazines have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,14 +52,19 @@ impl SmallSize {
 pub(in crate::pool) enum Put {
     Done,
     FullOrBusy,
-    Closed,
+    /// The magazine is closed, or the address is outside the allocator's memory.
+    Outside,
     /// The magazine has the block already.
     Twice,
 }
 
-/// The magazines of a slot. There are none until the first is opened.
+/// The magazines of a slot. There are none until the first is opened. The alignment keeps them apart from the slot's lock,
+/// which other threads write.
+#[repr(align(128))]
 pub(in crate::pool) struct Magazines {
     all: AtomicPtr<[Magazine; MAGAZINES]>,
+    /// Blocks that were put before this number changed are not the allocator's any more.
+    life: AtomicU64,
     /// A bit for each magazine that may be open. Changed with the slot's lock held.
     open: AtomicU64,
 }
@@ -69,7 +80,9 @@ struct Magazine {
 struct Blocks {
     addrs: [[u64; DEPTH]; SIZES],
     lengths: [u8; SIZES],
-    /// Where the allocator's memory begins and ends. Nothing in a closed magazine.
+    /// The number of [`Magazines::life`] when the magazine was opened.
+    life: u64,
+    /// The first and the last region's outer ends. Nothing in a closed magazine.
     bounds: (u64, u64),
     /// How many requests were served since the magazine was opened.
     served: u64,
@@ -94,7 +107,7 @@ impl Blocks {
         let (begin, end) = self.bounds;
         // Most addresses that are no block's are told by this, and go to the allocator, which refuses them.
         if addr < begin || addr >= end || !addr.is_multiple_of(UNIT) {
-            return Put::Closed;
+            return Put::Outside;
         }
         let (addrs, length) = (&mut self.addrs[usize::from(size.0)], &mut self.lengths[usize::from(size.0)]);
         if addrs.iter().take(usize::from(*length)).any(|&present| present == addr) {
@@ -105,35 +118,62 @@ impl Blocks {
         *length += 1;
         Put::Done
     }
+
+    /// Forgets what is there.
+    fn clear(&mut self) {
+        (self.bounds, self.lengths, self.served) = ((0, 0), [0; SIZES], 0);
+    }
 }
 
 impl Magazine {
-    /// Runs `change` if no other thread is at this magazine.
+    /// Returns the blocks if no other thread is at this magazine.
     #[inline(always)]
-    fn try_change<T>(&self, change: impl FnOnce(&mut Blocks) -> T) -> Option<T> {
-        if !self.lock.try_acquire() {
-            return None;
-        }
-        // SAFETY: the lock is held.
-        let changed = change(unsafe { &mut *self.blocks.get() });
-        self.lock.release();
-        Some(changed)
+    fn try_enter(&self) -> Option<Entered<'_>> {
+        // Not `then_some`: a value that is dropped would release the lock of another thread.
+        self.lock.try_acquire().then(|| Entered(self))
     }
 
-    /// Runs `change` once no other thread is at this magazine. Returns `None` in a signal handler that interrupted this
-    /// thread there.
-    fn change<T>(&self, change: impl FnOnce(&mut Blocks) -> T) -> Option<T> {
-        self.lock.acquire().ok()?;
+    /// Returns the blocks if no other thread stays at this magazine, and this thread was not interrupted there.
+    fn enter_soon(&self) -> Option<Entered<'_>> {
+        self.try_enter().or_else(|| {
+            self.lock.acquire_before(clock::monotonic_ms() + PATIENCE_MS).ok()?;
+            Some(Entered(self))
+        })
+    }
+}
+
+/// The blocks of a locked magazine.
+struct Entered<'a>(&'a Magazine);
+
+impl Deref for Entered<'_> {
+    type Target = Blocks;
+
+    #[inline(always)]
+    fn deref(&self) -> &Blocks {
         // SAFETY: the lock is held.
-        let changed = change(unsafe { &mut *self.blocks.get() });
-        self.lock.release();
-        Some(changed)
+        unsafe { &*self.0.blocks.get() }
+    }
+}
+
+impl DerefMut for Entered<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Blocks {
+        // SAFETY: the lock is held, and `&mut self` excludes another borrow.
+        unsafe { &mut *self.0.blocks.get() }
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.lock.release();
     }
 }
 
 impl Magazines {
     pub(super) const fn new() -> Self {
-        Magazines { all: AtomicPtr::new(null_mut()), open: AtomicU64::new(0) }
+        // 0 is the life of a magazine that was never opened.
+        Magazines { all: AtomicPtr::new(null_mut()), life: AtomicU64::new(1), open: AtomicU64::new(0) }
     }
 
     #[inline(always)]
@@ -142,33 +182,44 @@ impl Magazines {
         unsafe { self.all.load(Acquire).as_ref() }
     }
 
+    /// Returns whether the blocks are the allocator's.
+    #[inline(always)]
+    fn owns(&self, blocks: &Blocks) -> bool {
+        blocks.life == self.life.load(Relaxed)
+    }
+
     /// Returns a block that was put into this thread's magazine.
     #[inline(always)]
     pub(in crate::pool) fn take(&self, size: SmallSize) -> Option<u64> {
-        self.all()?[number_here()].try_change(|blocks| blocks.take(size))?
+        let mut blocks = self.all()?[number_here()].try_enter()?;
+        if self.owns(&blocks) { blocks.take(size) } else { None }
     }
 
     /// Puts a block into this thread's magazine.
     #[inline(always)]
     pub(in crate::pool) fn put(&self, size: SmallSize, addr: u64) -> Put {
-        let Some(all) = self.all() else { return Put::Closed };
-        all[number_here()].try_change(|blocks| blocks.put(size, addr)).unwrap_or(Put::FullOrBusy)
+        let Some(all) = self.all() else { return Put::Outside };
+        let Some(mut blocks) = all[number_here()].try_enter() else { return Put::FullOrBusy };
+        if self.owns(&blocks) { blocks.put(size, addr) } else { Put::Outside }
     }
 
-    /// Opens this thread's magazine for memory within bounds. The slot's lock must be held. Without host memory it stays
-    /// closed.
+    /// Opens this thread's magazine for memory within bounds. The slot's lock must be held. Without host memory, and in a
+    /// signal handler that interrupted a call there, it stays as it is.
     pub(super) fn open(&self, bounds: (u64, u64)) {
         let (number, Some(all)) = (number_here(), self.all().or_else(|| self.make())) else { return };
-        if all[number].change(|blocks| blocks.bounds = bounds).is_some() {
-            self.open.fetch_or(1 << number, Relaxed);
+        let Some(mut blocks) = all[number].try_enter() else { return };
+        if !self.owns(&blocks) {
+            blocks.clear();
         }
+        (blocks.life, blocks.bounds) = (self.life.load(Relaxed), bounds);
+        self.open.fetch_or(1 << number, Relaxed);
     }
 
     #[cold]
     fn make(&self) -> Option<&[Magazine; MAGAZINES]> {
         // SAFETY: the layout is not of size 0.
         let all = unsafe { alloc_zeroed(Layout::new::<[Magazine; MAGAZINES]>()) };
-        // Zero bytes are an open lock, and a closed magazine. The slot's lock keeps others from making them too.
+        // Zero bytes are open locks and closed magazines. The slot's lock keeps others from making them too.
         self.all.store(all.cast(), Release);
         self.all()
     }
@@ -179,46 +230,37 @@ impl Magazines {
         self.open.load(Relaxed) != 0
     }
 
-    /// Closes all magazines and frees their blocks. The slot's lock must be held. Returns whether there were any blocks.
+    /// Closes all magazines and frees their blocks, but for those of magazines that stay busy. The slot's lock must be
+    /// held. Returns whether there were any blocks.
     #[cold]
     pub(super) fn empty_into(&self, arena: &mut Arena) -> bool {
         let mut freed = false;
-        self.close(|blocks| {
-            arena.count_reuse(std::mem::take(&mut blocks.served));
-            for (addrs, length) in blocks.addrs.iter().zip(&mut blocks.lengths) {
-                for &addr in &addrs[..usize::from(std::mem::take(length))] {
-                    freed = true;
-                    // Nothing else frees a block in a magazine, so that it is refused is a fault of the caller's: it
-                    // has freed the block twice.
-                    if !arena.free_at_once(addr, Stream::NONE) {
-                        let _ = arena.free(addr);
+        for (number, magazine) in self.all().into_iter().flatten().enumerate() {
+            if self.open.load(Relaxed) >> number & 1 == 0 {
+                continue;
+            }
+            let Some(mut blocks) = magazine.enter_soon() else { continue };
+            if self.owns(&blocks) {
+                arena.count_reuse(blocks.served);
+                for (addrs, &length) in blocks.addrs.iter().zip(&blocks.lengths) {
+                    for &addr in &addrs[..usize::from(length)] {
+                        freed = true;
+                        // It is refused only if the caller has freed it otherwise too.
+                        if !arena.free_at_once(addr, Stream::NONE) {
+                            let _ = arena.free(addr);
+                        }
                     }
                 }
             }
-        });
+            blocks.clear();
+            self.open.fetch_and(!(1 << number), Relaxed);
+        }
         freed
     }
 
-    /// Closes all magazines and forgets their blocks, where the allocator's memory is lost or not to be touched any more.
-    #[cold]
-    pub(super) fn abandon(&self) {
-        self.close(|blocks| (blocks.lengths, blocks.served) = ([0; SIZES], 0));
-    }
-
-    fn close(&self, mut end: impl FnMut(&mut Blocks)) {
-        let Some(all) = self.all() else { return };
-        let mut open = self.open.load(Relaxed);
-        while open != 0 {
-            let number = open.trailing_zeros() as usize;
-            open &= open - 1;
-            let close = |blocks: &mut Blocks| {
-                blocks.bounds = (0, 0);
-                end(blocks);
-            };
-            if all[number].change(close).is_some() {
-                self.open.fetch_and(!(1 << number), Relaxed);
-            }
-        }
+    /// Closes all magazines and forgets their blocks, where the allocator has ended or must not be touched any more.
+    pub(in crate::pool) fn abandon(&self) {
+        self.life.fetch_add(1, Relaxed);
     }
 
     /// Closes all magazines in a forked child. Blocks that are left there, because the fork came in the middle of a call,
@@ -228,8 +270,8 @@ impl Magazines {
             // SAFETY: this is the only thread.
             let blocks = unsafe { &mut *magazine.blocks.get() };
             // Does not write unless necessary, because the page may never have been touched.
-            if blocks.bounds != (0, 0) {
-                (blocks.bounds, blocks.lengths, blocks.served) = ((0, 0), [0; SIZES], 0);
+            if blocks.life != 0 {
+                blocks.clear();
             }
             magazine.lock.reset_after_fork();
         }
@@ -270,13 +312,14 @@ mod tests {
     #[test]
     fn a_closed_magazine_takes_nothing() {
         let (magazines, size) = (Magazines::new(), SmallSize(0));
-        assert_eq!((magazines.put(size, 256), magazines.take(size)), (Put::Closed, None));
+        assert_eq!((magazines.put(size, 256), magazines.take(size)), (Put::Outside, None));
         assert!(!magazines.are_open());
         magazines.open(BOUNDS);
         assert!(magazines.are_open() && magazines.put(size, 256) == Put::Done);
         magazines.abandon();
-        assert_eq!((magazines.take(size), magazines.put(size, 256)), (None, Put::Closed));
-        assert!(!magazines.are_open());
+        assert_eq!((magazines.take(size), magazines.put(size, 256)), (None, Put::Outside));
+        magazines.open(BOUNDS);
+        assert_eq!((magazines.take(size), magazines.put(size, 256)), (None, Put::Done));
     }
 
     #[test]
@@ -306,8 +349,9 @@ mod tests {
         );
         assert_eq!(magazines.put(SmallSize(0), 99 * 256), Put::Done);
         let all = magazines.all().unwrap();
-        let inside = all[number_here()].change(|_| (magazines.take(size), magazines.put(SmallSize(1), 256)));
-        assert_eq!(inside, Some((None, Put::FullOrBusy)));
+        let entered = all[number_here()].try_enter();
+        assert_eq!((magazines.take(size), magazines.put(SmallSize(1), 256)), (None, Put::FullOrBusy));
+        drop(entered);
         assert_eq!(magazines.take(size), Some(DEPTH as u64 * 256));
     }
 
@@ -315,7 +359,7 @@ mod tests {
     fn an_address_that_is_no_blocks_is_not_taken() {
         let magazines = opened();
         for addr in [0, 255, 257, 1 << 20, u64::MAX] {
-            assert_eq!(magazines.put(SmallSize(0), addr), Put::Closed);
+            assert_eq!(magazines.put(SmallSize(0), addr), Put::Outside);
         }
     }
 
