@@ -42,6 +42,15 @@ fn is_in_use(pool: &Pool, address: u64) -> bool {
     pool.allocated_size(address).is_ok()
 }
 
+/// Runs the rest of a test in a process of its own, for what concerns a whole process: returns whether this is it.
+#[track_caller]
+fn is_alone(test: &str, variables: &[(&str, &str)]) -> bool {
+    if !child::is_child(test) {
+        child::expect_success(test, variables);
+    }
+    child::is_child(test)
+}
+
 fn host(limit: u64) -> Pool {
     Pool::host(limit, |options| options.flags = GROWING)
 }
@@ -346,9 +355,7 @@ fn assert_all(address: u64, bytes: u64, expected: u8) {
 /// A recording that begins sees each request from then on; what is in magazines is not part of it.
 #[test]
 fn a_history_has_every_request() {
-    const NAME: &str = "a_history_has_every_request";
-    if !child::is_child(NAME) {
-        child::expect_success(NAME, &[]);
+    if !is_alone("a_history_has_every_request", &[]) {
         return;
     }
     let pool = host(64 * MIB);
@@ -367,7 +374,6 @@ fn a_history_has_every_request() {
 /// magazines for.
 #[test]
 fn a_signal_handler_that_waits_for_the_allocator_gets_it() {
-    const NAME: &str = "a_signal_handler_that_waits_for_the_allocator_gets_it";
     static DEVICE: AtomicI32 = AtomicI32::new(0);
     static STEPS: AtomicU64 = AtomicU64::new(0);
     static HANDLED: AtomicU64 = AtomicU64::new(0);
@@ -378,8 +384,7 @@ fn a_signal_handler_that_waits_for_the_allocator_gets_it() {
         }
         HANDLED.fetch_add(1, Relaxed);
     }
-    if !child::is_child(NAME) {
-        child::expect_success(NAME, &[]);
+    if !is_alone("a_signal_handler_that_waits_for_the_allocator_gets_it", &[]) {
         return;
     }
     let pool = host(64 * MIB);
@@ -430,9 +435,7 @@ fn a_signal_handler_that_waits_for_the_allocator_gets_it() {
 /// After a scope memory is freed by the operation that it was for.
 #[test]
 fn scopes_end_the_use_of_magazines() {
-    const NAME: &str = "scopes_end_the_use_of_magazines";
-    if !child::is_child(NAME) {
-        child::expect_success(NAME, &[]);
+    if !is_alone("scopes_end_the_use_of_magazines", &[]) {
         return;
     }
     let pool = host(64 * MIB);
@@ -447,9 +450,7 @@ fn scopes_end_the_use_of_magazines() {
 
 #[test]
 fn the_debug_mode_sees_every_request() {
-    const NAME: &str = "the_debug_mode_sees_every_request";
-    if !child::is_child(NAME) {
-        child::expect_success(NAME, &[("BFC_DEBUG", "guard")]);
+    if !is_alone("the_debug_mode_sees_every_request", &[("BFC_DEBUG", "guard")]) {
         return;
     }
     let pool = host(64 * MIB);
@@ -474,9 +475,7 @@ impl<F: Fn()> Drop for Finally<F> {
 /// A forked child may use what it has inherited, whatever the parent's threads were doing.
 #[test]
 fn a_forked_child_goes_on() {
-    const NAME: &str = "a_forked_child_goes_on";
-    if !child::is_child(NAME) {
-        child::expect_success(NAME, &[]);
+    if !is_alone("a_forked_child_goes_on", &[]) {
         return;
     }
     let pool = host(64 * MIB);
