@@ -48,7 +48,7 @@ void first_request() {
 
 // A small block stays with its thread for the next tensor, until a query of the whole. Each deleter takes it.
 void small_blocks() {
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{256}, std::size_t{300}, std::size_t{700}, std::size_t{1024}}) {
+  for (const std::size_t bytes : std::vector<std::size_t>{1, 256, 300, 700, 1024}) {
     on_host::instance().allocate(bytes);
     const c10::DataPtr first = on_host::instance().allocate(bytes);
     const void *const address = first.get();
