@@ -21,7 +21,7 @@
  * - PyTorch and the handlers (bfc_torch_..., bfc_handler_...) name a stream, like bfc_alloc_async and bfc_free_async.
  *   Stream 0 is the legacy default stream however the program is compiled, because the framework's library queues the
  *   work.
- * - NumPy (bfc_numpy_...) and callers of bfc_cached_... have no streams. Its memory is the host's.
+ * - NumPy (bfc_numpy_...) and callers of bfc_cached_... have no streams. NumPy's memory is the host's.
  * - CuPy and ONNX Runtime (bfc_cupy_..., bfc_ort_...) name no stream. Memory that they get may be used on any stream
  *   at once. Memory that they free is not reusable on any stream until the context was synchronized. The library
  *   synchronizes the context (cuCtxSynchronize) if half of the memory that it holds, and at least 32 MiB, is idle and
@@ -147,7 +147,7 @@ void *bfc_cupy_malloc(void *param,
 // @param ptr  NULL does nothing.
 void bfc_cupy_free(void *param, void *ptr, int device);
 
-// Allocates memory like bfc_alloc, for a caller that frees it with bfc_cached_free. A block of at most 1 KiB comes from
+// Allocates memory like bfc_alloc, which bfc_cached_free must free. A block of at most 1 KiB comes from
 // what the calling thread has freed so, without the allocator's lock: many threads do not wait for each other.
 //
 // A thread keeps at most 28 blocks of each of four sizes, 256 bytes to 1 KiB, and shares them with threads of the same
@@ -165,7 +165,7 @@ void bfc_cupy_free(void *param, void *ptr, int device);
 // @param device   The ordinal.
 // @param bytes    The number of bytes. 0: BFC_OK and NULL.
 // @param out_ptr  Receives the address, a multiple of 256, or NULL on failure. The memory belongs to the caller until
-//                 bfc_cached_free or bfc_free. Its contents are undefined.
+//                 bfc_cached_free. Its contents are undefined.
 // @return As for bfc_alloc.
 //
 // Precondition: `out_ptr` is NULL or valid for writing.
@@ -175,17 +175,12 @@ bfc_status_t bfc_cached_alloc(int32_t device,
 
 // Frees memory from bfc_cached_alloc.
 //
-// @param ptr    What bfc_cached_alloc has returned and nothing has freed since. Unlike bfc_free this function does not
-//               detect every other address: if a block of at most 1 KiB is freed twice, by two threads, or if an address
-//               between the allocator's lowest and highest memory is no block's, two callers may get the same memory
-//               later. NULL is accepted.
-// @param bytes  The number of bytes that was passed to bfc_cached_alloc.
-// @return As for bfc_free.
-//
-// Precondition: `ptr` and `bytes` are as described.
+// @param ptr  What bfc_cached_alloc has returned, or NULL, which does nothing. Free this memory only here, and no other
+//             memory: bfc_free does not notice that a block of at most 1 KiB was freed here before, and the same memory
+//             is then given to two callers.
+// @return As for bfc_free. A second free is BFC_ERROR_DOUBLE_FREE from any thread, until the block is given out again.
 bfc_status_t bfc_cached_free(int32_t device,
-                             void *ptr,
-                             size_t bytes);
+                             void *ptr);
 
 // For the malloc of NumPy's PyDataMemAllocator. Allocates host memory from the allocator of ordinal 256.
 //

@@ -202,9 +202,9 @@ impl Device {
         free::free(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
     }
 
-    /// Allocates memory like [`Self::alloc`] for a caller that knows the size when it frees, by [`Self::free_cached`].
-    /// Small blocks come from what this thread has freed, without the allocator's lock. While scopes or backtraces tell
-    /// what memory is for, no block is given out again that way.
+    /// Allocates memory like [`Self::alloc`], which [`Self::free_cached`] frees. Small blocks come from what this thread
+    /// has freed, without the allocator's lock. Once scopes or backtraces tell what memory is for, no block is given out
+    /// again that way.
     #[inline(always)]
     pub fn alloc_cached(self, bytes: u64) -> Result<u64, Error> {
         if scope::were_open() {
@@ -213,13 +213,13 @@ impl Device {
         cached::alloc_cached(self.slot(), bytes).map_err(|error| self.explain(error))
     }
 
-    /// Frees an allocation of [`Self::alloc_cached`] for `bytes`. The address 0 is accepted.
+    /// Frees an allocation of [`Self::alloc_cached`]. The address 0 is accepted.
     #[inline(always)]
-    pub fn free_cached(self, addr: u64, bytes: u64) -> Result<(), Error> {
+    pub fn free_cached(self, addr: u64) -> Result<(), Error> {
         if addr == 0 || scope::were_open() {
             return self.free(addr);
         }
-        cached::free_cached(self.slot(), addr, bytes).map_err(|error| self.explain_pointer(error, addr))
+        cached::free_cached(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Completes the error message if the pointer belongs to another device.

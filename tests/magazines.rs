@@ -20,15 +20,14 @@ fn take(pool: &Pool, bytes: u64) -> Result<u64, Status> {
     if status == BFC_OK { Ok(address as u64) } else { Err(status) }
 }
 
-fn give(pool: &Pool, address: u64, bytes: u64) -> Status {
-    // SAFETY: the tests free live blocks with their sizes, but for those that say otherwise.
-    unsafe { bfc_cached_free(pool.device(), pointer(address), bytes as usize) }
+fn give(pool: &Pool, address: u64) -> Status {
+    bfc_cached_free(pool.device(), pointer(address))
 }
 
 #[track_caller]
 fn cycle(pool: &Pool, bytes: u64) -> u64 {
     let address = take(pool, bytes).unwrap_or_else(|status| panic!("status {status}: {}", last_error()));
-    assert_eq!(give(pool, address, bytes), BFC_OK, "{}", last_error());
+    assert_eq!(give(pool, address), BFC_OK, "{}", last_error());
     address
 }
 
@@ -82,7 +81,7 @@ fn sizes_do_not_mix_and_a_block_is_large_enough_for_each_request_of_its_size() {
     assert!(whole == small && next != small);
     for (address, bytes) in [(whole, 256), (next, 512)] {
         assert!(pool.allocated_size(address).unwrap() >= bytes);
-        assert_eq!(give(&pool, address, bytes), BFC_OK);
+        assert_eq!(give(&pool, address), BFC_OK);
     }
 }
 
@@ -92,7 +91,7 @@ fn a_full_magazine_gives_to_the_allocator() {
     open(&pool);
     // The magazine has one already.
     let blocks: Vec<u64> = (0..2 * DEPTH).map(|_| take(&pool, 200).unwrap()).collect();
-    assert!(blocks.iter().all(|&block| give(&pool, block, 200) == BFC_OK));
+    assert!(blocks.iter().all(|&block| give(&pool, block) == BFC_OK));
     let kept = blocks.iter().filter(|&&block| is_in_use(&pool, block)).count() as u64;
     assert_eq!(kept, DEPTH);
     assert_eq!(pool.stats().bytes_in_use, 0);
@@ -144,14 +143,14 @@ fn destruction_does_not_wait_for_magazines_and_a_new_allocator_has_none_of_them(
     let block = take(&pool, 300).unwrap();
     assert_eq!((pool.stats().num_allocs, owner(block)), (1, Ok(device)));
     assert_eq!(bfc_destroy(device), BFC_ERROR_BUSY);
-    assert_eq!(give(&pool, block, 300), BFC_OK);
+    assert_eq!(give(&pool, block), BFC_OK);
 }
 
 fn without_waiting() {
     let pool = Pool::host(MIB, |options| options.flags = BFC_ALLOW_GROWTH | BFC_SPLIT_ALWAYS);
     open(&pool);
     let blocks: Vec<u64> = (0..DEPTH).map(|_| take(&pool, 1024).unwrap()).collect();
-    blocks.into_iter().for_each(|block| assert_eq!(give(&pool, block, 1024), BFC_OK));
+    blocks.into_iter().for_each(|block| assert_eq!(give(&pool, block), BFC_OK));
     let all = pool.get(MIB);
     pool.put(all);
     assert_eq!(pool.stats().num_failures, 0);
@@ -171,7 +170,7 @@ fn a_request_that_finds_no_memory_gets_what_is_in_magazines() {
         blocks.push(take(&pool, 1024).unwrap());
     }
     pool.put(whole);
-    blocks.into_iter().for_each(|block| assert_eq!(give(&pool, block, 1024), BFC_OK));
+    blocks.into_iter().for_each(|block| assert_eq!(give(&pool, block), BFC_OK));
     let all = pool.get(MIB);
     pool.put(all);
     without_waiting();
@@ -191,7 +190,7 @@ fn a_request_that_finds_no_memory_gets_what_is_in_magazines() {
             if !served.load(Relaxed) {
                 thread::sleep(Duration::from_micros(300));
             }
-            assert_eq!(give(&pool, block, 1024), BFC_OK);
+            assert_eq!(give(&pool, block), BFC_OK);
         }
         pool.put(waits.join().unwrap());
     });
@@ -201,23 +200,56 @@ fn a_request_that_finds_no_memory_gets_what_is_in_magazines() {
 
 #[test]
 fn a_block_that_is_freed_twice_is_refused_and_other_addresses_are_too() {
-    let pool = host(64 * MIB);
-    open(&pool);
+    let (pool, other) = (host(GIB), host(64 * MIB));
+    // At the lowest address, where a chunk begins afterwards too.
+    let lowest = cycle(&pool, 1);
     let block = cycle(&pool, 1000);
-    assert_eq!(give(&pool, block, 1000), BFC_ERROR_DOUBLE_FREE);
-    assert!(last_error().contains("free already"), "{}", last_error());
+    let again = || {
+        let status = give(&pool, block);
+        assert!(last_error().contains("free already"), "{}", last_error());
+        status
+    };
+    let from_another = thread::scope(|scope| scope.spawn(again).join().unwrap());
+    assert_eq!([again(), from_another], [BFC_ERROR_DOUBLE_FREE; 2]);
     let [first, second] = [(); 2].map(|()| take(&pool, 1000).unwrap());
     assert!(first == block && second != block);
     for block in [first, second] {
-        assert_eq!(give(&pool, block, 1000), BFC_OK);
+        assert_eq!(give(&pool, block), BFC_OK);
     }
-    assert_eq!(give(&pool, 0, 1000), BFC_OK);
+    assert_eq!(give(&pool, 0), BFC_OK);
     assert_eq!(take(&pool, 0), Ok(0));
     assert_eq!(pool.stats().bytes_in_use, 0);
-    assert_eq!(give(&pool, block, 1000), BFC_ERROR_DOUBLE_FREE, "the allocator knows it too");
-    for address in [block + 1, 1 << 40, &raw const pool as u64] {
-        assert_eq!(give(&pool, address, 1000), BFC_ERROR_INVALID_POINTER);
+    assert_eq!(give(&pool, lowest), BFC_ERROR_DOUBLE_FREE, "the allocator knows it too");
+    let kept = take(&pool, 1000).unwrap();
+    let (large, of_another) = (take(&pool, MIB).unwrap(), take(&other, 1000).unwrap());
+    // Regions on both sides of what another allocator has.
+    let around: Vec<u64> = (0..6).map(|number| take(&pool, MIB << number).unwrap()).collect();
+    for address in [kept + 1, kept + 256, large + 256, of_another, 1 << 40, &raw const pool as u64] {
+        assert_eq!(give(&pool, address), BFC_ERROR_INVALID_POINTER, "{address:#x}");
     }
+    for block in around.into_iter().chain([kept, large]) {
+        assert_eq!(give(&pool, block), BFC_OK);
+    }
+    assert_eq!((give(&other, of_another), pool.stats().bytes_in_use), (BFC_OK, 0));
+}
+
+/// What else is freed or allocated in between does not change what a block may be given out for.
+#[test]
+fn a_chunk_that_was_freed_otherwise_is_not_taken_for_what_it_was() {
+    let pool = host(64 * MIB);
+    let block = take(&pool, 1000).unwrap();
+    pool.put(block);
+    // Smaller and larger ones at the same address.
+    let small = take(&pool, 100).unwrap();
+    assert!(small == block && give(&pool, small) == BFC_OK);
+    let other = take(&pool, 1000).unwrap();
+    assert_ne!(other, block);
+    pool.put(take(&pool, 100).unwrap());
+    pool.put(other);
+    let large = take(&pool, 3000).unwrap();
+    assert_eq!((large == block, give(&pool, large)), (true, BFC_OK));
+    assert!(!is_in_use(&pool, large), "it is not small");
+    assert_eq!(pool.destroy_forced(), BFC_OK);
 }
 
 #[test]
@@ -229,8 +261,7 @@ fn errors_are_those_of_the_plain_calls() {
     // SAFETY: the pointer is valid for writing.
     let status = unsafe { bfc_cached_alloc(-1, 1, &mut address) };
     assert!(status == BFC_ERROR_INVALID_ARGUMENT && address.is_null());
-    // SAFETY: there is no allocator that could have this address.
-    let status = [5000, fresh_device()].map(|device| unsafe { bfc_cached_free(device, pointer(256), 1) });
+    let status = [5000, fresh_device()].map(|device| bfc_cached_free(device, pointer(256)));
     assert_eq!(status, [BFC_ERROR_INVALID_ARGUMENT, BFC_ERROR_NO_ALLOCATOR]);
     let pool = host(MIB);
     assert_eq!(take(&pool, 2 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
@@ -271,10 +302,10 @@ fn a_block_that_another_stream_uses_waits_for_it() {
     let pool = host(64 * MIB);
     open(&pool);
     let [block, kept] = [(); 2].map(|()| take(&pool, 1000).unwrap());
-    assert_eq!(give(&pool, kept, 1000), BFC_OK);
+    assert_eq!(give(&pool, kept), BFC_OK);
     assert_eq!(pool.record(block, 0x100), BFC_OK);
     assert!(!is_in_use(&pool, kept));
-    assert_eq!(give(&pool, block, 1000), BFC_OK);
+    assert_eq!(give(&pool, block), BFC_OK);
     assert_ne!(take(&pool, 1000).unwrap(), block);
     assert_eq!(pool.destroy_forced(), BFC_OK);
 }
@@ -309,19 +340,18 @@ fn threads_share_no_block_and_lose_none() {
                         _ => {
                             let (address, bytes) = own.swap_remove(at);
                             assert_all(address, bytes, number as u8);
-                            assert_eq!(give(pool, address, bytes), BFC_OK);
+                            assert_eq!(give(pool, address), BFC_OK);
                         }
                     }
                     let other = queue.lock().unwrap().pop();
-                    if let Some((address, bytes)) = other {
-                        let status =
-                            if step % 2 == 0 { give(pool, address, bytes) } else { pool.free(address) };
+                    if let Some((address, _)) = other {
+                        let status = if step % 2 == 0 { give(pool, address) } else { pool.free(address) };
                         assert_eq!(status, BFC_OK);
                     }
                 }
                 own.into_iter().for_each(|(address, bytes)| {
                     assert_all(address, bytes, number as u8);
-                    assert_eq!(give(pool, address, bytes), BFC_OK);
+                    assert_eq!(give(pool, address), BFC_OK);
                 });
             }
         };
@@ -337,8 +367,8 @@ fn threads_share_no_block_and_lose_none() {
         let _end = Finally(|| done.store(true, Relaxed));
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
-    for (address, bytes) in queue.into_inner().unwrap() {
-        assert_eq!(give(&pool, address, bytes), BFC_OK);
+    for (address, _) in queue.into_inner().unwrap() {
+        assert_eq!(give(&pool, address), BFC_OK);
     }
     let stats = pool.stats();
     assert_eq!((stats.num_allocs, stats.num_frees), (THREADS * 4000, THREADS * 4000));
@@ -459,7 +489,7 @@ fn the_debug_mode_sees_every_request() {
     // SAFETY: it is memory of the pool: the byte behind the request.
     unsafe { ((block + 100) as *mut u8).write(1) };
     let log = log::Collected::start();
-    assert_eq!(give(&pool, block, 100), BFC_OK);
+    assert_eq!(give(&pool, block), BFC_OK);
     assert!(!log.with("100 bytes").is_empty(), "{:?}", log.messages());
 }
 
@@ -501,7 +531,7 @@ fn a_forked_child_goes_on() {
                 let emptied = pool.stats().bytes_in_use <= most;
                 let blocks: Vec<u64> = (0..40).filter_map(|_| take(&pool, 700).ok()).collect();
                 let differ = HashSet::<u64>::from_iter(blocks.iter().copied()).len() == 40;
-                let freed = blocks.iter().chain([&kept]).all(|&block| give(&pool, block, 700) == BFC_OK);
+                let freed = blocks.iter().chain([&kept]).all(|&block| give(&pool, block) == BFC_OK);
                 let checked = bfc_check(pool.device()) == BFC_OK;
                 // What the parent's threads had is lost to the child: a chunk of each, of less than twice its size.
                 let rest = pool.stats().bytes_in_use < 3 * 2 * 768;
@@ -513,7 +543,7 @@ fn a_forked_child_goes_on() {
             // SAFETY: the child is this process's own.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "round {round}: {status:#x}");
-            assert_eq!(give(&pool, kept, 700), BFC_OK);
+            assert_eq!(give(&pool, kept), BFC_OK);
         }
     });
     assert_eq!(pool.stats().bytes_in_use, 0);

@@ -57,8 +57,7 @@ fn magazines_neither_hide_calls_nor_keep_memory() {
             let mut block = pointer(0);
             // SAFETY: the pointer is valid for writing.
             assert_eq!(unsafe { bfc_cached_alloc(pool.device(), 1000, &mut block) }, BFC_OK);
-            // SAFETY: the block is live.
-            assert_eq!(unsafe { bfc_cached_free(pool.device(), block, 1000) }, BFC_OK);
+            assert_eq!(bfc_cached_free(pool.device(), block), BFC_OK);
         };
         pool.put(pool.get(100 * MIB));
         let begun = Instant::now();

@@ -528,11 +528,7 @@ unsafe extern "C" {
         bytes: usize,
         out_ptr: *mut *mut ::core::ffi::c_void,
     ) -> bfc_status_t;
-    pub fn bfc_cached_free(
-        device: i32,
-        ptr: *mut ::core::ffi::c_void,
-        bytes: usize,
-    ) -> bfc_status_t;
+    pub fn bfc_cached_free(device: i32, ptr: *mut ::core::ffi::c_void) -> bfc_status_t;
     pub fn bfc_numpy_malloc(
         ctx: *mut ::core::ffi::c_void,
         size: usize,

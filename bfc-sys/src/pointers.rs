@@ -249,7 +249,6 @@ pub type bfc_cached_alloc = unsafe extern "C" fn(
 pub type bfc_cached_free = unsafe extern "C" fn(
     device: i32,
     ptr: *mut ::core::ffi::c_void,
-    bytes: usize,
 ) -> bfc_status_t;
 pub type bfc_numpy_malloc = unsafe extern "C" fn(
     ctx: *mut ::core::ffi::c_void,

@@ -284,7 +284,7 @@ static void cached_alloc(void) {
   CHECK(ptr == NULL);
 }
 
-static void cached_free(void) { refused(bfc_cached_free(256, garbage, 1000), BFC_ERROR_NO_ALLOCATOR, "device 256"); }
+static void cached_free(void) { refused(bfc_cached_free(256, garbage), BFC_ERROR_NO_ALLOCATOR, "device 256"); }
 
 static void numpy_malloc(void) { served_on(256, bfc_numpy_malloc(garbage, 1000)); }
 

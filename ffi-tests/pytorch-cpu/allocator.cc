@@ -32,6 +32,7 @@ void first_request() {
   c10::DataPtr data = on_host::instance().allocate(1000);
   CHECK_THAT(owner(data.get()) == 256 && reinterpret_cast<std::uintptr_t>(data.get()) % 256 == 0);
   CHECK_THAT(data.get() == data.get_context() && data.device().is_cpu());
+  CHECK_THAT(data.get_deleter() == on_host::instance().raw_deleter());
   CHECK_THAT(on_host::instance().is_simple_data_ptr(data));
   const c10::DataPtr empty = on_host::instance().allocate(0);
   CHECK_THAT(!empty && empty.device().is_cpu());
@@ -46,7 +47,7 @@ void first_request() {
   CHECK_THAT(stats(256).num_frees == 2 && stats(256).bytes_requested == 1000);
 }
 
-// A small block stays with its thread for the next tensor, until a query of the whole. Each deleter takes it.
+// A small block stays with its thread for the next tensor, until a query of the whole.
 void small_blocks() {
   for (const std::size_t bytes : std::vector<std::size_t>{1, 256, 300, 700, 1024}) {
     on_host::instance().allocate(bytes);

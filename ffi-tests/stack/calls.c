@@ -311,7 +311,7 @@ static void with_adapters(int32_t device) {
   DEEP_VOID(bfc_cupy_free(NULL, text, device));
   DEEP(bfc_cupy_malloc(NULL, 65 * MIB, device));
   ANY(bfc_cached_alloc(256, 900, &ptr));
-  ANY(bfc_cached_free(256, ptr, 900));
+  ANY(bfc_cached_free(256, ptr));
   ptr = DEEP(bfc_numpy_malloc(NULL, 3000));
   ptr = DEEP(bfc_numpy_realloc(NULL, ptr, 3 * MIB));
   DEEP_VOID(bfc_numpy_free(NULL, ptr, 3 * MIB));

@@ -15,7 +15,7 @@
  *   allocate N bytes", by which programs recognize it, the reason, and libbfc's report. No other failure has those words.
  * - Tensors of at most 1 KiB stay with the thread that frees them, up to 28 of each of four sizes (bfc_cached_alloc in
  *   bfc_adapters.h), so that threads with many small tensors do not wait for each other. bfc_stats, bfc_trim, bfc_destroy
- *   and so on return them first. So a DataPtr of at most 1 KiB has another deleter than raw_deleter(), which frees it too.
+ *   and so on return them first.
  * - 0 bytes are no memory: a null pointer. Everything else is aligned to 256 bytes (PyTorch wants 64).
  * - Any thread may allocate and free at any time. Tensors may outlive everything: the allocator is never destroyed, and
  *   memory is given back at the very end of the program too. In a forked child it goes on as malloc does.
@@ -83,7 +83,7 @@ class torch_cpu_allocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void *const data = take(bytes);
     if (data != nullptr) c10::profiledCPUMemoryReporter().New(data, bytes);
-    return {data, data, deleter(bytes), c10::Device(c10::DeviceType::CPU)};
+    return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
@@ -92,15 +92,6 @@ class torch_cpu_allocator final : public c10::Allocator {
 
  private:
   torch_cpu_allocator() = default;
-
-  /* A deleter is told the address only, so there is one for each size of small blocks. */
-  static c10::DeleterFnPtr deleter(std::size_t bytes) {
-    if (bytes <= 256) return &give_back_small<256>;
-    if (bytes <= 512) return &give_back_small<512>;
-    if (bytes <= 768) return &give_back_small<768>;
-    if (bytes <= 1024) return &give_back_small<1024>;
-    return &give_back;
-  }
 
   static void *take(std::size_t bytes) {
     void *data = nullptr;
@@ -118,21 +109,11 @@ class torch_cpu_allocator final : public c10::Allocator {
     return data;
   }
 
-  template <std::size_t Bytes>
-  static void give_back_small(void *data) {
-    if (data == nullptr) return;
-    c10::profiledCPUMemoryReporter().Delete(data);
-    check(data, bfc_cached_free(Ordinal, data, Bytes));
-  }
-
+  /* There is nobody to tell that it failed. What is wrong for sure ends the program, as free() does. */
   static void give_back(void *data) {
     if (data == nullptr) return;
     c10::profiledCPUMemoryReporter().Delete(data);
-    check(data, bfc_free(Ordinal, data));
-  }
-
-  /* There is nobody to tell that it failed. What is wrong for sure ends the program, as free() does. */
-  static void check(void *data, bfc_status_t status) {
+    const bfc_status_t status = bfc_cached_free(Ordinal, data);
     if (status != BFC_ERROR_INVALID_POINTER && status != BFC_ERROR_DOUBLE_FREE) return;
     char words[256];
     bfc_last_error(words, sizeof words);

@@ -194,7 +194,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bfc_cupy_malloc": (c_void_p, (c_void_p, c_size_t, c_int)),
     "bfc_cupy_free": (None, (c_void_p, c_void_p, c_int)),
     "bfc_cached_alloc": (c_int32, (c_int32, c_size_t, POINTER(c_void_p))),
-    "bfc_cached_free": (c_int32, (c_int32, c_void_p, c_size_t)),
+    "bfc_cached_free": (c_int32, (c_int32, c_void_p)),
     "bfc_numpy_malloc": (c_void_p, (c_void_p, c_size_t)),
     "bfc_numpy_calloc": (c_void_p, (c_void_p, c_size_t, c_size_t)),
     "bfc_numpy_realloc": (c_void_p, (c_void_p, c_void_p, c_size_t)),

@@ -1,4 +1,4 @@
-//! For adapters of the host's memory whose frameworks tell the size of what they free.
+//! For adapters of the host's memory, where many threads have small blocks.
 
 use crate::capi::ffi_result::{status, status_and};
 use crate::capi::types::bfc_status_t;
@@ -6,7 +6,7 @@ use crate::device::Device;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Allocates memory like bfc_alloc, for a caller that frees it with bfc_cached_free. A block of at most 1 KiB comes from
+/// Allocates memory like bfc_alloc, which bfc_cached_free must free. A block of at most 1 KiB comes from
 /// what the calling thread has freed so, without the allocator's lock: many threads do not wait for each other.
 ///
 /// A thread keeps at most 28 blocks of each of four sizes, 256 bytes to 1 KiB, and shares them with threads of the same
@@ -24,7 +24,7 @@ use std::ptr::null_mut;
 /// @param device   The ordinal.
 /// @param bytes    The number of bytes. 0: BFC_OK and NULL.
 /// @param out_ptr  Receives the address, a multiple of 256, or NULL on failure. The memory belongs to the caller until
-///                 bfc_cached_free or bfc_free. Its contents are undefined.
+///                 bfc_cached_free. Its contents are undefined.
 /// @return As for bfc_alloc.
 ///
 /// # Safety
@@ -47,16 +47,11 @@ pub unsafe extern "C" fn bfc_cached_alloc(
 
 /// Frees memory from bfc_cached_alloc.
 ///
-/// @param ptr    What bfc_cached_alloc has returned and nothing has freed since. Unlike bfc_free this function does not
-///               detect every other address: if a block of at most 1 KiB is freed twice, by two threads, or if an address
-///               between the allocator's lowest and highest memory is no block's, two callers may get the same memory
-///               later. NULL is accepted.
-/// @param bytes  The number of bytes that was passed to bfc_cached_alloc.
-/// @return As for bfc_free.
-///
-/// # Safety
-/// `ptr` and `bytes` are as described.
+/// @param ptr  What bfc_cached_alloc has returned, or NULL, which does nothing. Free this memory only here, and no other
+///             memory: bfc_free does not notice that a block of at most 1 KiB was freed here before, and the same memory
+///             is then given to two callers.
+/// @return As for bfc_free. A second free is BFC_ERROR_DOUBLE_FREE from any thread, until the block is given out again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bfc_cached_free(device: i32, ptr: *mut c_void, bytes: usize) -> bfc_status_t {
-    status(|| Device::new(device)?.free_cached(ptr as u64, bytes as u64))
+pub extern "C" fn bfc_cached_free(device: i32, ptr: *mut c_void) -> bfc_status_t {
+    status(|| Device::new(device)?.free_cached(ptr as u64))
 }

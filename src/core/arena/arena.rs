@@ -348,14 +348,6 @@ impl Arena {
         self.heap_mut().break_index();
     }
 
-    /// Returns where the first region begins and the last one ends. Between them may be memory that is not the arena's.
-    pub(crate) fn bounds(&self) -> (u64, u64) {
-        let (mut regions, mut behind) = (self.regions().iter(), self.regions().iter());
-        let begin = regions.next().map_or(0, |(_, region)| region.base);
-        let end = behind.next_back().map_or(0, |(_, region)| region.base + self.extent(region));
-        (begin, end)
-    }
-
     /// Counts requests that were served by chunks in use which had been freed for them: as many allocations as frees.
     pub(crate) fn count_reuse(&mut self, times: u64) {
         self.heap_mut().counters_mut().reused(times);

@@ -36,7 +36,9 @@ impl Guard<'_> {
         let is_plain = *phase == Phase::Live && calls.is_empty() && sleepers.is_empty();
         // Other memory may be in use by a device's work, or may be lost with its context.
         if is_plain && pool.arena.frees_fast() && pool.backend.get().survives_fork() {
-            self.slot.magazines.open(pool.arena.bounds());
+            self.slot.magazines.open();
+        } else {
+            self.slot.magazines.refuse();
         }
     }
 
