@@ -42,7 +42,7 @@ TRANSFER, ROW = 300, "program"
 LEAST_CALLS = 100_000
 # What our lock does (src/sys/lock.rs): a waiter looks so often before it yields once, and then sleeps between two looks.
 SPINS = 16
-HOLD_CACHED = 15
+HOLD_CACHED = 20
 # Below this part of the throughput that as many cores with an allocator each would have, the lock is called a limit.
 LIMIT = 0.95
 
