@@ -502,6 +502,43 @@ impl<F: Fn()> Drop for Finally<F> {
     }
 }
 
+/// Runs `work` in a forked child. It may call only the library. Its result is the child's exit status, which must be 0.
+#[track_caller]
+fn in_child(work: impl FnOnce() -> i32) {
+    // SAFETY: the child calls only the library, and ends at once.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let wrong = work();
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(wrong) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this process's own.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+}
+
+/// Returns which of some conditions do not hold, as bits.
+fn not_so<const COUNT: usize>(conditions: [bool; COUNT]) -> i32 {
+    conditions.iter().rev().fold(0, |bits, holds| 2 * bits + i32::from(!holds))
+}
+
+/// What the parent has in magazines is free memory in the child.
+#[test]
+fn a_forked_child_has_no_block_in_a_magazine() {
+    if !is_alone("a_forked_child_has_no_block_in_a_magazine", &[]) {
+        return;
+    }
+    let pool = host(64 * MIB);
+    let blocks: Vec<u64> = (0..DEPTH).map(|_| take(&pool, 700).unwrap()).collect();
+    assert!(blocks.iter().all(|&block| give(&pool, block) == BFC_OK && is_in_use(&pool, block)));
+    in_child(|| {
+        let stats = pool.stats();
+        not_so([stats.bytes_in_use == 0, (stats.num_allocs, stats.num_frees) == (DEPTH, DEPTH)])
+    });
+}
+
 /// A forked child may use what it has inherited, whatever the parent's threads were doing.
 #[test]
 fn a_forked_child_goes_on() {
@@ -519,30 +556,17 @@ fn a_forked_child_goes_on() {
             });
         }
         let _end = Finally(|| done.store(true, Relaxed));
-        for round in 0..40 {
+        for _ in 0..40 {
             open(&pool);
             let kept = take(&pool, 700).unwrap();
-            // SAFETY: the child calls only the library, and ends at once.
-            let child = unsafe { libc::fork() };
-            assert!(child >= 0);
-            if child == 0 {
-                // The magazines were emptied before the fork, but for blocks of threads that were in the middle of a call.
-                let most = 768 * 2 * 4;
-                let emptied = pool.stats().bytes_in_use <= most;
+            in_child(|| {
                 let blocks: Vec<u64> = (0..40).filter_map(|_| take(&pool, 700).ok()).collect();
                 let differ = HashSet::<u64>::from_iter(blocks.iter().copied()).len() == 40;
                 let freed = blocks.iter().chain([&kept]).all(|&block| give(&pool, block) == BFC_OK);
                 let checked = bfc_check(pool.device()) == BFC_OK;
                 // What the parent's threads had is lost to the child: a chunk of each, of less than twice its size.
-                let rest = pool.stats().bytes_in_use < 3 * 2 * 768;
-                let wrong = [differ, freed, checked, rest && emptied].map(|is_right| i32::from(!is_right));
-                // SAFETY: ends the process at once.
-                unsafe { libc::_exit(wrong[0] + 2 * wrong[1] + 4 * wrong[2] + 8 * wrong[3]) };
-            }
-            let mut status = 0;
-            // SAFETY: the child is this process's own.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "round {round}: {status:#x}");
+                not_so([differ, freed, checked, pool.stats().bytes_in_use < 3 * 2 * 768])
+            });
             assert_eq!(give(&pool, kept), BFC_OK);
         }
     });
