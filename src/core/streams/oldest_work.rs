@@ -130,7 +130,8 @@ impl StreamHeap {
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<u32, HostMemoryExhausted> {
         let mut steps = 0;
-        // The points of a free and of its recorded uses are consecutive, and there is at most one of each queue. So
+        // The points of a free and of its recorded uses are consecutive, and there is at most one of each queue. Only
+        // frees in queues of forgotten streams have older points, and those are taken into account in `newest_done`. So
         // behind this point some work of every chunk is not done.
         let last = self.queues.newest_done + self.queues.count() as u64;
         while let Some(used) = self.queues.uses.look(link)
@@ -152,7 +153,7 @@ impl StreamHeap {
     ///
     /// The points of a free and of its recorded uses are consecutive. So no other point lies between the oldest
     /// recorded use and the point that a request waits for. The latter can be older only if the oldest recorded use is
-    /// of the request's own queue, see [`Self::push_own_uses`].
+    /// of the request's own queue, see [`Self::push_waiting_for_none`].
     fn push_use(
         &self,
         by_age: &mut ByAge,

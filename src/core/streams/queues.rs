@@ -60,7 +60,7 @@ pub(super) struct StreamQueues {
     /// The last point given to a free, in any queue. Points remembered from an entry that was given up must not match
     /// those of another entry by chance.
     newest_point: u64,
-    /// The last point up to which the work of any queue was done.
+    /// A free chunk whose recorded uses have points far behind this one waits for unfinished work of its own queue.
     pub(super) newest_done: u64,
     /// Whether events tell when work is done.
     has_events: bool,
@@ -306,6 +306,12 @@ impl StreamQueues {
     pub(super) fn next_point(&mut self) -> u64 {
         self.newest_point += 1;
         self.newest_point
+    }
+
+    /// Notes that a chunk with recorded uses was freed in a queue whose stream is forgotten. The free has that queue's
+    /// last point, and the recorded uses have new ones, so they tell nothing about the former.
+    pub(super) fn note_old_point(&mut self) {
+        self.newest_done = self.newest_done.max(self.newest_point);
     }
 
     /// Returns the queue's entry and all chunk states, so that both can be changed.

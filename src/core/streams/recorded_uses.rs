@@ -42,7 +42,11 @@ impl StreamQueues {
             }
             link = next;
         }
-        self.chunk_state(chunk).uses != 0
+        let waits = self.chunk_state(chunk).uses != 0;
+        if waits && self.entry(queue).forgotten {
+            self.note_old_point();
+        }
+        waits
     }
 
     /// Reserves room for as many more recorded uses as a chunk has.

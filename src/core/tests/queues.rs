@@ -449,3 +449,27 @@ fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
         assert_eq!(take(&mut arena, 2, own), expected, "{pairs} pairs");
     }
 }
+
+/// A chunk that was freed after its stream was forgotten waits only for the stream of the request, so that request waits
+/// for no other.
+#[test]
+fn a_chunk_of_a_forgotten_stream_is_found_before_one_that_waits_for_work() {
+    const UNITS: u64 = 64;
+    let limit = UNITS * UNIT;
+    let settings = Settings { growth: RegionGrowth::Doubling, events: true, ..fixed_settings(limit) };
+    let mut arena = Arena::new(settings).unwrap();
+    let plan = arena.plan_extension(limit).unwrap();
+    arena.add_region(&plan, 1 << 20, limit).unwrap();
+    let [gone, own, other] = [10, 11, 12].map(Stream::of_handle);
+    let request = |stream| AllocRequest::plain(UNIT, UNIT, stream);
+    let of_gone = arena.alloc(&request(gone)).unwrap().unwrap();
+    assert!(arena.alloc(&request(own)).unwrap().is_some());
+    let others: Vec<u64> = (2..UNITS).map(|_| arena.alloc(&request(other)).unwrap().unwrap()).collect();
+    arena.streams_mut().record_use(of_gone, own).unwrap().unwrap();
+    arena.streams_mut().forget_stream(gone).unwrap();
+    arena.streams_mut().stream_done(gone, true);
+    others.iter().for_each(|&addr| assert!(arena.free_on(addr, other).unwrap().is_ok()));
+    assert!(arena.free_on(of_gone, Stream::NONE).unwrap().is_ok());
+    let Dependencies { works, place } = arena.dependencies(&request(own), |_| true).unwrap().unwrap();
+    assert_eq!((works, place.span.base), (Vec::new(), of_gone));
+}
