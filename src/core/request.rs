@@ -48,11 +48,10 @@ impl AllocRequest<'_> {
     /// Returns the place of the request in free memory of `bytes` bytes at `addr`, and the bytes from there on.
     #[inline]
     pub(in crate::core) fn place_in(&self, (bytes, addr): (u64, u64)) -> Option<(u64, u64)> {
-        // A division would cost as much as the rest of the search, so plain requests avoid it.
-        let plain = self.alignment <= UNIT;
-        let start = if plain { addr } else { addr.checked_next_multiple_of(self.alignment)? };
-        let left = bytes.checked_sub(start - addr)?;
-        (left >= self.size).then_some((start, left))
+        // A division would cost as much as the rest of the search.
+        let in_front = addr.wrapping_neg() & (self.alignment.max(UNIT) - 1);
+        let left = bytes.checked_sub(in_front)?;
+        (left >= self.size).then_some((addr + in_front, left))
     }
 
     /// Returns the next (bytes, address) that may have a place, given free memory that has none. Memory of that size

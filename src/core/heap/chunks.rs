@@ -12,6 +12,7 @@
 
 use super::chunk::{Cold, Hot, State, Tag, VACANT};
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::steps;
 use crate::core::tables::{copy_table, make_room, room_for, shrink_to, with_margin};
 use crate::core::units::Span;
 use crate::sys::HostMemoryExhausted;
@@ -160,6 +161,16 @@ impl Chunks {
     #[inline]
     pub(in crate::core) fn slab_and_stamps(&mut self) -> (&mut [Hot], &[u64]) {
         (&mut self.slab, self.stamps.as_deref().unwrap_or_default())
+    }
+
+    /// Returns all chunks in an index, each with its size and address, in no order.
+    pub(in crate::core) fn findable(&self) -> impl Iterator<Item = (ChunkId, (u64, u64))> + '_ {
+        let places = self.slab.iter().enumerate();
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+        places.filter(|(_, hot)| hot.is_findable()).map(|(place, hot)| {
+            steps::count();
+            (ChunkId(place as u32), hot.key())
+        })
     }
 
     /// Returns the number of places, the vacant ones included.

@@ -142,11 +142,9 @@ impl StreamHeap {
         common: ChunkId,
         own: ChunkId,
     ) -> Option<Found> {
-        let found = self.search_from(request, queue, (common, own), MOST_MISALIGNED);
-        if found.is_none() && request.thorough {
-            self.search_from(request, queue, (common, own), u32::MAX)
-        } else {
-            found
+        match self.search_from(request, queue, common, own) {
+            None if request.thorough => self.find_among_all(request, queue),
+            found => found,
         }
     }
 
@@ -154,8 +152,8 @@ impl StreamHeap {
         &self,
         request: &AllocRequest<'_>,
         queue: QueueId,
-        (mut common, mut own): (ChunkId, ChunkId),
-        mut most_misaligned: u32,
+        mut common: ChunkId,
+        mut own: ChunkId,
     ) -> Option<Found> {
         let (slab, chunk_states, spans) =
             (self.heap.chunks().slab(), &self.queues.chunk_states[..], &self.queues.entry(queue).spans);
@@ -185,12 +183,35 @@ impl StreamHeap {
                 let next = if is_part { (chunk.0, chunk.1 + 1) } else { request.next_with_place(chunk) };
                 common = self.heap.first_from(next).unwrap_or(NIL);
             }
-            if misaligned == most_misaligned {
-                most_misaligned = u32::MAX;
+            if misaligned == MOST_MISALIGNED {
+                misaligned += 1;
+                // From here on every free span has a place, and every chunk that is not a part of one.
                 common = self.heap.first_from((request.size_that_always_fits(), 0)).unwrap_or(NIL);
                 own = spans.best_fit(chunk_states, request.size_that_always_fits());
             }
         }
+    }
+
+    /// Finds the same by reading every chunk once, as the arena's search for a pool with one stream does.
+    fn find_among_all(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
+        let chunk_states = &self.queues.chunk_states[..];
+        let heads =
+            chunk_states.iter().enumerate().filter(|(_, state)| state.is_head() && state.queue == queue);
+        #[allow(clippy::cast_possible_truncation)] // as many as the slab has places
+        let spans = heads.map(|(place, state)| (ChunkId(place as u32), state.span_key()));
+        let chunks = self.heap.chunks().findable();
+        let mut best: Option<(ChunkId, (u64, u64))> = None;
+        for (id, key) in chunks.chain(spans) {
+            let is_better = best.is_none_or(|(_, other)| key < other) && request.place_in(key).is_some();
+            // A part of a free span is found with that span.
+            if is_better && !(self.is_reusable(id) && self.is_in_span_of(queue, id)) {
+                best = Some((id, key));
+            }
+        }
+        let (id, key) = best?;
+        let (start, bytes) = request.place_in(key)?;
+        let first = if self.is_reusable(id) { id } else { self.span_start(id) };
+        Some(Found { first, start, bytes, key })
     }
 
     /// Allocates the first `size` bytes of a free chunk that the queue may use.
