@@ -34,7 +34,8 @@ pub(super) struct Recording {
     context: Option<Context>,
     /// Whether the stream is about to end, perhaps with its context.
     is_last: bool,
-    is_captured: bool,
+    /// Whether the stream is captured, once the driver has said so.
+    is_captured: Option<bool>,
     pub(super) outcome: Outcome,
 }
 
@@ -68,7 +69,7 @@ impl Recording {
             kind,
             context,
             is_last: false,
-            is_captured: false,
+            is_captured: None,
             outcome,
         }
     }
@@ -85,7 +86,7 @@ impl Recording {
             return Ok(());
         }
         let capture = order.capture_of(self.stream)?;
-        self.is_captured = capture == Capture::Active;
+        self.is_captured = Some(capture == Capture::Active);
         if capture != Capture::None {
             return Ok(());
         }
@@ -132,11 +133,14 @@ impl Recording {
         Ok(())
     }
 
-    /// Enters the outcome into the pool. Returns whether more work is known to be done by it.
+    /// Enters the outcome into the pool. Returns whether more work is known to be done by it. A recording that was not
+    /// attempted tells nothing of the stream: what was known of it stays.
     pub(super) fn note(self, pool: &mut Pool) -> bool {
         let Recording { work, event, spare, kind, context, is_captured, outcome, .. } = self;
         let Pool { arena, events, .. } = pool;
-        if let Some(queue) = events.queue(work.queue, arena.streams().progress_of(work.queue)) {
+        if let Some(is_captured) = is_captured
+            && let Some(queue) = events.queue(work.queue, arena.streams().progress_of(work.queue))
+        {
             queue.context = context;
             queue.was_captured = is_captured || outcome == Outcome::Captured;
         }
