@@ -380,6 +380,21 @@ fn a_captured_stream_asks_for_nothing() {
     );
 }
 
+/// A request on the captured stream itself records nothing there, and so learns nothing of it.
+#[test]
+fn a_request_on_a_captured_stream_does_not_hide_the_capture() {
+    let pool = Pool::new(8);
+    let (first, second) = (pool.get(4, A).unwrap(), pool.get(4, b()).unwrap());
+    pool.device.state().queues[1].capturing = true;
+    pool.put(second, b());
+    assert_eq!(pool.get(8, b()), Err(Error::OutOfMemory), "half of the pool is in use");
+    assert_eq!(pool.get(4, A), Err(Error::OutOfMemory), "nothing may wait for the device");
+    assert_eq!(pool.count(DriverCall::Synchronize), 0, "which would have broken the capture");
+    pool.device.state().queues[1].capturing = false;
+    assert_eq!(pool.get(4, A), Ok(second), "the work before the free is waited for");
+    pool.put(first, A);
+}
+
 /// A call that forgets a stream does not return while another thread is about to record on it, because the stream may
 /// be destroyed afterwards.
 #[test]
