@@ -9,8 +9,10 @@
 //! in rmm/mr/detail/stream_ordered_memory_resource.hpp). RMM has one event per stream and so waits for later frees too.
 
 mod held;
+mod spare;
 
 use self::held::Held;
+use self::spare::{Spare, keep};
 use super::mutation;
 use crate::backend::order::{Context, Event};
 use crate::core::arena::Arena;
@@ -81,8 +83,7 @@ pub(super) struct Events {
     sole: Option<(Stream, Context)>,
     /// The events that threads query or wait for with the lock open.
     held: Held,
-    /// Spare events, of several contexts.
-    spare: Vec<Event>,
+    spare: Spare,
 }
 
 impl Events {
@@ -183,8 +184,7 @@ impl Events {
 
     /// Takes a spare event of a context, if there is one.
     pub(super) fn take_spare(&mut self, context: Context) -> Option<Event> {
-        let place = self.spare.iter().rposition(|event| event.context == context)?;
-        Some(self.spare.swap_remove(place))
+        self.spare.take(context)
     }
 
     /// Adds an event that was recorded for some work. Without host memory the event becomes spare, and the work has
@@ -223,7 +223,7 @@ impl Events {
                 || needed.peek() == Some(&marker.point)
                 || newest == Some(marker.point);
             if !stays && !held.contains(marker.event) {
-                keep(spare, marker.event);
+                spare.add(marker.event);
             }
             stays
         });
@@ -236,7 +236,7 @@ impl Events {
         let count = queue.markers.partition_point(|marker| marker.point <= done);
         for marker in queue.markers.drain(..count) {
             if !self.held.contains(marker.event) {
-                keep(&mut self.spare, marker.event);
+                self.spare.add(marker.event);
             }
         }
     }
@@ -319,21 +319,13 @@ impl Events {
         let gone = queues.drain(arena.streams().queue_count().min(queues.len())..);
         // All work of those queues is done.
         let markers = gone.flat_map(|queue| queue.markers);
-        markers.filter(|marker| !held.contains(marker.event)).for_each(|marker| keep(spare, marker.event));
+        markers.filter(|marker| !held.contains(marker.event)).for_each(|marker| spare.add(marker.event));
         shrink(queues);
     }
 
     /// Takes the spare events of other contexts, which may be about to end.
     pub(super) fn take_foreign_spare(&mut self) -> Vec<Event> {
-        let mut foreign = Vec::new();
-        self.spare.retain(|&event| {
-            let stays = event.context == Context::OWN;
-            if !stays {
-                keep(&mut foreign, event);
-            }
-            stays
-        });
-        foreign
+        self.spare.take_foreign()
     }
 
     /// Takes the events of other contexts from a queue, except those that threads hold.
@@ -358,29 +350,23 @@ impl Events {
     /// Makes an event spare that covers no work any more. If threads hold it, the last release does so.
     pub(super) fn recycle(&mut self, event: Event) {
         if !self.held.contains(event) {
-            keep(&mut self.spare, event);
+            self.spare.add(event);
         }
     }
 
     /// Takes all events, for the end of the allocator.
     pub(super) fn take_all(&mut self) -> Vec<Event> {
         let Events { queues, mut spare, .. } = std::mem::take(self);
+        let mut all = spare.take_all();
         for queue in queues {
-            queue.markers.into_iter().for_each(|marker| keep(&mut spare, marker.event));
+            queue.markers.into_iter().for_each(|marker| keep(&mut all, marker.event));
         }
-        spare
+        all
     }
 
     /// Returns the number of events.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.spare.len() + self.queues.iter().map(|queue| queue.markers.len()).sum::<usize>()
-    }
-}
-
-/// Appends an event to a list. Without host memory the event is leaked in the driver, which does no other harm.
-pub(super) fn keep<T>(list: &mut Vec<T>, value: T) {
-    if list.try_reserve(1).is_ok() {
-        list.push(value);
+        self.spare.count() + self.queues.iter().map(|queue| queue.markers.len()).sum::<usize>()
     }
 }

@@ -40,11 +40,11 @@ impl Verdict {
         let available = arena.growth().available();
         // The last size requested from the backend, had it not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
-        let waiting = tally::waiting(arena, stream);
+        let waiting = arena.waiting_bytes(stream);
         Verdict {
             requested,
             max_stamp,
-            too_new: max_stamp != u64::MAX && !tally::has_older(arena, wanted, max_stamp),
+            too_new: max_stamp != u64::MAX && !arena.has_old_enough(wanted, max_stamp),
             wanted,
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,

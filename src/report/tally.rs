@@ -1,11 +1,7 @@
 //! Sums over the chunks, by bin and by operation.
 
-use crate::core::arena::Arena;
 use crate::core::arena::View;
-use crate::core::heap::State;
-use crate::core::ids::ChunkId;
 use crate::core::sort::sort_by_key;
-use crate::core::stream_id::Stream;
 use crate::core::units::{NUM_BINS, bin_of};
 use crate::sys::HostMemoryExhausted;
 
@@ -32,24 +28,6 @@ pub(super) fn bins(view: &View<'_>, bins: &mut [BinTally; NUM_BINS]) {
             bin.bytes_requested += view.chunks.cold(id).requested;
         }
     }
-}
-
-/// Returns how many free bytes are in quarantine, or reserved for other streams and private pools.
-pub(super) fn waiting(arena: &Arena, stream: Stream) -> u64 {
-    if !arena.holds_chunks_back() {
-        // Most pools: then a refused request examines no chunk.
-        return 0;
-    }
-    let chunks = arena.chunks();
-    let waits = |id: &ChunkId| chunks.state(*id) == State::Held && !arena.streams().is_for(stream, *id);
-    chunks.ids().filter(waits).map(|id| chunks.size(id)).sum()
-}
-
-/// Returns whether a free chunk of at least `size` bytes has no stamp later than `newest`.
-pub(super) fn has_older(arena: &Arena, size: u64, newest: u64) -> bool {
-    let chunks = arena.chunks();
-    let mut free = chunks.ids().filter(|&id| chunks.state(id) == State::Free);
-    free.any(|id| chunks.size(id) >= size && chunks.stamp(id) <= newest)
 }
 
 /// The memory of one operation.

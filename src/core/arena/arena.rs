@@ -312,6 +312,11 @@ impl Arena {
         self.stamps.is_merging()
     }
 
+    /// Returns whether chunks may remain that are to be merged, or shared by all streams.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.is_merging() || self.streams.is_sharing()
+    }
+
     /// Clears the stamps that the frontier has passed, and merges their chunks.
     pub(crate) fn merge_safe(&mut self) {
         self.merge_safe_some(usize::MAX);
@@ -497,9 +502,15 @@ impl Arena {
         self.largest_common().max(self.streams.largest_own_of(stream))
     }
 
-    /// Returns whether free chunks may be in quarantine, or belong to streams.
-    pub(crate) fn holds_chunks_back(&self) -> bool {
-        self.settings.quarantine || self.streams.is_multi()
+    /// Returns how many free bytes a request in the order of a stream could not get now, because they are in quarantine,
+    /// wait for the work of other streams, or are reserved for private pools.
+    pub(crate) fn waiting_bytes(&self, stream: Stream) -> u64 {
+        self.stamps.held_bytes() + self.streams.waiting_bytes(stream)
+    }
+
+    /// Returns whether a free chunk of at least `size` bytes has no stamp later than `newest`.
+    pub(crate) fn has_old_enough(&self, size: u64, newest: u64) -> bool {
+        self.stamps.first_old_enough(self.heap(), (size, 0), newest).is_some()
     }
 
     /// Returns the bytes of the largest chunk that every request may use.

@@ -131,14 +131,15 @@ impl Arena {
             require(waits && turn != 0 && addr == self.chunks().addr(id) && !is_due, Broken::I3Index)?;
             queued += 1;
         }
-        let mut stamped = 0;
+        let (mut stamped, mut bytes) = (0, 0);
         for id in self.chunks().ids() {
             let has_stamp = self.chunks().stamp(id) != 0;
             let held = self.chunks().state(id) != State::Held || has_stamp || self.streams.is_multi();
             require(held && !(has_stamp && self.chunks().in_use(id)), Broken::I3Index)?;
             stamped += usize::from(has_stamp);
+            bytes += if has_stamp && self.settings.quarantine { self.chunks().size(id) } else { 0 };
         }
-        require(queued == stamped, Broken::I3Index)
+        require(queued == stamped && bytes == self.stamps.held_bytes(), Broken::I3Index)
     }
 
     fn check_accounting(&self) -> Result<(), Broken> {

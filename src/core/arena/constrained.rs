@@ -63,10 +63,13 @@ impl Arena {
     /// them in order.
     fn find_among_all(&self, request: &AllocRequest<'_>) -> Option<ChunkId> {
         let chunks = self.chunks();
-        let serves = |id: ChunkId, key: (u64, u64)| {
-            request.place_in(key).is_some() && chunks.stamp(id) <= request.max_stamp
-        };
-        chunks.findable().filter(|&(id, key)| serves(id, key)).min_by_key(|&(_, key)| key).map(|(id, _)| id)
+        let (mut best, mut least) = (None, (u64::MAX, u64::MAX));
+        chunks.each_findable(request.size, |id, key| {
+            if request.place_in(key).is_some() && key < least && chunks.stamp(id) <= request.max_stamp {
+                (best, least) = (Some(id), key);
+            }
+        });
+        best
     }
 
     /// Splits a free prefix off a chunk that was removed, so that the rest is aligned. The chunk was freed as a whole,

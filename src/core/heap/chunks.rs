@@ -163,14 +163,17 @@ impl Chunks {
         (&mut self.slab, self.stamps.as_deref().unwrap_or_default())
     }
 
-    /// Returns all chunks in an index, each with its size and address, in no order.
-    pub(in crate::core) fn findable(&self) -> impl Iterator<Item = (ChunkId, (u64, u64))> + '_ {
-        let places = self.slab.iter().enumerate();
-        #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
-        places.filter(|(_, hot)| hot.is_findable()).map(|(place, hot)| {
+    /// Calls a function with each chunk that is in an index and has at least `size` bytes, and with its size and address.
+    /// The order is that of the table.
+    #[inline(always)]
+    pub(in crate::core) fn each_findable(&self, size: u64, mut visit: impl FnMut(ChunkId, (u64, u64))) {
+        for (place, hot) in self.slab.iter().enumerate() {
             steps::count();
-            (ChunkId(place as u32), hot.key())
-        })
+            if hot.is_findable() && hot.size() >= size {
+                #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
+                visit(ChunkId(place as u32), hot.key());
+            }
+        }
     }
 
     /// Returns the number of places, the vacant ones included.

@@ -42,7 +42,9 @@ impl StampQueue {
     fn wait_under(&mut self, heap: &mut Heap, id: ChunkId, stamp: u64) {
         heap.chunks_mut().set_stamp(id, stamp);
         self.push(id, heap.addr(id), stamp);
-        if !self.quarantine {
+        if self.quarantine {
+            self.held_bytes += heap.size(id);
+        } else {
             self.index.insert(heap.chunks_mut(), id);
         }
     }
@@ -56,6 +58,7 @@ impl StampQueue {
         if stamp != 0 {
             self.remove(id);
             heap.chunks_mut().set_stamp(id, 0);
+            self.held_bytes -= if self.quarantine { heap.size(id) } else { 0 };
         }
         stamp
     }

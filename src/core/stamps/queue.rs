@@ -31,6 +31,8 @@ pub(crate) struct StampQueue {
     settled: bool,
     /// With quarantine no chunk is handed out before its stamp is safe.
     pub(super) quarantine: bool,
+    /// The bytes of the queued chunks with quarantine, and otherwise 0.
+    pub(super) held_bytes: u64,
     /// The number of forced passes begun.
     pub(super) passes: u64,
     /// The queued chunks that requests may find.
@@ -92,6 +94,7 @@ impl StampQueue {
             places: Vec::new(),
             settled: true,
             quarantine,
+            held_bytes: 0,
             passes: 0,
             index: StampedIndex::new(seed),
         }
@@ -114,8 +117,13 @@ impl StampQueue {
     /// Forgets all waiting chunks. Stamps continue to rise.
     pub(in crate::core) fn clear(&mut self) {
         (self.queue, self.list) = (Tree::EMPTY, TurnList::EMPTY);
-        (self.places, self.settled) = (Vec::new(), true);
+        (self.places, self.settled, self.held_bytes) = (Vec::new(), true, 0);
         self.index.clear();
+    }
+
+    /// Returns the bytes in quarantine.
+    pub(in crate::core) fn held_bytes(&self) -> u64 {
+        self.held_bytes
     }
 
     /// Raises the frontier. A lower value has no effect.

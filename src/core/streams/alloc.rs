@@ -139,19 +139,6 @@ impl StreamHeap {
         &self,
         request: &AllocRequest<'_>,
         queue: QueueId,
-        common: ChunkId,
-        own: ChunkId,
-    ) -> Option<Found> {
-        match self.search_from(request, queue, common, own) {
-            None if request.thorough => self.find_among_all(request, queue),
-            found => found,
-        }
-    }
-
-    fn search_from(
-        &self,
-        request: &AllocRequest<'_>,
-        queue: QueueId,
         mut common: ChunkId,
         mut own: ChunkId,
     ) -> Option<Found> {
@@ -170,7 +157,12 @@ impl StreamHeap {
                 misaligned += 1;
                 own = spans.first_from(chunk_states, request.next_with_place(span));
             } else if common == NIL {
-                return None;
+                let is_cut_short = misaligned > MOST_MISALIGNED;
+                return if is_cut_short && request.thorough {
+                    self.find_among_all(request, queue)
+                } else {
+                    None
+                };
             } else {
                 // A part of a free span is found with that span.
                 let is_part = self.is_in_span_of(queue, common);
@@ -194,24 +186,28 @@ impl StreamHeap {
 
     /// Finds the same by reading every chunk once, as the arena's search for a pool with one stream does.
     fn find_among_all(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
-        let chunk_states = &self.queues.chunk_states[..];
-        let heads =
-            chunk_states.iter().enumerate().filter(|(_, state)| state.is_head() && state.queue == queue);
-        #[allow(clippy::cast_possible_truncation)] // as many as the slab has places
-        let spans = heads.map(|(place, state)| (ChunkId(place as u32), state.span_key()));
-        let chunks = self.heap.chunks().findable();
-        let mut best: Option<(ChunkId, (u64, u64))> = None;
-        for (id, key) in chunks.chain(spans) {
-            let is_better = best.is_none_or(|(_, other)| key < other) && request.place_in(key).is_some();
+        let (mut best, mut least) = (NIL, BEHIND_ALL);
+        self.heap.chunks().each_findable(request.size, |id, key| {
             // A part of a free span is found with that span.
-            if is_better && !(self.is_reusable(id) && self.is_in_span_of(queue, id)) {
-                best = Some((id, key));
+            if request.place_in(key).is_some() && key < least && !self.is_in_span_of(queue, id) {
+                (best, least) = (id, key);
+            }
+        });
+        for (place, state) in self.queues.chunk_states.iter().enumerate() {
+            steps::count();
+            if state.queue == queue && state.is_head() && request.place_in(state.span_key()).is_some() {
+                let key = state.span_key();
+                #[allow(clippy::cast_possible_truncation)] // as many as the slab has places
+                let id = ChunkId(place as u32);
+                (best, least) = if key < least { (id, key) } else { (best, least) };
             }
         }
-        let (id, key) = best?;
-        let (start, bytes) = request.place_in(key)?;
-        let first = if self.is_reusable(id) { id } else { self.span_start(id) };
-        Some(Found { first, start, bytes, key })
+        if best == NIL {
+            return None;
+        }
+        let (start, bytes) = request.place_in(least)?;
+        let first = if self.is_reusable(best) { best } else { self.span_start(best) };
+        Some(Found { first, start, bytes, key: least })
     }
 
     /// Allocates the first `size` bytes of a free chunk that the queue may use.

@@ -1,6 +1,6 @@
 //! The progress of queues: which work is done, and which work free memory waits for.
 
-use super::chunk_state::QueueId;
+use super::chunk_state::{ChunkStreamState, QueueId};
 use super::queue_lists::List;
 use super::stream_heap::{StreamHeap, StreamMode};
 use crate::core::ids::{ChunkId, NIL};
@@ -46,11 +46,19 @@ impl StreamHeap {
         *self.queues.pools.get((stream.pool() as usize).checked_sub(1)?)?
     }
 
-    /// Returns whether a request in the order of a stream could get a free chunk now.
-    pub(crate) fn is_for(&self, stream: Stream, id: ChunkId) -> bool {
-        let own =
-            || self.queues.find(self.queues.directed(stream)).is_some_and(|queue| self.is_own(queue, id));
-        self.is_reusable(id) || self.is_to_be_shared(id) || self.is_multi() && own()
+    /// Returns how many free bytes a request in the order of a stream could not get now.
+    pub(in crate::core) fn waiting_bytes(&self, stream: Stream) -> u64 {
+        if !self.is_multi() {
+            return 0;
+        }
+        let own = self.queues.find(self.queues.directed(stream));
+        let is_done = |ChunkStreamState { queue, point, .. }: &ChunkStreamState| {
+            self.queues.entry_if_any(*queue).is_some_and(|entry| *point <= entry.done)
+        };
+        let chunks = self.heap.chunks().slab().iter().zip(&self.queues.chunk_states);
+        let is_ready =
+            |state: &ChunkStreamState| state.uses == 0 && (Some(state.queue) == own || is_done(state));
+        chunks.filter(|(hot, state)| hot.is_held() && !is_ready(state)).map(|(hot, _)| hot.size()).sum()
     }
 
     /// Returns the number of positions in the table of queues. [`Self::unfinished`] yields at most that many queues.

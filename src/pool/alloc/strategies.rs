@@ -61,7 +61,9 @@ pub(super) fn search<'a>(
 ) -> Attempt<'a> {
     state.least = request.size;
     'search: loop {
-        let RetryState { thorough, splits_large, .. } = *state;
+        let RetryState { splits_large, .. } = *state;
+        // While chunks are left to share or to merge, the search is repeated after each piece.
+        let thorough = state.thorough && !guard.arena.is_settling();
         let request = &AllocRequest { thorough, splits_large, ..*request };
         guard = match take(guard, request)? {
             Outcome::Exhausted(guard) => guard,
@@ -293,12 +295,13 @@ fn wait_for_events<'a>(
         return Ok(Step::Next(guard));
     }
     state.note_tried(Once::WaitForEvents);
+    let last_call = guard.last_call();
     let (guard, waited) = order::wait(guard, request)?;
     // The place that was found may include memory that is not mapped yet.
     if state.note(waited) && guard.arena.range().is_some() {
         state.try_again(Once::Extend);
     }
-    Ok(Step::Again(guard))
+    Ok(again_if_opened(guard, last_call))
 }
 
 /// Synchronizes the context if memory was freed without a stream, because such memory has no event. It precedes the
@@ -312,12 +315,18 @@ fn synchronize_unordered<'a>(
         return Ok(Step::Next(guard));
     }
     state.note_tried(Once::Synchronize);
+    let last_call = guard.last_call();
     let (guard, may_collect) = match guard.arena.streams().has_unordered() {
         true => order::synchronize_unordered(guard, request)?,
         false => order::may_disturb(guard, request.stream)?,
     };
     state.may_collect = state.note(may_collect);
-    Ok(Step::Again(guard))
+    Ok(again_if_opened(guard, last_call))
+}
+
+/// Searches again if a call was made with the lock open since the one of that number. Otherwise nothing has changed.
+fn again_if_opened(guard: Guard<'_>, last_call: u64) -> Step<'_> {
+    if guard.last_call() == last_call { Step::Next(guard) } else { Step::Again(guard) }
 }
 
 /// Coalesces stamped chunks in spite of their stamps.
