@@ -174,27 +174,27 @@ impl Ordered {
 /// of those before it, below the last one there with at least its priority (Vuillemin, 1980), which takes less than
 /// inserting them.
 fn root_of_list<N: Node>(nodes: &mut [N], seed: Seed, first: ChunkId) -> ChunkId {
-    // From the root to the right.
-    let mut spine = [NIL; LONGEST_LIST as usize];
+    // From the root to the right, each with its priority.
+    let mut spine = [(NIL, 0); LONGEST_LIST as usize];
     let (mut depth, mut at) = (0, first);
     while at != NIL {
         steps::count();
         let here = &nodes[at.index()];
         let (next, priority) = (here.right(), tree::priority(seed, here.key()));
         let mut below = NIL;
-        while depth > 0 && tree::priority(seed, nodes[spine[depth - 1].index()].key()) < priority {
+        while depth > 0 && spine[depth - 1].1 < priority {
             depth -= 1;
-            below = spine[depth];
+            below = spine[depth].0;
         }
         if depth > 0 {
-            *nodes[spine[depth - 1].index()].right_mut() = at;
+            *nodes[spine[depth - 1].0.index()].right_mut() = at;
         }
         let here = &mut nodes[at.index()];
         (*here.left_mut(), *here.right_mut()) = (below, NIL);
-        spine[depth] = at;
+        spine[depth] = (at, priority);
         (depth, at) = (depth + 1, next);
     }
-    spine[0]
+    spine[0].0
 }
 
 #[cfg(test)]

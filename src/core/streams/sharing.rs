@@ -16,7 +16,7 @@ use crate::core::request::AllocRequest;
 /// How many chunks an allocation or a free shares, and how many a report of finished work shares. Tests run small
 /// programs and use lower numbers, so that chunks remain to be shared there too.
 pub(super) const SHARED_PER_CALL: usize = if cfg!(test) { 1 } else { 2 };
-const SHARED_PER_REPORT: usize = if cfg!(test) { 1 } else { 8 };
+const SHARED_PER_REPORT: usize = if cfg!(test) { 1 } else { 3 };
 
 impl StreamQueues {
     /// Returns whether chunks may remain to be shared.
