@@ -5,7 +5,7 @@
 //! chunks are examined instead ([`StreamHeap::dependencies`]).
 
 use super::chunk_state::QueueId;
-use super::cross_stream_use::Link;
+use super::cross_stream_use::{CrossStreamUse, Link};
 use super::queue_lists::List;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
@@ -66,7 +66,7 @@ impl StreamHeap {
             steps += 1;
             let (oldest, used) = (self.queues.oldest(queue), entry.oldest_use);
             if used != 0 {
-                by_age.push(self.queues.uses.get(used).point, Next::UsesFrom(used))?;
+                by_age.push(self.least_age(self.queues.uses.get(used), own), Next::UsesFrom(used))?;
             }
             if queue == own {
                 steps += self.push_waiting_for_none(&mut by_age, used, &age)?;
@@ -84,7 +84,7 @@ impl StreamHeap {
             }
             let id = match next {
                 Next::UsesFrom(link) => {
-                    self.push_use(&mut by_age, link, &age)?;
+                    self.push_use(&mut by_age, link, own, &age)?;
                     continue;
                 }
                 Next::OwnFrom(id) | Next::Waiting(id) => ChunkId(id),
@@ -148,22 +148,29 @@ impl StreamHeap {
         Ok(steps)
     }
 
+    /// Returns the age from which on the chunk of a recorded use may be scheduled. A request does not wait for its own
+    /// queue, and the other points of the same free are at most as many below as there are queues.
+    fn least_age(&self, used: &CrossStreamUse, own: QueueId) -> u64 {
+        let margin = if used.queue == own { self.queues.count() as u64 } else { 0 };
+        used.point.saturating_sub(margin)
+    }
+
     /// Schedules the chunk of a recorded use if this is the oldest of the chunk's recorded uses, and schedules the
     /// queue's next recorded use.
     ///
     /// The points of a free and of its recorded uses are consecutive. So no other point lies between the oldest
-    /// recorded use and the point that a request waits for. The latter can be older only if the oldest recorded use is
-    /// of the request's own queue, see [`Self::push_waiting_for_none`].
+    /// recorded use and the point that a request waits for.
     fn push_use(
         &self,
         by_age: &mut ByAge,
         link: Link,
+        own: QueueId,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<(), HostMemoryExhausted> {
         let uses = &self.queues.uses;
         let used = uses.get(link);
         if let Some((next, newer)) = uses.newer_of(link) {
-            by_age.push(newer.point, Next::UsesFrom(next))?;
+            by_age.push(self.least_age(newer, own), Next::UsesFrom(next))?;
         }
         let mut others = uses.of(self.queues.chunk_state(used.chunk).uses);
         match age(used.chunk) {

@@ -475,3 +475,37 @@ fn a_chunk_of_a_forgotten_stream_is_found_before_one_that_waits_for_work() {
     let Dependencies { works, place } = arena.dependencies(&request(own), |_| true).unwrap().unwrap();
     assert_eq!((works, place.span.base), (Vec::new(), of_gone));
 }
+
+/// Two parts of one free, which have the same points, are both looked at, also if the oldest recorded use is the
+/// request's own.
+#[test]
+fn the_best_of_equally_old_parts_is_found() {
+    const UNITS: u64 = 32;
+    let limit = UNITS * UNIT;
+    let settings = Settings {
+        growth: RegionGrowth::Doubling,
+        events: true,
+        split_always: true,
+        ..fixed_settings(limit)
+    };
+    let mut arena = Arena::new(settings).unwrap();
+    let plan = arena.plan_extension(limit).unwrap();
+    arena.add_region(&plan, 1 << 20, limit).unwrap();
+    let [own, other, third] = [10, 11, 12].map(Stream::of_handle);
+    let request = |units: u64, stream| AllocRequest::plain(units * UNIT, units * UNIT, stream);
+    assert!(arena.alloc(&request(1, own)).unwrap().is_some());
+    let whole = arena.alloc(&request(16, other)).unwrap().unwrap();
+    assert!(arena.alloc(&request(15, own)).unwrap().is_some());
+    arena.streams_mut().record_use(whole, own).unwrap().unwrap();
+    assert!(arena.free_on(whole, other).unwrap().is_ok());
+    // A third stream takes 3 units, in front of which 7 are left, and 6 behind. Both keep the points of the free.
+    let middle = AllocRequest { alignment: 8 * UNIT, ..request(3, third) };
+    assert_eq!(arena.alloc(&middle).unwrap(), None);
+    let Dependencies { works, place } = arena.dependencies(&middle, |_| true).unwrap().unwrap();
+    let queue = arena.streams().queue_of(third).unwrap();
+    let since = arena.streams_mut().next_work(queue);
+    assert!(arena.adopt(&middle, &works, place, since));
+    assert_eq!(arena.alloc(&middle).unwrap(), Some(whole + 7 * UNIT));
+    let Dependencies { place, .. } = arena.dependencies(&request(2, own), |_| true).unwrap().unwrap();
+    assert_eq!(place.span.base, whole + 10 * UNIT, "the smaller one");
+}
