@@ -58,6 +58,8 @@ pub(super) struct RetryState {
     pub(super) refused: Option<Refusal>,
     /// The driver's last failure. It becomes the error of the request if nothing else serves it.
     failure: Option<DeferredError>,
+    /// The number of pieces that were shared before the last search.
+    shared: u32,
     /// The number of times that granules were moved for the request.
     pub(super) moves: u32,
 }
@@ -97,6 +99,13 @@ impl RetryState {
     /// Allows a strategy to be tried again.
     pub(super) fn try_again(&mut self, strategy: Once) {
         self.tried &= !(strategy as u32);
+    }
+
+    /// Returns how many pieces to share before the next search: twice as many each time, so that a request does not spend
+    /// its time on searches.
+    pub(super) fn pieces_to_share(&mut self) -> u32 {
+        self.shared = (2 * self.shared).clamp(1, 1 << 16);
+        self.shared
     }
 
     /// Returns whether a call is still under way that was counted at the last change and may bring memory.

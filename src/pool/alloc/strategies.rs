@@ -134,11 +134,17 @@ fn grow_for_small<'a>(
 }
 
 /// Makes chunks whose work is done reusable by every stream.
-fn share<'a>(guard: Guard<'a>, _: &AllocRequest<'_>, _: &mut RetryState) -> Result<Step<'a>, Error> {
+fn share<'a>(mut guard: Guard<'a>, _: &AllocRequest<'_>, state: &mut RetryState) -> Result<Step<'a>, Error> {
     if !guard.arena.streams().is_sharing() {
         return Ok(Step::Next(guard));
     }
-    order::share_a_piece(guard).map(Step::Again)
+    for _ in 0..state.pieces_to_share() {
+        guard = order::share_a_piece(guard)?;
+        if !guard.arena.streams().is_sharing() {
+            break;
+        }
+    }
+    Ok(Step::Again(guard))
 }
 
 /// Coalesces chunks whose stamps are safe.
