@@ -60,7 +60,8 @@ pub(super) struct StreamQueues {
     /// The last point given to a free, in any queue. Points remembered from an entry that was given up must not match
     /// those of another entry by chance.
     newest_point: u64,
-    /// A free chunk whose recorded uses have points far behind this one waits for unfinished work of its own queue.
+    /// The last point up to which the work of any queue was done, or a later one. A free chunk waits for unfinished work
+    /// of its own queue if its recorded uses are later than this by more than the number of queues.
     pub(super) newest_done: u64,
     /// Whether events tell when work is done.
     has_events: bool,
