@@ -61,7 +61,10 @@ def make(folder, soname, versions):
     if scripts:
         (folder / f"{soname}.map").write_text("".join(scripts))
         command.append(f"-Wl,--version-script={folder / soname}.map")
-    programs.check([*command, f"-Wl,-soname,{soname}", "-o", folder / soname])
+    # Another process may be loading the one that is there.
+    new = folder / f"{soname}.new"
+    programs.check([*command, f"-Wl,-soname,{soname}", "-o", new])
+    new.replace(folder / soname)
 
 
 def build(torch):
