@@ -1,4 +1,4 @@
-//! Real devices, by the driver that this machine has. (Or the simulated one in its place: then it shows that this file
+//! Real devices, through the driver that this machine has. (Or the simulated one in its place: then it shows that this file
 //! works, and nothing of a device.)
 
 use super::places;
@@ -7,30 +7,26 @@ use crate::common::simcuda::Simulation;
 use cuda_sys::*;
 use std::collections::HashMap;
 use std::env;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
 pub struct Real {
     driver: Driver,
-    /// The simulated driver in its place: a host function that waits would stop all of it.
+    /// The simulated driver in its place, which runs no kernel of ours.
     steered: Option<Simulation>,
-    /// What occupies streams, by their handles.
-    gates: Mutex<HashMap<u64, Arc<Gate>>>,
+    /// The kernel `gate`, once it was needed.
+    kernel: Mutex<Option<u64>>,
+    /// The flags of the kernels that occupy streams, by stream.
+    gates: Mutex<HashMap<u64, Vec<u64>>>,
 }
 
-/// Work that ends when the test says so.
-#[derive(Default)]
-struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
-}
+const KERNELS: &str = include_str!("../../ffi-tests/gpu/kernels.ptx");
+
+/// No test takes that long. A test that panics must not leave the device busy for longer.
+const PATIENCE_NANOSECONDS: u64 = 60_000_000_000;
 
 extern "C" fn pass(_: *mut c_void) {}
-
-/// No test takes that long; whoever panics must not leave the driver waiting for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 macro_rules! cu {
     ($real:expr, $function:ident($($argument:expr),*)) => {{
@@ -45,7 +41,7 @@ impl Real {
     pub fn open() -> Real {
         let steered = env::var_os("SIMCUDA_LIBRARY").map(|_| Simulation::load());
         let driver = Driver::load().unwrap_or_else(|error| panic!("there is no driver: {error:?}"));
-        let real = Real { driver, steered, gates: Mutex::default() };
+        let real = Real { driver, steered, kernel: Mutex::default(), gates: Mutex::default() };
         cu!(real, cuInit(0));
         real
     }
@@ -111,28 +107,70 @@ impl Real {
             cu!(self, cuLaunchHostFunc(stream as CUstream, Some(pass), nothing));
             return;
         }
-        extern "C" fn wait(gate: *mut c_void) {
-            // SAFETY: it was made by `Arc::into_raw` for this call.
-            let gate = unsafe { Arc::from_raw(gate.cast::<Gate>()) };
-            let open = gate.open.lock().unwrap();
-            drop(gate.opened.wait_timeout_while(open, PATIENCE, |open| !*open));
-        }
-        let gate = Arc::clone(self.gates.lock().unwrap().entry(stream).or_default());
-        cu!(self, cuLaunchHostFunc(stream as CUstream, Some(wait), Arc::into_raw(gate).cast_mut().cast()));
+        let flag = self.new_flag();
+        self.launch_gate(stream, flag);
+        self.gates.lock().unwrap().entry(stream).or_default().push(flag);
     }
 
     pub fn finish(&self, stream: u64) {
         if let Some(sim) = self.steered {
             assert_eq!(sim.release(pointer(stream)), 0);
         }
-        if let Some(gate) = self.gates.lock().unwrap().remove(&stream) {
-            *gate.open.lock().unwrap() = true;
-            gate.opened.notify_all();
-        }
+        let flags = self.gates.lock().unwrap().remove(&stream).unwrap_or_default();
+        flags.iter().for_each(|&flag| open(flag));
         cu!(self, cuStreamSynchronize(stream as CUstream));
+        for flag in flags {
+            cu!(self, cuMemFreeHost(flag as *mut c_void));
+        }
+    }
+
+    /// A gate that is closed, in memory that the device reads from the host.
+    fn new_flag(&self) -> u64 {
+        let mut flag = ptr::null_mut();
+        cu!(self, cuMemHostAlloc(&mut flag, 4, 0));
+        // SAFETY: the driver has just returned these four bytes.
+        unsafe { flag.cast::<u32>().write_volatile(0) };
+        flag as u64
+    }
+
+    /// Occupies a stream by a kernel. A host function would not do: those of several streams "may be serialized"
+    /// (cuLaunchHostFunc), and then a test that occupies two streams waits for ever.
+    fn launch_gate(&self, stream: u64, flag: u64) {
+        let loaded = *self.kernel.lock().unwrap();
+        let kernel = loaded.unwrap_or_else(|| self.load_gate());
+        let (mut flag, mut nanoseconds) = (flag, PATIENCE_NANOSECONDS);
+        let mut parameters = [(&raw mut flag).cast::<c_void>(), (&raw mut nanoseconds).cast()];
+        let (stream, parameters) = (stream as CUstream, parameters.as_mut_ptr());
+        cu!(
+            self,
+            cuLaunchKernel(kernel as CUfunction, 1, 1, 1, 1, 1, 1, 0, stream, parameters, ptr::null_mut())
+        );
+    }
+
+    /// Loads the kernel and runs it once: the first launch of a kernel may wait for the device (CUDA_MODULE_LOADING), which
+    /// must not happen while a stream is occupied.
+    fn load_gate(&self) -> u64 {
+        let text = CString::new(KERNELS).unwrap();
+        let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
+        cu!(self, cuModuleLoadData(&mut module, text.as_ptr().cast()));
+        cu!(self, cuModuleGetFunction(&mut kernel, module, c"gate".as_ptr()));
+        *self.kernel.lock().unwrap() = Some(kernel as u64);
+        let (stream, flag) = (self.stream(), self.new_flag());
+        open(flag);
+        self.launch_gate(stream, flag);
+        cu!(self, cuStreamSynchronize(stream as CUstream));
+        self.end_stream(stream);
+        cu!(self, cuMemFreeHost(flag as *mut c_void));
+        kernel as u64
     }
 
     pub fn end_stream(&self, stream: u64) {
         cu!(self, cuStreamDestroy_v2(stream as CUstream));
     }
+}
+
+/// Lets the kernel end that waits for a flag.
+fn open(flag: u64) {
+    // SAFETY: `new_flag` made it; the device only reads it.
+    unsafe { (flag as *mut u32).write_volatile(1) };
 }
