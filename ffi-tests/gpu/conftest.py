@@ -1,63 +1,47 @@
-"""target/gpu, which can be carried to a machine with a GPU and no Rust. README.md says what is in it."""
+"""The pack, target/gpu, which `cargo xtask gpu` builds. README.md says what is in it."""
 
-import json
+import os
 import pathlib
-import shutil
 import sys
 
 import pytest
 
 import programs
-from programs import LIB, PREFIX, ROOT, SCRATCH
+from programs import ROOT, SIMULATION
 
 HERE = pathlib.Path(__file__).parent
-FOLDER = SCRATCH.parent / "gpu"
-CONFORMANCE = ["conformance_cuda", "conformance_cuda_vmm"]
+PACK = pathlib.Path(os.environ.get("LIBBFC_TESTS_GPU_PACK", ROOT / "target/gpu"))
 # What the tests of PyTorch have is used here too.
 sys.path.append(str(HERE.parent / "pytorch"))
 
 
 @pytest.fixture(scope="session")
-def folder(shared):
-    """Built once, by one of the processes that run tests."""
-    mark = shared / "gpu"
-    with programs.alone("gpu"):
-        if not mark.exists():
-            _build()
-            mark.touch()
-    return FOLDER
+def pack():
+    assert (PACK / "run").exists(), f"there is no {PACK}: run `cargo xtask test --suite gpu`"
+    return PACK
 
 
-def _build():
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    for name in ["bin", "lib"]:
-        (FOLDER / name).mkdir(parents=True)
-    # The program and the SONAME are beside each other.
-    (library,) = LIB.glob("libbfc.so.?")
-    for file, target in [
-        (library, FOLDER),
-        (library, FOLDER / "lib"),
-        (LIB / "libbfc_preload.so", FOLDER / "lib"),
-        (PREFIX / "bin/bfc", FOLDER / "bin"),
-        (HERE / "run", FOLDER),
-    ]:
-        shutil.copy(file, target)
-    for source, name in [
-        (PREFIX / "include", "include"),
-        (HERE / "interposed", "interposed"),
-        (HERE / "frameworks", "frameworks"),
-        # Without the installed tree of a wheel: the folder has one.
-        (ROOT / "python/src", "python"),
-    ]:
-        shutil.copytree(source, FOLDER / name, ignore=shutil.ignore_patterns("__pycache__", "_prefix", "*.so"))
-    flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-I", PREFIX / "include"]
-    libraries = ["-L", FOLDER, f"-l:{library.name}", "-Wl,-rpath,$ORIGIN", "-ldl"]
-    programs.check([programs.compiler("c"), *flags, *HERE.glob("*.c"), "-o", FOLDER / "bfc-gpu", *libraries])
+@pytest.fixture(scope="session")
+def saxpy(pack):
+    """saxpy.cu compiled as C, with the simulated static runtime."""
+    flags = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DCUDART_MAJOR=12", "-I", ROOT / "ffi-tests/simcuda"]
+    sources = ["-x", "c", HERE / "pack/interposed/saxpy.cu", "-x", "none", SIMULATION / "libcudart_static.a", "-ldl", "-lpthread"]
+    command = [programs.compiler("c"), *flags, *sources, "-o"]
+    return programs.built("gpu/saxpy", {HERE / "pack/interposed"}, lambda path: programs.check([*command, path]))
 
-    tests = [f"--test={name}" for name in CONFORMANCE]
-    command = ["cargo", "test", "--package=libbfc", "--no-run", "--quiet", "--message-format=json", *tests]
-    said = programs.run(*command, env=programs.environment(LD_LIBRARY_PATH=None))
-    messages = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    built = {message["target"]["name"]: message["executable"] for message in messages if message.get("executable")}
-    for name in CONFORMANCE:
-        shutil.copy(built[name], FOLDER / name)
+
+@pytest.fixture
+def toolkit(saxpy, tmp_path):
+    """A folder for PATH with stand-ins for NVIDIA's tools: an old nvcc, which does not know `native` and "compiles" saxpy, and
+    a compute-sanitizer that runs a program."""
+    folder = tmp_path / "toolkit"
+    folder.mkdir()
+    scripts = {
+        "nvcc": 'case "$*" in *-arch=native*) exit 1 ;; esac\n'
+        f"while [ $# -gt 0 ]; do [ \"$1\" = -o ] && cp '{saxpy}' \"$2\"; shift; done\n",
+        "compute-sanitizer": 'shift 4 && exec "$@"\n',
+    }
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}")
+        (folder / name).chmod(0o755)
+    return folder

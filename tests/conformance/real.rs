@@ -21,7 +21,7 @@ pub struct Real {
     gates: Mutex<HashMap<u64, Vec<u64>>>,
 }
 
-const KERNELS: &str = include_str!("../../ffi-tests/gpu/kernels.ptx");
+const KERNELS: &str = include_str!("../../ffi-tests/gpu/pack/kernels.ptx");
 
 /// No test takes that long. A test that panics must not leave the device busy for longer.
 const PATIENCE_NANOSECONDS: u64 = 60_000_000_000;

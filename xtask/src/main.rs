@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `budget`, `cliffs`, `header`, `install`, `package` and `wheel`.
+//! The project's chores: `cargo xtask demo`, `test`, `bench`, `budget`, `cliffs`, `gpu`, `header`, `install`, `package` and `wheel`.
 //!
 //! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
 //! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
@@ -11,6 +11,7 @@ mod clean;
 mod cpu;
 mod demo;
 mod files;
+mod gpu;
 mod header;
 mod hooks;
 mod install;
@@ -64,6 +65,8 @@ enum Chore {
     Hooks,
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
+    /// Build target/gpu, a folder that checks libbfc on a machine with an NVIDIA GPU
+    Gpu(gpu::Gpu),
     /// Run a program on the simulated CUDA driver, also with PyTorch
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(simulate::Simulate),
@@ -99,6 +102,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Clean(clean) => clean.run(&workspace)?,
         Chore::Budget(script) => script.run(&workspace, scripts::BUDGET)?,
         Chore::Cliffs(script) => script.run(&workspace, scripts::CLIFFS)?,
+        Chore::Gpu(gpu) => gpu.run(&workspace)?,
         Chore::Header => header::write(&workspace)?,
         Chore::Hooks => hooks::generate().write(&workspace)?,
         Chore::Book(book) => book.run(&workspace)?,

@@ -51,20 +51,29 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
         return Ok(python);
     }
     println!("   fetching into {} (once): {about}", folder.display());
-    let uv = |args: &[&str]| -> Result<Command> {
-        let mut command = workspace.command(uv(workspace)?);
-        without(&mut command, &["UV_"]).env("UV_CACHE_DIR", cache()?.join("uv-cache"));
-        command.args(args).args(["--quiet", "--no-python-downloads", "--python"]);
-        Ok(command)
-    };
-    let mut venv = uv(&["venv", "--allow-existing"])?;
-    venv.arg("python3").arg(&folder);
+    let mut venv = uv_command(workspace, &["venv", "--allow-existing", "--python", "python3"])?;
+    venv.arg(&folder);
     fetch(workspace, "uv venv", venv)?;
-    let mut sync = uv(&["pip", "sync"])?;
+    let mut sync = uv_command(workspace, &["pip", "sync", "--python"])?;
     sync.arg(&python).args(&lists);
     fetch(workspace, "uv pip sync", sync)?;
     files::write(&folder.join(COMPLETE), "")?;
     Ok(python)
+}
+
+/// An interpreter of a version of CPython, if this machine has one.
+pub fn python(workspace: &Workspace, version: &str) -> Result<Option<PathBuf>> {
+    let found = uv_command(workspace, &["python", "find", version])?.output()?;
+    let path = String::from_utf8_lossy(&found.stdout);
+    Ok((found.status.success() && !path.trim().is_empty()).then(|| path.trim().into()))
+}
+
+/// Unpacks the packages of a list into a folder, as they are for a version of CPython that need not be installed.
+pub fn unpack(workspace: &Workspace, list: &Path, python: &str, folder: &Path) -> Result<()> {
+    let mut install = uv_command(workspace, &["pip", "install", "--no-deps", "--only-binary=:all:"])?;
+    install.args(["--python-platform=x86_64-manylinux_2_28", "--python-version", python, "--target"]);
+    install.arg(folder).arg("--requirements").arg(list);
+    fetch(workspace, "uv pip install --target", install)
 }
 
 /// The same interpreter, if it is there already.
@@ -115,6 +124,15 @@ fn read_list(list: &Path) -> Result<String> {
     let included = included.map(|path| read_list(&list.with_file_name(path.trim())));
     let included = included.collect::<Result<String>>()?;
     Ok(text + &included)
+}
+
+/// A command of uv's with the cache of ours.
+fn uv_command(workspace: &Workspace, args: &[&str]) -> Result<Command> {
+    let mut command = workspace.command(uv(workspace)?);
+    without(&mut command, &["UV_"]).env("UV_CACHE_DIR", cache()?.join("uv-cache"));
+    // Options of all its commands come first: the last of the arguments may want a value.
+    command.args(["--quiet", "--no-python-downloads"]).args(args);
+    Ok(command)
 }
 
 /// The program, which is fetched if it is not there.

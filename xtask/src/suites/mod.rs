@@ -13,15 +13,18 @@ mod rust;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::bindings;
+use crate::cargo::Profile;
+use crate::files;
+use crate::gpu;
 use crate::header::{self, Generated};
-use crate::simcuda;
-use crate::suites::context::{Context, Count, Needs};
+use crate::suites::context::{Context, Needs};
 use crate::tools::{self, Unavailable};
+use crate::uv;
 use crate::verdict::{self, Verdict};
 use crate::workspace::Workspace;
 
@@ -64,7 +67,7 @@ const SUITES: &[Suite] = &[
     Suite(Named, "cuda-headers", cuda_headers::run, "cuda-sys and hooks against NVIDIA's headers"),
     Suite(Named, "races", preload::races, "315 thousand random programs on streams, 85 thousand interposed"),
     Suite(Named, "peers", peers::run, "the benchmark beside other allocators: that each runs correctly"),
-    Suite(Named, "gpu", gpu, "on a real NVIDIA GPU if there is one, and on the simulated driver"),
+    Suite(Named, "gpu", gpu, "what is carried to a machine with a GPU, on the simulated driver"),
     Suite(Named, "fuzz", fuzz::run, "calls that take too long; each fuzz target for half a minute"),
     Suite(Named, "tensorflow", pytest, "in lock-step with TensorFlow's own allocator (fetches it, once)"),
     Suite(Named, "python", pytest, "the package bfc as wheels, the sdist, the crates (fetches zig, once)"),
@@ -113,24 +116,21 @@ fn pytest_compiling(context: &mut Context) -> Result<()> {
     pytest_of_prefix(context)
 }
 
-/// libbfc on a real NVIDIA GPU, if there is one; see ffi-tests/gpu/README.md.
+/// The pack that `cargo xtask gpu` builds, on the simulated driver and on a real one if there is one.
 fn gpu(context: &mut Context) -> Result<()> {
     tools::need_compilers()?;
-    // Its tests build target/gpu.
-    context.pytest("gpu", Needs::Simulation, &[])?;
-    if !context.arguments.is_empty() {
-        return Ok(());
-    }
-    let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
-    let args = ["test", "--package=libbfc", "--test=conformance_cuda", "--test=conformance_cuda_vmm"];
-    let mut command = context.cargo(&args);
-    // Of a device there is one of everything: no two tests at once.
-    command.args(["--no-fail-fast", "--", "--test-threads=1"]);
-    command.env("LIBBFC_TESTS_ON_DEVICE", "1").env("SIMCUDA_LIBRARY", driver);
-    context.program("conformance as on a device, on the simulated driver", command, Count::Cargo)?;
-
-    let run = context.plain(context.workspace.command(context.workspace.target.join("gpu/run")));
-    context.program("target/gpu/run, on this machine's driver", run, Count::Cargo).map(drop)
+    let built = context.built(Profile::Release)?;
+    println!("   building target/gpu");
+    let pack = gpu::pack(&context.workspace, &built)?;
+    context.check("docs/gpu.md is the generated one", |workspace| {
+        let page = files::read(&workspace.path("docs/gpu.md"))?;
+        ensure!(page == gpu::text_of_page(workspace, &pack)?, "it is not: run `cargo xtask gpu --page`");
+        Ok(())
+    });
+    let python = uv::python(&context.workspace, gpu::PYTHON)?;
+    let python = python.as_deref().map(|python| ("LIBBFC_TESTS_GPU_PYTHON", python));
+    let more: Vec<_> = [("LIBBFC_TESTS_GPU_PACK", &*pack)].into_iter().chain(python).collect();
+    context.pytest("gpu", Needs::Simulation, &more)
 }
 
 /// What is generated from the C ABI is up to date. That the headers compile is tested by CTest.

@@ -1,0 +1,65 @@
+"""The facts of probes/ on the simulated driver: each of them runs there, and some of its answers are known."""
+
+import json
+import sys
+
+import pytest
+
+import programs
+from programs import ROOT, SIMULATION
+
+PROBE = ROOT / "ffi-tests/gpu/pack/probes/probe.py"
+NAMES = json.loads(programs.run(sys.executable, PROBE, "--list"))["facts"]
+# What the simulated driver does not have.
+SKIPPED = {"green-contexts": "the driver has no cuDeviceGetDevResource"}
+MIB = 1 << 20
+
+
+def observed(name):
+    """What a fact observes, or the reason why it was skipped."""
+    env = programs.environment(LD_LIBRARY_PATH=SIMULATION, SIMCUDA_DEVICES="1")
+    status, said = programs.run(sys.executable, PROBE, "facts", name, env=env, status=None)
+    last = said.splitlines()[-1] if said else ""
+    assert status in (0, 77), said
+    return json.loads(last)["observed"] if status == 0 else last
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_fact_runs(name):
+    found = observed(name)
+    assert found == SKIPPED[name] if name in SKIPPED else found and isinstance(found, dict), found
+
+
+def test_alignment_and_granularity():
+    found = observed("alignment")
+    assert [found[size]["alignment"] for size in ["1", "512", str(MIB), str(64 * MIB)]] == [512, 512, 1 << 16, 1 << 16]
+    assert all(each["bytes taken by each"] >= int(size) for size, each in found.items()), found
+    sizes = observed("granularity")["cuMemGetAllocationGranularity"]
+    assert sizes["plain"] == {"minimum": 2 * MIB, "recommended": 2 * MIB, "cuMemCreate of 2 MiB": "SUCCESS"}
+    assert sizes["fabric"]["minimum"] == "INVALID_VALUE"
+
+
+def test_calls_during_a_capture():
+    refused = "STREAM_CAPTURE_UNSUPPORTED, capture invalidated"
+    found = observed("captured-free")["cuMemFree_v2 of memory of cuMemAlloc_v2"]
+    situations = ["global capture, same thread", "global capture, other thread", "thread-local capture, same thread"]
+    assert found[refused] == [f"{situation}, default mode" for situation in situations], found
+    assert observed("captured-synchronize")["cuCtxSynchronize"] == refused
+
+
+def test_waits():
+    for times in list(observed("free-waits").values())[1:]:
+        assert not any(time.get("kernel still running") for time in times.values()), times
+    times = observed("unmap-waits")
+    assert all(time["kernel still running"] for time in times["kernel that uses no memory"].values()), times
+    found = observed("granules-move")
+    assert found["moves that ended while the kernels on granule 0 ran"] > 0
+    assert found["wrong words in granule 0"] == found["wrong words in the moved granule"] == 0
+
+
+def test_what_a_reset_leaves():
+    found = observed("reset-survivors")
+    assert found["before a new retain"]["primary context"] == "inactive"
+    assert found["handle after a new retain"] == "the same" and found["id after a new retain"] == "another"
+    assert found["cuMemCreate memory, mapped"]["cuMemcpyDtoH_v2"] == "SUCCESS, contents kept"
+    assert set(observed("reset-stale-handles").values()) == {"INVALID_HANDLE"}

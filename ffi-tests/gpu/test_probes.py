@@ -1,0 +1,67 @@
+"""The probes of probes/: that they cover the simulated driver's rules that NVIDIA does not document, and that the simulated
+driver does what they expect."""
+
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+
+import programs
+from programs import ROOT, SIMULATION
+
+PROBES = pathlib.Path(__file__).parent / "pack/probes"
+# Before the folder of the tests of PyTorch, which has another module of facts.
+sys.path.insert(0, str(PROBES))
+
+import probe
+from registry import NOT_PROBED, RULES
+
+probe.load()
+
+
+def rows():
+    """The rules of the simulated driver's README, with their bases."""
+    section = (ROOT / "ffi-tests/simcuda/README.md").read_text().split("\n## Rules\n")[1].split("\n## ")[0]
+    tables = re.findall(r"^\| rule \| basis \| source \|\n\|[-|]+\n((?:\|.*\n)+)", section, re.MULTILINE)
+    lines = [line.strip("|").strip() for table in tables for line in table.splitlines()]
+    return dict(line.split(" | ")[:2] for line in lines)
+
+
+def matching(beginning):
+    return [rule for rule in rows() if rule.startswith(beginning)]
+
+
+def test_every_rule_that_is_believed_or_relied_on_is_probed():
+    unsure = {rule for rule, basis in rows().items() if "believed" in basis or "relied on" in basis}
+    assert len(unsure) > 30
+    beginnings = [*(each.row for each in RULES.values()), *NOT_PROBED]
+    missing = {rule for rule in unsure if not any(rule.startswith(beginning) for beginning in beginnings)}
+    assert not missing
+
+
+@pytest.mark.parametrize("beginning", sorted({each.row for each in RULES.values()} | NOT_PROBED.keys()))
+def test_a_row_is_one_of_the_table(beginning):
+    assert len(matching(beginning)) == 1
+
+
+def test_no_row_is_both_probed_and_not():
+    probed = {rule for each in RULES.values() for rule in matching(each.row)}
+    assert not probed & {rule for beginning in NOT_PROBED for rule in matching(beginning)}
+
+
+def test_the_list_needs_no_driver():
+    listed = programs.run(sys.executable, PROBES / "probe.py", "--list", env=programs.environment(LD_LIBRARY_PATH=None))
+    assert json.loads(listed)["rules"] == {name: each.row for name, each in RULES.items()}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_simulated_driver_does_what_is_expected(name):
+    env = programs.environment(LD_LIBRARY_PATH=SIMULATION, SIMCUDA_DEVICES="1")
+    status, said = programs.run(sys.executable, PROBES / "probe.py", "rules", name, env=env, status=None, timeout=120)
+    if status == probe.SKIPPED:
+        pytest.skip(said.splitlines()[-1])
+    assert status == 0, said
+    result = json.loads(said.splitlines()[-1])
+    assert result["observed"] == result["expected"]
