@@ -16,6 +16,7 @@ PROBES = pathlib.Path(__file__).parent / "pack/probes"
 sys.path.insert(0, str(PROBES))
 
 import probe
+from driver import SIGNATURES
 from registry import NOT_PROBED, RULES
 
 probe.load()
@@ -49,6 +50,28 @@ def test_a_row_is_one_of_the_table(beginning):
 def test_no_row_is_both_probed_and_not():
     probed = {rule for each in RULES.values() for rule in matching(each.row)}
     assert not probed & {rule for beginning in NOT_PROBED for rule in matching(beginning)}
+
+
+def letter_of(parameter):
+    """The letter of driver.TYPES for a parameter of a function of cuda-sys."""
+    kind = parameter.partition(": ")[2]
+    known = {"c_uchar": "B", "CUipcMemHandle": "h", "c_int": "i", "CUdevice": "i", "CUresult": "i"}
+    known |= dict.fromkeys(["usize", "c_ulonglong", "CUdeviceptr", "CUmemGenericAllocationHandle"], "u")
+    handles = r"CU(context|event|function|graph|memoryPool|module|stream)"
+    if kind.startswith("*") or re.fullmatch(handles, kind):
+        return "p"
+    # Enumerations are unsigned.
+    return known.get(kind, "I")
+
+
+def test_the_signatures_are_those_of_cuda_sys():
+    text = (ROOT / "cuda-sys/src/functions.rs").read_text()
+    declared = re.findall(r"fn (cu\w+) as \"\w+\" since [^(]*\(([^)]*)\)", text)
+    parameters = {name: re.findall(r"\w+: [^,]+", arguments) for name, arguments in declared}
+    # cuda-sys has no green contexts.
+    common = {name: letters for name, letters in SIGNATURES.items() if name in parameters}
+    found = {name: "".join(letter_of(" ".join(one.split())) for one in parameters[name]) for name in common}
+    assert found == common and len(common) > 70
 
 
 def test_the_list_needs_no_driver():

@@ -28,7 +28,7 @@ def runner(pack, monkeypatch):
     return runner
 
 
-def perform(runner, tmp_path, *tasks, seconds=60, compiled=None):
+def perform(runner, tmp_path, *tasks, seconds=60, compiled=None, earlier=None):
     """Runs tasks as a part; the records by row."""
     from runner.job import Part
     from runner.prepared import Prepared
@@ -36,10 +36,9 @@ def perform(runner, tmp_path, *tasks, seconds=60, compiled=None):
 
     part = Part("part", "a part", seconds, 1, list(tasks))
     written = Results(tmp_path / "out")
-    prepared = Prepared(tmp_path, written, seconds)
+    prepared = Prepared(tmp_path, written, time.monotonic() + seconds)
     prepared.get = lambda name, seconds: (None, compiled)
-    wanted = [row for task in tasks for row in task.rows]
-    runner.main.run_part(part, wanted, time.monotonic() + seconds, written, prepared, tmp_path)
+    runner.main.run_part(part, earlier or {}, time.monotonic() + seconds, written, prepared, tmp_path)
     return {record["row"]: record for record in written.records}
 
 
@@ -126,6 +125,34 @@ def test_conformance_goes_on_after_a_hang_and_a_crash(runner, tmp_path, monkeypa
     expected = ["passed", "timed out", "passed", "crashed", "failed", "skipped", "passed"]
     assert [rows[f"suite: {test}"]["status"] for test in tests] == expected
     assert rows["suite: absent"]["why"] == "for another device"
+
+
+def test_conformance_that_is_cut_off_keeps_what_was_done(runner, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/suite").write_text(FAKE_SUITE)
+    (tmp_path / "bin/suite").chmod(0o755)
+    monkeypatch.setattr(runner.tasks, "PACK", tmp_path)
+    tests = ["first", "fails", "hangs", "last"]
+    rows = perform(runner, tmp_path, runner.tasks.conformance("suite", tests), seconds=2)
+    assert [rows[f"suite: {test}"]["status"] for test in tests] == ["passed", "failed", "not run", "not run"]
+
+
+def test_trainings_of_an_earlier_run_are_compared(runner, tmp_path, monkeypatch):
+    """Only the training that is left runs, and the losses of both are compared."""
+    written = 'printf %s "$0" > "$1"'
+    training = json.dumps({"losses": [1], "costs": []})
+    compare = 'cat "$@"'
+    scripts = {"frameworks/train.py": written, "frameworks/compare.py": compare}
+
+    def python(name, *words):
+        files = [word for word in words if str(word).endswith(".json")]
+        return ["sh", "-c", scripts[name], *([training] if "train" in name else ["sh"]), *files]
+
+    monkeypatch.setattr(runner.tasks, "python", python)
+    earlier = {"one": {"training": {"losses": [2]}}}
+    rows = perform(runner, tmp_path, runner.tasks.trainings(["one", "two"]), earlier=earlier)
+    assert set(rows) == {"two", "losses compared"} and rows["two"]["training"] == {"losses": [1]}
+    assert "[2]" in rows["losses compared"]["said"] and "[1]" in rows["losses compared"]["said"]
 
 
 def test_conformance_that_ends_before_its_first_test(runner, tmp_path, monkeypatch):

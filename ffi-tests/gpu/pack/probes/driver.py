@@ -101,83 +101,59 @@ SIGNATURES = dict(
         cuDriverGetVersion p
         cuGetErrorName ip
         cuDeviceGetCount p
-        cuDeviceGet pi
         cuDeviceGetName pii
-        cuDeviceGetUuid_v2 pi
         cuDeviceTotalMem_v2 pi
         cuDeviceGetAttribute pIi
         cuDeviceGetDefaultMemPool pi
         cuDeviceGetMemPool pi
-        cuDeviceSetMemPool ip
         cuDeviceCanAccessPeer pii
         cuDevicePrimaryCtxRetain pi
         cuDevicePrimaryCtxRelease_v2 i
         cuDevicePrimaryCtxReset_v2 i
         cuDevicePrimaryCtxGetState ipp
-        cuDevicePrimaryCtxSetFlags_v2 iI
         cuCtxCreate_v2 pIi
         cuCtxDestroy_v2 p
         cuCtxPushCurrent_v2 p
         cuCtxPopCurrent_v2 p
         cuCtxGetCurrent p
         cuCtxSetCurrent p
-        cuCtxGetDevice p
         cuCtxSynchronize
         cuCtxGetId pp
-        cuCtxGetFlags p
-        cuCtxGetStreamPriorityRange pp
-        cuCtxRecordEvent pp
         cuMemGetInfo_v2 pp
         cuMemAlloc_v2 pu
         cuMemFree_v2 u
         cuMemGetAddressRange_v2 ppu
         cuMemHostAlloc puI
         cuMemFreeHost p
-        cuMemHostRegister_v2 puI
-        cuMemHostUnregister p
-        cuMemHostGetDevicePointer_v2 ppI
-        cuMemcpyAsync uuup
         cuMemcpyHtoD_v2 upu
         cuMemcpyDtoH_v2 puu
         cuMemcpyDtoD_v2 uuu
-        cuMemcpyHtoDAsync_v2 upup
-        cuMemcpyDtoHAsync_v2 puup
         cuMemcpyDtoDAsync_v2 uuup
         cuMemsetD8_v2 uBu
         cuMemsetD32_v2 uIu
         cuMemsetD8Async uBup
-        cuMemsetD32Async uIup
         cuPointerGetAttribute pIu
-        cuPointerSetAttribute pIu
         cuIpcGetMemHandle pu
         cuIpcOpenMemHandle_v2 phI
-        cuIpcCloseMemHandle u
         cuStreamCreate pI
-        cuStreamCreateWithPriority pIi
         cuStreamDestroy_v2 p
         cuStreamQuery p
         cuStreamSynchronize p
         cuStreamWaitEvent ppI
         cuStreamGetCtx pp
         cuStreamGetCtx_v2 ppp
-        cuStreamGetFlags pp
-        cuStreamGetPriority pp
         cuStreamGetId pp
         cuStreamGetDevice pp
         cuStreamIsCapturing pp
         cuStreamBeginCapture_v2 pI
         cuStreamEndCapture pp
-        cuStreamGetCaptureInfo_v2 pppppp
-        cuStreamGetCaptureInfo_v3 ppppppp
         cuThreadExchangeStreamCaptureMode p
-        cuLaunchHostFunc ppp
         cuEventCreate pI
         cuEventRecord pp
         cuEventRecordWithFlags ppI
         cuEventQuery p
         cuEventSynchronize p
         cuEventDestroy_v2 p
-        cuEventElapsedTime ppp
         cuMemAddressReserve puuuu
         cuMemAddressFree uu
         cuMemCreate pupu
@@ -185,9 +161,7 @@ SIGNATURES = dict(
         cuMemMap uuuuu
         cuMemUnmap uu
         cuMemSetAccess uupu
-        cuMemGetAccess ppu
         cuMemGetAllocationGranularity ppI
-        cuMemGetAllocationPropertiesFromHandle pu
         cuMemRetainAllocationHandle pp
         cuMemExportToShareableHandle puIu
         cuMemImportFromShareableHandle ppI
@@ -196,28 +170,15 @@ SIGNATURES = dict(
         cuMemAllocFromPoolAsync pupp
         cuMemFreeAsync up
         cuMemPoolCreate pp
-        cuMemPoolDestroy p
-        cuMemPoolTrimTo pu
         cuMemPoolSetAttribute pIp
         cuMemPoolGetAttribute pIp
         cuMemPoolSetAccess ppu
         cuMemPoolGetAccess ppp
-        cuMemGetDefaultMemPool ppI
-        cuMemGetMemPool ppI
-        cuGraphInstantiateWithFlags ppu
-        cuGraphLaunch pp
-        cuGraphUpload pp
         cuGraphDestroy p
-        cuGraphExecDestroy p
-        cuGraphGetNodes ppp
-        cuDeviceGraphMemTrim i
-        cuDeviceGetGraphMemAttribute iIp
         cuModuleLoadData pp
         cuModuleUnload p
         cuModuleGetFunction ppp
-        cuModuleGetGlobal_v2 pppp
         cuLaunchKernel pIIIIIIIppp
-        cuFuncGetAttribute pIp
     """.strip().splitlines()
 )
 

@@ -46,11 +46,12 @@ class TimeIsUp(Exception):
 class Job:
     """One task that runs: what it may use and where its results go."""
 
-    def __init__(self, part, task, wanted, end, results, prepared, scratch):
+    def __init__(self, part, task, earlier, end, results, prepared, scratch):
         self.part, self.task, self.end, self.results = part, task, end, results
         self.prepared, self.scratch = prepared, scratch
-        # In the task's order, without the rows that an earlier run has filled in.
-        self.wanted = [row for row in task.rows if row in wanted]
+        # The rows that an earlier run has filled in, and those that are left, in the task's order.
+        self.earlier = earlier
+        self.wanted = [row for row in task.rows if row not in earlier]
         self.filled = set()
 
     def remaining(self):
@@ -77,13 +78,13 @@ class Job:
                 self.record(row, "skipped", why=self.prepared.absent)
         return not self.prepared.absent
 
-    def program(self, title, command, env=None, silence=None, seconds=None):
+    def program(self, title, command, env=None, watch=None, silence=None):
         """Runs a program within the time that is left. If it was cut off by that, and not by its own limit, the task ends."""
-        left, limit = self.remaining(), seconds or self.task.seconds
+        left, limit = self.remaining(), self.task.seconds
         # What one program compiles the next one finds.
         caches = {"XDG_CACHE_HOME": self.scratch / "cache", "CUPY_CACHE_DIR": self.scratch / "cupy"}
         variables = environment(**caches | (env or {}))
-        ended = process.run(command, min(left, limit), variables, silence=silence)
+        ended = process.run(command, min(left, limit), variables, watch, silence)
         self.results.log(f"{self.part.name}: {title} ({ended.status}, {ended.seconds:.1f} s)", ended.text)
         if ended.code is None and left < limit and ended.seconds >= left:
             raise TimeIsUp(f"cut off after {ended.seconds:.0f} s")

@@ -59,28 +59,27 @@ def run(chosen, options):
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="bfc-gpu-"))
     written = results.Results(options.out)
     written.add({"machine": machine(), "minutes": options.minutes})
-    prepared = Prepared(scratch, written, 60 * options.minutes)
-    wanted = {part.name: [row for task in part.tasks for row in task.rows if (part.name, row) not in earlier] for part in chosen}
-    prepared.start(name for part in chosen if wanted[part.name] for name in NEEDED.get(part.name, []))
+    prepared = Prepared(scratch, written, end)
+    left = {part.name for part in chosen for task in part.tasks for row in task.rows if (part.name, row) not in earlier}
+    prepared.start(name for part in left for name in NEEDED.get(part, []))
     try:
         for part in chosen:
             rows = {row for task in part.tasks for row in task.rows}
-            for (name, row), record in earlier.items():
-                if name == part.name and row in rows:
-                    written.add(record)
+            done = {row: record for (name, row), record in earlier.items() if name == part.name and row in rows}
+            for record in done.values():
+                written.add(record)
             limit = part.seconds * max(1.0, options.minutes / 6)
-            part_end = min(end, time.monotonic() + limit)
-            run_part(part, wanted[part.name], part_end, written, prepared, scratch)
+            run_part(part, done, min(end, time.monotonic() + limit), written, prepared, scratch)
             told(part, written.records, begin)
     finally:
-        prepared.end()
+        prepared.shutdown()
         shutil.rmtree(scratch, ignore_errors=True)
     return summary(written.records, begin, options.out)
 
 
-def run_part(part, wanted, end, written, prepared, scratch):
+def run_part(part, earlier, end, written, prepared, scratch):
     def run_task(task):
-        job = Job(part, task, wanted, end, written, prepared, scratch)
+        job = Job(part, task, earlier, end, written, prepared, scratch)
         if not job.wanted:
             return
         why = "the task did not get to it"

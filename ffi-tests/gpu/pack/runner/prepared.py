@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 
 from runner import process
 from runner.job import BFC, PACK, TimeIsUp, environment, python
@@ -15,8 +16,8 @@ from runner.job import BFC, PACK, TimeIsUp, environment, python
 class Prepared:
     """Compilers at work in the background, and where they leave their results."""
 
-    def __init__(self, scratch, results, seconds):
-        self.scratch, self.results, self.seconds = scratch, results, seconds
+    def __init__(self, scratch, results, end):
+        self.scratch, self.results, self.end = scratch, results, end
         self.pool = concurrent.futures.ThreadPoolExecutor(2, "prepare")
         self.futures = {}
 
@@ -31,8 +32,12 @@ class Prepared:
         except concurrent.futures.TimeoutError:
             raise TimeIsUp(f"{name} was still being compiled") from None
 
-    def end(self):
+    def shutdown(self):
+        """Lets compilers go on until the end of the run at most."""
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, command, env):
+        return process.run(command, self.end - time.monotonic(), env)
 
     def tool(self, name):
         """A program of the CUDA toolkit."""
@@ -42,7 +47,7 @@ class Prepared:
     @functools.cached_property
     def absent(self):
         """Why there is no device that libbfc can use, or None."""
-        ended = process.run([BFC, "info"], self.seconds, environment(BFC_LIBRARY=None))
+        ended = self._run([BFC, "info"], environment(BFC_LIBRARY=None))
         found = re.search(r"^ *cuda, device 0 +(.*)$", ended.out, re.MULTILINE)
         if found and found[1] == "yes":
             return None
@@ -57,7 +62,7 @@ class Prepared:
         # An old nvcc does not know `native`.
         for target in (["-arch=native"], []):
             command = [compiler, "-O2", "-cudart", "static", *target, PACK / "interposed/saxpy.cu", "-o", path]
-            ended = process.run(command, self.seconds, environment(BFC_LIBRARY=None))
+            ended = self._run(command, environment(BFC_LIBRARY=None))
             self.results.log(f"prepare: nvcc {' '.join(target)} ({ended.status}, {ended.seconds:.1f} s)", ended.text)
             if path.exists() or ended.code is None:
                 break
@@ -66,6 +71,6 @@ class Prepared:
     def _shims(self):
         """bfc.torch's shims against the PyTorch that is installed."""
         variables = environment(XDG_CACHE_HOME=self.scratch / "cache")
-        ended = process.run(python("frameworks/shim.py"), self.seconds, variables)
+        ended = self._run(python("frameworks/shim.py"), variables)
         self.results.log(f"prepare: shims ({ended.status}, {ended.seconds:.1f} s)", ended.text)
         return ended, None

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 KEPT = 256 << 10
 # A process that waits inside a broken driver cannot be killed. It is left behind after this time.
 SECONDS_AFTER_KILL = 3
+# Of the output of a row that did not pass, as it is kept in its record.
+TAIL_CHARACTERS = 8000
 SKIPPED = 77
 
 
@@ -49,7 +51,7 @@ class Ended:
         return f"exit status {self.code}"
 
     def tail(self, lines=25):
-        return "\n".join(self.text.splitlines()[-lines:])
+        return "\n".join(self.text.splitlines()[-lines:])[-TAIL_CHARACTERS:]
 
 
 class Output(threading.Thread):
@@ -77,7 +79,7 @@ class Output(threading.Thread):
 
 def run(command, seconds, env, watch=None, silence=None):
     """Runs a program to its end, or kills its whole process group after `seconds`, or after `silence` seconds without a line
-    on its standard output. `watch` gets each of these lines."""
+    on its standard output. `watch` gets each of these lines, in another thread."""
     start = time.monotonic()
     try:
         child = subprocess.Popen(

@@ -50,24 +50,31 @@ def conformance(name, tests):
     def run(job):
         if not job.needs_device():
             return
-        left = [test for test in tests if job.wants(row(test))]
-        while left:
+        variables = PLAIN | {"LIBBFC_TESTS_ON_DEVICE": 1}
+        begun = None
+
+        def watch(line):
+            nonlocal begun
+            if found := TEST_LINE.match(line):
+                begun = row(found[1])
+                if found[2] == "ok":
+                    job.record(begun, "passed")
+                elif found[2] == "FAILED":
+                    # libtest prints the reason at its end.
+                    job.record(begun, "failed", why="the reason is in log.txt")
+                elif found[2]:
+                    job.record(begun, "skipped", why=found[3])
+
+        while left := [test for test in tests if job.wants(row(test))]:
+            begun = None
             command = [binary, "--exact", "--test-threads=1", *left]
-            ended = job.program(name, command, env={"LIBBFC_TESTS_ON_DEVICE": 1}, silence=CONFORMANCE_SILENCE)
-            before = list(left)
-            for line in ended.out.splitlines():
-                found = TEST_LINE.match(line)
-                if not found or found[1] not in left:
-                    continue
-                left.remove(found[1])
-                status = {"ok": "passed", "FAILED": "failed", None: ended.status}.get(found[2], "skipped")
-                output = ended.tail(60) if status in ("failed", "crashed", "timed out") else None
-                job.record(row(found[1]), status, why=found[3], output=output)
-            if left == before:
+            ended = job.program(name, command, variables, watch, CONFORMANCE_SILENCE)
+            if begun and job.wants(begun):
+                job.ended(begun, ended, "failed" if ended.status == "passed" else None)
+            elif all(job.wants(row(test)) for test in left):
                 # It ended before its first test.
                 for test in left:
-                    job.ended(row(test), ended, status="failed" if ended.status == "passed" else None)
-                return
+                    job.ended(row(test), ended, "failed" if ended.status == "passed" else None)
 
     return Task([row(test) for test in tests], run, 90)
 
@@ -159,19 +166,24 @@ def trainings(allocators, seconds=45):
     """Two models trained with each allocator, a process each, and the losses of all compared bit by bit."""
 
     def run(job):
-        job.prepared.get("shims", job.remaining())
+        if any(name not in job.earlier for name in allocators):
+            job.prepared.get("shims", job.remaining())
         files = []
         for name in allocators:
             file = job.scratch / f"{name}.json"
-            if job.wants(name) or job.wants(COMPARED):
-                allocator = name.removesuffix(" again")
-                ended = job.program(name, python("frameworks/train.py", "--allocator", allocator, "--out", file))
-                if ended.status == "passed" and file.exists():
-                    training = json.loads(file.read_text())
-                    job.ended(name, ended, costs=training.pop("costs"), training=training)
+            if name in job.earlier:
+                if "training" in job.earlier[name]:
+                    file.write_text(json.dumps(job.earlier[name]["training"]))
                     files.append(file)
-                else:
-                    job.ended(name, ended)
+                continue
+            allocator = name.removesuffix(" again")
+            ended = job.program(name, python("frameworks/train.py", "--allocator", allocator, "--out", file))
+            if ended.status == "passed" and file.exists():
+                training = json.loads(file.read_text())
+                job.ended(name, ended, costs=training.pop("costs"), training=training)
+                files.append(file)
+            else:
+                job.ended(name, ended)
         if len(files) < 2:
             job.record(COMPARED, "skipped", why="fewer than two trainings passed")
             return
