@@ -40,11 +40,10 @@ def test_alignment_and_granularity():
 
 
 def test_calls_during_a_capture():
-    refused = "STREAM_CAPTURE_UNSUPPORTED, capture invalidated"
-    found = observed("captured-free")["cuMemFree_v2 of memory of cuMemAlloc_v2"]
-    situations = ["global capture, same thread", "global capture, other thread", "thread-local capture, same thread"]
-    assert found[refused] == [f"{situation}, default mode" for situation in situations], found
-    assert observed("captured-synchronize")["cuCtxSynchronize"] == refused
+    found = observed("captures")
+    assert found["cuEventRecord on another stream"] == "SUCCESS, ACTIVE, SUCCESS"
+    refused = "STREAM_CAPTURE_UNSUPPORTED, INVALIDATED, STREAM_CAPTURE_INVALIDATED"
+    assert found["cuStreamGetCtx_v2 of another stream"][refused] == ["global", "global, other thread", "thread-local"]
 
 
 def test_waits():

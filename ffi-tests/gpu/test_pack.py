@@ -88,8 +88,9 @@ def test_every_row_runs_in_an_empty_folder(pack, tmp_path, toolkit):
     assert status == 0
     skipped = {key: record["why"] for key, record in rows.items() if record["status"] == "skipped"}
     frameworks = {"interposer", "frameworks", "costs"}
-    # The simulation has no green contexts and no fabric handles; the machine's Python has no framework.
-    assert all(why for why in skipped.values()) and {part for part, _ in skipped} <= {*frameworks, "facts", "rules"}, skipped
+    # The simulation has no green contexts, some conformance tests need two devices, and this Python has no framework.
+    allowed = {*frameworks, "facts", "conformance"}
+    assert all(why for why in skipped.values()) and {part for part, _ in skipped} <= allowed, skipped
     assert all(rows["interposer", f"nvcc{option}"]["served"] >= 3000 for option in ["", " --async", " --free=sync"])
     assert all(figure["nanoseconds"] for figure in rows["costs", "interposer"]["costs"])
     assert not list(pathlib.Path(carried).rglob("__pycache__"))
@@ -129,6 +130,52 @@ def test_nothing_that_was_done_is_lost(pack, tmp_path):
     assert all(rows[key] == record for key, record in before.items() if record["status"] != "not run")
     _, _, again = run(pack, third, "--skip-done", second / "results.jsonl", *parts, env=environment())
     assert again == rows
+
+
+def test_an_earlier_file_is_kept_whole_and_not_mixed(pack, tmp_path):
+    """The rows of parts that do not run again stay, and another device's are refused."""
+    _, _, before = run(pack, tmp_path / "first", "--only", "graphs", env=environment())
+    file = tmp_path / "first/results.jsonl"
+    options = ["--skip-done", file, "--only", "sanitizer"]
+    _, _, rows = run(pack, tmp_path / "second", *options, env=environment())
+    assert {key[0] for key in rows} == {"graphs", "sanitizer"} and before.items() <= rows.items()
+    file.write_text(file.read_text().replace('"device": "simcuda', '"device": "another'))
+    child = start(pack, tmp_path / "third", *options, env=environment())
+    said, _ = child.communicate(timeout=60)
+    assert child.returncode == 2 and "is of another device: another" in said
+    assert not (tmp_path / "third").exists()
+
+
+def test_a_runner_that_is_terminated_leaves_no_program(pack, tmp_path):
+    carried = shutil.copytree(pack, tmp_path / "gpu", ignore=shutil.ignore_patterns("site"))
+    # An argument by which the program that hangs can be found.
+    mark = str(time.monotonic_ns())
+    program = carried / "bin/bfc-gpu"
+    program.unlink()
+    program.write_text(f'#!/bin/sh\n[ "$1" = --list ] && echo hangs && exit\nsleep {mark} & sleep 300\n')
+    program.chmod(0o755)
+    child = start(carried, tmp_path / "out", "--only", "reuse", env=environment() | {"TMPDIR": str(tmp_path)})
+    while mark not in processes():
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.terminate()
+    child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGTERM and mark not in processes()
+    assert not list(tmp_path.glob("bfc-gpu-*")), "the scratch folder is left"
+
+
+def processes():
+    return subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def test_conformance_where_calls_block(pack, tmp_path):
+    """As on a device: a call that waits for a stream waits until its work ends."""
+    env = environment() | {"SIMCUDA_SYNCHRONIZE_WAITS": "1"}
+    status, said, rows = run(pack, tmp_path, "--only", "conformance", env=env)
+    assert status == 0 and {record["status"] for record in rows.values()} == {"passed", "skipped"}, said
+    assert max(record["seconds"] for record in rows.values()) > 0.9, "no test waited for its stream"
+    skipped = {key[1].partition(": ")[2] for key, record in rows.items() if record["status"] == "skipped"}
+    assert skipped == {"one_stream_is_like_none", "several_at_once", "collects"}
 
 
 def test_when_time_is_up_the_rest_is_not_run(pack, tmp_path):

@@ -10,21 +10,35 @@ use std::env;
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
 
 pub struct Real {
     driver: Driver,
     /// The simulated driver in its place, which runs no kernel of ours.
     steered: Option<Simulation>,
-    /// The kernel `gate`, once it was needed.
-    kernel: Mutex<Option<u64>>,
+    /// The kernel `gate` and its flags, once it was needed.
+    gate: Mutex<Option<Gate>>,
+}
+
+/// A kernel that occupies a stream until its flag is set.
+struct Gate {
+    kernel: u64,
+    /// Pinned memory with a flag for each launch. It is obtained before the first launch and never freed, because either may
+    /// wait for the device.
+    flags: u64,
+    launched: u64,
     /// The flags of the kernels that occupy streams, by stream.
-    gates: Mutex<HashMap<u64, Vec<u64>>>,
+    closed: HashMap<u64, Vec<u64>>,
 }
 
 const KERNELS: &str = include_str!("../../ffi-tests/gpu/pack/kernels.ptx");
 
-/// No test takes that long. A test that panics must not leave the device busy for longer.
-const PATIENCE_NANOSECONDS: u64 = 60_000_000_000;
+/// How long a stream is occupied if the test does not end it: longer than what the test does meanwhile, and shorter than the
+/// patience of a runner. A request that waits for the device, as a pool's first one across streams does, waits for this.
+const OCCUPIED: Duration = Duration::from_secs(1);
+
+const PINNED_BYTES: u64 = 4096;
 
 extern "C" fn pass(_: *mut c_void) {}
 
@@ -41,7 +55,7 @@ impl Real {
     pub fn open() -> Real {
         let steered = env::var_os("SIMCUDA_LIBRARY").map(|_| Simulation::load());
         let driver = Driver::load().unwrap_or_else(|error| panic!("there is no driver: {error:?}"));
-        let real = Real { driver, steered, kernel: Mutex::default(), gates: Mutex::default() };
+        let real = Real { driver, steered, gate: Mutex::default() };
         cu!(real, cuInit(0));
         real
     }
@@ -105,63 +119,63 @@ impl Real {
             assert_eq!(sim.hold(pointer(stream)), 0);
             let nothing = ptr::null_mut();
             cu!(self, cuLaunchHostFunc(stream as CUstream, Some(pass), nothing));
+            // As on a device, a call that waits for the stream blocks until another thread lets it go on.
+            if env::var_os("SIMCUDA_SYNCHRONIZE_WAITS").is_some() {
+                thread::spawn(move || {
+                    thread::sleep(OCCUPIED);
+                    sim.release(pointer(stream));
+                });
+            }
             return;
         }
-        let flag = self.new_flag();
-        self.launch_gate(stream, flag);
-        self.gates.lock().unwrap().entry(stream).or_default().push(flag);
+        let mut gate = self.gate.lock().unwrap();
+        let gate = gate.get_or_insert_with(|| self.load_gate());
+        let flag = self.launch_gate(gate, stream);
+        gate.closed.entry(stream).or_default().push(flag);
     }
 
     pub fn finish(&self, stream: u64) {
         if let Some(sim) = self.steered {
             assert_eq!(sim.release(pointer(stream)), 0);
         }
-        let flags = self.gates.lock().unwrap().remove(&stream).unwrap_or_default();
-        flags.iter().for_each(|&flag| open(flag));
+        let mut gate = self.gate.lock().unwrap();
+        let closed = gate.as_mut().and_then(|gate| gate.closed.remove(&stream));
+        closed.unwrap_or_default().into_iter().for_each(open);
+        drop(gate);
         cu!(self, cuStreamSynchronize(stream as CUstream));
-        for flag in flags {
-            cu!(self, cuMemFreeHost(flag as *mut c_void));
-        }
-    }
-
-    /// A gate that is closed, in memory that the device reads from the host.
-    fn new_flag(&self) -> u64 {
-        let mut flag = ptr::null_mut();
-        cu!(self, cuMemHostAlloc(&mut flag, 4, 0));
-        // SAFETY: the driver has just returned these four bytes.
-        unsafe { flag.cast::<u32>().write_volatile(0) };
-        flag as u64
-    }
-
-    /// Occupies a stream by a kernel. A host function would not do: those of several streams "may be serialized"
-    /// (cuLaunchHostFunc), and then a test that occupies two streams waits for ever.
-    fn launch_gate(&self, stream: u64, flag: u64) {
-        let loaded = *self.kernel.lock().unwrap();
-        let kernel = loaded.unwrap_or_else(|| self.load_gate());
-        let (mut flag, mut nanoseconds) = (flag, PATIENCE_NANOSECONDS);
-        let mut parameters = [(&raw mut flag).cast::<c_void>(), (&raw mut nanoseconds).cast()];
-        let (stream, parameters) = (stream as CUstream, parameters.as_mut_ptr());
-        cu!(
-            self,
-            cuLaunchKernel(kernel as CUfunction, 1, 1, 1, 1, 1, 1, 0, stream, parameters, ptr::null_mut())
-        );
     }
 
     /// Loads the kernel and runs it once: the first launch of a kernel may wait for the device (CUDA_MODULE_LOADING), which
     /// must not happen while a stream is occupied.
-    fn load_gate(&self) -> u64 {
+    fn load_gate(&self) -> Gate {
         let text = CString::new(KERNELS).unwrap();
-        let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
+        let (mut module, mut kernel, mut flags) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         cu!(self, cuModuleLoadData(&mut module, text.as_ptr().cast()));
         cu!(self, cuModuleGetFunction(&mut kernel, module, c"gate".as_ptr()));
-        *self.kernel.lock().unwrap() = Some(kernel as u64);
-        let (stream, flag) = (self.stream(), self.new_flag());
-        open(flag);
-        self.launch_gate(stream, flag);
+        cu!(self, cuMemHostAlloc(&mut flags, PINNED_BYTES as usize, 0));
+        // SAFETY: the driver has just returned these bytes.
+        unsafe { flags.cast::<u8>().write_bytes(0, PINNED_BYTES as usize) };
+        let (kernel, flags) = (kernel as u64, flags as u64);
+        let mut gate = Gate { kernel, flags, launched: 0, closed: HashMap::new() };
+        let stream = self.stream();
+        open(self.launch_gate(&mut gate, stream));
         cu!(self, cuStreamSynchronize(stream as CUstream));
         self.end_stream(stream);
-        cu!(self, cuMemFreeHost(flag as *mut c_void));
-        kernel as u64
+        gate
+    }
+
+    /// Occupies a stream, and returns the flag that ends it. A host function would not do: those of several streams "may be
+    /// serialized" (cuLaunchHostFunc), so a test that occupies two streams would hang.
+    fn launch_gate(&self, gate: &mut Gate, stream: u64) -> u64 {
+        let flag = gate.flags + 4 * gate.launched;
+        assert!(flag < gate.flags + PINNED_BYTES, "one process occupies streams too often");
+        gate.launched += 1;
+        let (mut argument, mut nanoseconds) = (flag, OCCUPIED.as_nanos() as u64);
+        let mut parameters = [(&raw mut argument).cast::<c_void>(), (&raw mut nanoseconds).cast()];
+        let (kernel, stream) = (gate.kernel as CUfunction, stream as CUstream);
+        let parameters = parameters.as_mut_ptr();
+        cu!(self, cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, ptr::null_mut()));
+        flag
     }
 
     pub fn end_stream(&self, stream: u64) {
@@ -171,6 +185,6 @@ impl Real {
 
 /// Lets the kernel end that waits for a flag.
 fn open(flag: u64) {
-    // SAFETY: `new_flag` made it; the device only reads it.
+    // SAFETY: a word of the pinned memory; the device only reads it.
     unsafe { (flag as *mut u32).write_volatile(1) };
 }

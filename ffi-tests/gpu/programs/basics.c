@@ -134,12 +134,11 @@ void basics_vmm(void) { basics(BFC_BACKEND_CUDA_VMM); }
 /* The limit is reached, every other chunk is free, and a request for most of what is free is served: granules move,
  * and nothing that is live does. */
 void moving_vmm(void) {
-  /* The simulation moves and fills all of it on one core. */
-  const int rounds = cuda.simulated ? 4 : 50;
+  enum { ROUNDS = 8 };
   address_t chunks[32], large;
   int at, round;
   create(BFC_BACKEND_CUDA_VMM, 256 * (uint64_t)MIB);
-  for (round = 0; round < rounds; round++) {
+  for (round = 0; round < ROUNDS; round++) {
     for (at = 0; at < 32; at++) {
       chunks[at] = get(8 * (size_t)MIB);
       CU(cuMemsetD8_v2(chunks[at], (unsigned char)at, 8 * (size_t)MIB));

@@ -14,6 +14,8 @@ const char *error_name(int code) {
 const char *open_driver(void) {
   static char words[256];
   int count = 0, code;
+  /* A kernel that is loaded at its first launch may wait for the device, and must not be loaded in a capture. */
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == NULL) return "no libcuda.so.1: there is no NVIDIA driver on this machine";
 #define DRIVER_LOAD(name, arguments)            \

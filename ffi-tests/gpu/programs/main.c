@@ -33,14 +33,22 @@ typedef struct test {
 /* In the order in which the pack runs them. */
 #define TEST(name) {#name, name}
 static const test TESTS[] = {
-    TEST(basics_cuda),        TEST(basics_vmm),
-    TEST(the_race_is_seen),   TEST(the_race_is_seen_vmm),
-    TEST(reuse_two_streams),  TEST(reuse_two_streams_vmm),
-    TEST(reuse_four_streams), TEST(reuse_four_streams_vmm),
-    TEST(recorded_streams),   TEST(recorded_streams_vmm),
-    TEST(moving_vmm),         TEST(ipc),
-    TEST(reset_cuda),         TEST(reset_vmm),
-    TEST(captured_graph),     TEST(captured_graph_vmm),
+    TEST(basics_cuda),
+    TEST(basics_vmm),
+    TEST(ipc),
+    TEST(reset_cuda),
+    TEST(reset_vmm),
+    TEST(moving_vmm),
+    TEST(the_race_is_seen),
+    TEST(the_race_is_seen_vmm),
+    TEST(reuse_two_streams),
+    TEST(reuse_two_streams_vmm),
+    TEST(reuse_four_streams),
+    TEST(reuse_four_streams_vmm),
+    TEST(recorded_streams),
+    TEST(recorded_streams_vmm),
+    TEST(captured_graph),
+    TEST(captured_graph_vmm),
 };
 enum { COUNT = sizeof(TESTS) / sizeof(*TESTS) };
 

@@ -10,6 +10,7 @@ the function writes to its first and its last argument:
     cu.code("cuMemFree_v2", at + 1)  # "INVALID_VALUE"
 """
 
+import collections
 import contextlib
 import ctypes
 import os
@@ -207,6 +208,8 @@ class Driver:
             skip(f"no driver: {error}")
         self.is_simulated = hasattr(self.library, "simcuda_calls")
         self.context = 0
+        # What was called, for a probe that fails before it can return what it has observed.
+        self.calls = collections.deque(maxlen=40)
         self._kernels = {}
         self._wrong = 0
         if code := self.cuInit(0):
@@ -240,6 +243,7 @@ class Driver:
 
     def ok(self, code, what="a driver call"):
         """Raises for a code that is not 0."""
+        self.calls.append(f"{what}: {self.name(code)}")
         if code:
             raise CudaError(f"{what} returned {self.name(code)}")
 
@@ -248,7 +252,9 @@ class Driver:
 
     def code(self, name, *arguments):
         """Calls a function and returns the name of its code."""
-        return self.name(getattr(self, name)(*arguments))
+        code = self.name(getattr(self, name)(*arguments))
+        self.calls.append(f"{name}: {code}")
+        return code
 
     def make(self, name, *arguments):
         """Returns what a function writes to its first argument, as an unsigned number."""

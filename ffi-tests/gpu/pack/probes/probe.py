@@ -37,7 +37,7 @@ def run(group, name):
     if name not in probes:
         print(f"no probe {group} {name}; --list prints the names")
         return 2
-    probe = probes[name]
+    probe, cu = probes[name], None
     try:
         cu = Driver()
         for function in probe.needs:
@@ -47,6 +47,7 @@ def run(group, name):
         print(reason)
         return SKIPPED
     except Exception:
+        print("the last driver calls:", *(cu.calls if cu else ()), sep="\n  ")
         traceback.print_exc()
         return 1
     if group == "rules":

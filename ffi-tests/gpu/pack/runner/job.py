@@ -1,5 +1,6 @@
 """What the tasks of the pack are made of: rows of the result file, and the means to fill them in."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ PACK = pathlib.Path(__file__).resolve().parents[1]
 BFC = PACK / "bin/bfc"
 GPU = PACK / "bin/bfc-gpu"
 # Settings of the caller's shell that would change what is tested.
-OF_THE_CALLER = ("BFC_", "PYTORCH_", "TORCH_", "CUPY_", "NUMBA_", "XLA_", "JAX_")
+OF_THE_CALLER = ("BFC_", "PYTORCH_", "TORCH_", "CUPY_", "NUMBA_", "XLA_", "JAX_", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUBLAS_")
 RESULT = "RESULT "
 
 
@@ -82,7 +83,8 @@ class Job:
         """Runs a program within the time that is left. If it was cut off by that, and not by its own limit, the task ends."""
         left, limit = self.remaining(), self.task.seconds
         # What one program compiles the next one finds.
-        caches = {"XDG_CACHE_HOME": self.scratch / "cache", "CUPY_CACHE_DIR": self.scratch / "cupy"}
+        caches = {"XDG_CACHE_HOME": "cache", "CUPY_CACHE_DIR": "cupy", "CUDA_CACHE_PATH": "cuda"}
+        caches = {name: self.scratch / folder for name, folder in caches.items()}
         variables = environment(**caches | (env or {}))
         ended = process.run(command, min(left, limit), variables, watch, silence)
         self.results.log(f"{self.part.name}: {title} ({ended.status}, {ended.seconds:.1f} s)", ended.text)
@@ -106,7 +108,9 @@ def results_of(out):
     merged = {}
     for line in out.splitlines():
         if line.startswith(RESULT):
-            merged |= json.loads(line[len(RESULT) :])
+            # A program that is killed may leave a part of a line.
+            with contextlib.suppress(json.JSONDecodeError):
+                merged |= json.loads(line[len(RESULT) :])
     return merged
 
 
@@ -125,4 +129,4 @@ def environment(**more):
 
 def python(*words):
     """A command of Python's. A word that ends in .py is a file of the pack."""
-    return [sys.executable, "-W", "ignore", *(PACK / word if str(word).endswith(".py") else word for word in words)]
+    return [sys.executable, "-X", "faulthandler", "-W", "ignore", *(PACK / word if str(word).endswith(".py") else word for word in words)]

@@ -4,21 +4,26 @@ import argparse
 import concurrent.futures
 import contextlib
 import json
+import os
 import pathlib
 import platform
+import select
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 
-from runner import page, results
+from runner import page, process, results
 from runner.job import PACK, Job, TimeIsUp
 from runner.parts import parts
 from runner.prepared import Prepared
 
 # For writing the last rows and for processes that have to be killed.
-SECONDS_AT_THE_END = 5
+SECONDS_AT_THE_END = 10
+SECONDS_TO_INITIALIZE = 30
 NEEDED = {"interposer": ["saxpy"], "costs": ["shims"]}
 
 
@@ -57,8 +62,18 @@ def run(chosen, options):
     # Read first: it may be the very file that is written.
     earlier = results.done(results.read(options.skip_done)) if options.skip_done else {}
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="bfc-gpu-"))
+    device = Device()
+    before = results.device_of(options.skip_done)
+    if before not in (None, device.name):
+        print(f"{options.skip_done} is of another device: {before}; this one is {device.name}", file=sys.stderr)
+        device.close()
+        return 2
     written = results.Results(options.out)
-    written.add({"machine": machine(), "minutes": options.minutes})
+    written.add({"machine": machine() | {"device": device.name}, "minutes": options.minutes})
+    # All of them now, so that a run that is killed has them too.
+    for record in earlier.values():
+        written.add(record)
+    signal.signal(signal.SIGTERM, lambda *_: end_at_once(scratch))
     prepared = Prepared(scratch, written, end)
     left = {part.name for part in chosen for task in part.tasks for row in task.rows if (part.name, row) not in earlier}
     prepared.start(name for part in left for name in NEEDED.get(part, []))
@@ -66,15 +81,44 @@ def run(chosen, options):
         for part in chosen:
             rows = {row for task in part.tasks for row in task.rows}
             done = {row: record for (name, row), record in earlier.items() if name == part.name and row in rows}
-            for record in done.values():
-                written.add(record)
             limit = part.seconds * max(1.0, options.minutes / 6)
             run_part(part, done, min(end, time.monotonic() + limit), written, prepared, scratch)
             told(part, written.records, begin)
     finally:
         prepared.shutdown()
+        device.close()
         shutil.rmtree(scratch, ignore_errors=True)
     return summary(written.records, begin, options.out)
+
+
+class Device:
+    """Keeps the device initialized during the run. Otherwise a driver without a persistence daemon initializes it again for
+    each program that finds no other one, which takes seconds. No context is created, so figures of memory stay the same."""
+
+    PROGRAM = """
+import ctypes, sys
+driver, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(256)
+print("none" if driver.cuInit(0) or driver.cuDeviceGetName(name, 256, 0) else name.value.decode(), flush=True)
+sys.stdin.read()
+"""
+
+    def __init__(self):
+        # Its standard input ends with the runner, however that ends.
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.child = subprocess.Popen([sys.executable, "-c", self.PROGRAM], **pipes)
+        ready, _, _ = select.select([self.child.stdout], [], [], SECONDS_TO_INITIALIZE)
+        self.name = (self.child.stdout.readline().strip() if ready else "") or "none"
+
+    def close(self):
+        self.child.kill()
+
+
+def end_at_once(scratch):
+    """Ends with what was done, without the programs that run."""
+    for group in list(process.GROUPS):
+        process.kill(group)
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(128 + signal.SIGTERM)
 
 
 def run_part(part, earlier, end, written, prepared, scratch):

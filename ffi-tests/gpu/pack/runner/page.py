@@ -44,7 +44,7 @@ class Run:
         self.driver = self.rows.get(("facts", "driver"), {}).get("observed", {})
 
     def title(self):
-        return f"{self.driver.get('device', 'no device')}, {self.machine.get('date', '')[:10]}"
+        return f"{self.machine.get('device')}, {self.machine.get('date', '')[:10]}"
 
 
 def of(parts, paths):
@@ -69,7 +69,7 @@ def _device(parts, run):
     every = [(part.name, row) for part in parts for task in part.tasks for row in task.rows]
     ran = sum(run.rows.get(key, {}).get("status", NOT_RUN) != NOT_RUN for key in every)
     cells = [
-        driver.get("device", "unknown"),
+        machine.get("device"),
         _driver(driver),
         f"{machine.get('system', '')}, Python {machine.get('python', '')}",
         machine.get("date", ""),
@@ -94,7 +94,7 @@ def _table(part, runs):
     lines = [_line([*first, *columns]), "|---" * (len(first) + len(columns)) + "|\n"]
     rule = None
     for task in part.tasks:
-        # The conformance suite has 44 rows for each backend, which say nothing one by one unless they fail.
+        # The many rows of the conformance suite say nothing one by one unless they fail.
         if part.name == "conformance":
             name = task.rows[0].partition(":")[0] if task.rows else "none"
             lines.append(_line([f"{name}, {len(task.rows)} tests", *_cells(runs, lambda run, task=task: _summed(part, task, run))]))

@@ -17,6 +17,15 @@ TAIL_CHARACTERS = 8000
 SKIPPED = 77
 
 
+# The groups that run now.
+GROUPS = set()
+
+
+def kill(group):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
 @dataclass
 class Ended:
     """How a program ended. `code` is negative for a signal, and None if it was killed at its time limit."""
@@ -88,16 +97,18 @@ def run(command, seconds, env, watch=None, silence=None):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=env,
-            start_new_session=True,
+            # A group and no session: what is left of a session outlives the command that the runner is a part of.
+            preexec_fn=os.setpgrp,
         )
     except OSError as error:
         return Ended(127, "", f"cannot start {command[0]}: {error}\n", 0.0)
+    GROUPS.add(child.pid)
     outputs = [Output(child.stdout, watch), Output(child.stderr, None)]
     code = _wait(child, outputs[0], start + seconds, silence)
     seconds = time.monotonic() - start
     # The group may outlive its leader.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    kill(child.pid)
+    GROUPS.discard(child.pid)
     if code is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=SECONDS_AFTER_KILL)

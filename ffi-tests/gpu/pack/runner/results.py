@@ -31,6 +31,12 @@ def done(records):
     return {(one["part"], one["row"]): one for one in records if one.get("status") in DONE}
 
 
+def device_of(path):
+    """The device of a result file, or None if there is no file."""
+    machines = [one["machine"] for one in read(path) if "machine" in one] if path else []
+    return machines[0]["device"] if machines else None
+
+
 class Results:
     """Writes results and the log below a folder."""
 

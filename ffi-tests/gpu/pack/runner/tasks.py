@@ -2,12 +2,14 @@
 
 import json
 import re
+import time
 
 from runner import job as jobs
 from runner.job import BFC, GPU, PACK, Task, python
 
 # libtest prints the name before the test runs, so the last line of a process that was killed names the test.
-TEST_LINE = re.compile(r"^test (\S+) \.\.\. ?(ok|FAILED|ignored(?:, (.*))?)?$")
+# A test that lacks devices says so and passes.
+TEST_LINE = re.compile(r"^test (\S+) \.\.\. ?(ok|FAILED|skipped: (.*))?$")
 # A conformance test takes well under a second on the simulated driver.
 CONFORMANCE_SILENCE = 15
 COMPARED = "losses compared"
@@ -51,23 +53,25 @@ def conformance(name, tests):
         if not job.needs_device():
             return
         variables = PLAIN | {"LIBBFC_TESTS_ON_DEVICE": 1}
-        begun = None
+        begun, since = None, time.monotonic()
 
         def watch(line):
-            nonlocal begun
+            nonlocal begun, since
+            now, took = time.monotonic(), time.monotonic() - since
+            since = now
             if found := TEST_LINE.match(line):
                 begun = row(found[1])
                 if found[2] == "ok":
-                    job.record(begun, "passed")
+                    job.record(begun, "passed", took)
                 elif found[2] == "FAILED":
-                    # libtest prints the reason at its end.
-                    job.record(begun, "failed", why="the reason is in log.txt")
+                    job.record(begun, "failed", took, why="the reason is in log.txt")
                 elif found[2]:
-                    job.record(begun, "skipped", why=found[3])
+                    job.record(begun, "skipped", took, why=found[3])
 
         while left := [test for test in tests if job.wants(row(test))]:
             begun = None
-            command = [binary, "--exact", "--test-threads=1", *left]
+            # Without libtest's capture, so that the reason of a failure is not lost with a test that hangs later.
+            command = [binary, "--exact", "--test-threads=1", "--nocapture", *left]
             ended = job.program(name, command, variables, watch, CONFORMANCE_SILENCE)
             if begun and job.wants(begun):
                 job.ended(begun, ended, "failed" if ended.status == "passed" else None)
