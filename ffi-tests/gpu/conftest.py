@@ -37,8 +37,7 @@ def toolkit(saxpy, tmp_path):
     folder = tmp_path / "toolkit"
     folder.mkdir()
     scripts = {
-        "nvcc": 'case "$*" in *-arch=native*) exit 1 ;; esac\n'
-        f"while [ $# -gt 0 ]; do [ \"$1\" = -o ] && cp '{saxpy}' \"$2\"; shift; done\n",
+        "nvcc": f'case "$*" in *-arch=native*) exit 1 ;; esac\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && cp \'{saxpy}\' "$2"; shift; done\n',
         "compute-sanitizer": 'shift 4 && exec "$@"\n',
     }
     for name, script in scripts.items():

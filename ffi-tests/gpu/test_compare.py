@@ -80,4 +80,3 @@ class Compared(unittest.TestCase):
         self.assertIn("no losses were compared", compare.table(self.runs))
         self.runs["bfc"]["simulated"] = False
         self.assert_found("not runs of the same kind")
-

@@ -85,7 +85,7 @@ def test_probes_that_differ_or_fail(runner, tmp_path, monkeypatch):
     answers = {
         "as-simulated": 'echo \'{"observed": [1], "expected": [1]}\'',
         "otherwise": 'echo \'{"observed": 1, "expected": 2}\'',
-        "a-fact": 'echo \'{"observed": 0}\'',
+        "a-fact": "echo '{\"observed\": 0}'",
         "absent": "echo it is too old; exit 77",
         "broken": "echo why; exit 1",
     }
@@ -208,13 +208,26 @@ def test_the_page_tells_runs_and_machines_apart(runner, tmp_path):
     file = tmp_path / "h100.jsonl"
     records = [
         {"machine": {"date": "2026-11-27 10:00 UTC", "system": "Linux", "python": "3.12.3", "device": "H100"}},
-        {"part": "facts", "row": "driver", "status": "passed", "observed": {"device": "H100", "kernel module": "NVRM version: 580.159.04", "cuDriverGetVersion": 13000}},
+        {
+            "part": "facts",
+            "row": "driver",
+            "status": "passed",
+            "observed": {"device": "H100", "kernel module": "NVRM version: 580.159.04", "cuDriverGetVersion": 13000},
+        },
         {"part": "reuse", "row": "ipc", "status": "crashed", "why": "ended by SIGSEGV"},
-        {"part": "costs", "row": "RMM", "status": "passed", "costs": [{"allocator": "RMM", "bytes": 4096, "pattern": "pair", "nanoseconds": 12}]},
+        {
+            "part": "costs",
+            "row": "RMM",
+            "status": "passed",
+            "costs": [{"allocator": "RMM", "bytes": 4096, "pattern": "pair", "nanoseconds": 12}],
+        },
     ]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     text = page.of(parts(), [file])
-    assert "| H100 | 580.159.04, CUDA 13.0 | Linux, Python 3.12.3 | 2026-11-27 10:00 UTC | 3 of " in text and "| ipc | crashed: ended by SIGSEGV |" in text
+    assert (
+        "| H100 | 580.159.04, CUDA 13.0 | Linux, Python 3.12.3 | 2026-11-27 10:00 UTC | 3 of " in text
+        and "| ipc | crashed: ended by SIGSEGV |" in text
+    )
     assert "| RMM | 12 |" in text and "| basics_cuda | not run |" in text
 
 

@@ -54,9 +54,7 @@ def contents(cu, at, value):
 
 def start(question, *arguments):
     """Starts this file as a child that answers a question."""
-    return subprocess.Popen(
-        [sys.executable, __file__, question, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return subprocess.Popen([sys.executable, __file__, question, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(child):
@@ -290,9 +288,7 @@ def green_contexts(cu):
         "cuCtxGetId": "that of the primary context" if cu.ask("cuCtxGetId", context) == number else "another id",
         "cuStreamGetCtx of a stream of the green context": describe("cuStreamGetCtx"),
         "cuStreamGetCtx_v2 of a stream of the green context": describe("cuStreamGetCtx_v2"),
-        "cuPointerGetAttribute, context of memory of the green context": names.get(
-            cu.pointer_attribute(1, at), "another handle"
-        ),
+        "cuPointerGetAttribute, context of memory of the green context": names.get(cu.pointer_attribute(1, at), "another handle"),
         "primary context retained by the program and the green context": state(cu),
         "cuDevicePrimaryCtxRelease_v2": cu.code("cuDevicePrimaryCtxRelease_v2", 0),
         "primary context retained by the green context only": state(cu),

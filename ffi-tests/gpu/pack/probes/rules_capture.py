@@ -284,8 +284,7 @@ def capture_virtual_memory(cu):
         "cuMemAddressFree": (reserved, lambda at: (at, size)),
     }
     return {
-        name: in_captures(cu, lambda made: cu.code(name, *arguments(made)), prepare, SHORT)
-        for name, (prepare, arguments) in calls.items()
+        name: in_captures(cu, lambda made: cu.code(name, *arguments(made)), prepare, SHORT) for name, (prepare, arguments) in calls.items()
     }
 
 

@@ -61,13 +61,13 @@ def run(chosen, options):
     end = begin + 60 * options.minutes - SECONDS_AT_THE_END
     # Read first: it may be the very file that is written.
     earlier = results.done(results.read(options.skip_done)) if options.skip_done else {}
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix="bfc-gpu-"))
     device = Device()
     before = results.device_of(options.skip_done)
     if before not in (None, device.name):
         print(f"{options.skip_done} is of another device: {before}; this one is {device.name}", file=sys.stderr)
         device.close()
         return 2
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="bfc-gpu-"))
     written = results.Results(options.out)
     written.add({"machine": machine() | {"device": device.name}, "minutes": options.minutes})
     # All of them now, so that a run that is killed has them too.
