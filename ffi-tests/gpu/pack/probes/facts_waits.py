@@ -98,7 +98,7 @@ class Comparison:
 
 
 def words_for(cu, comparison, stream, at, words, wanted):
-    """Returns how many of the words one thread reads in that many milliseconds."""
+    """Returns the number of words, at most `words`, that one thread reads in `wanted` milliseconds."""
     sample = words // 16
     comparison.launch_slowly(stream, at, sample, VALUE)  # The first launch may take longer.
     cu.check("cuStreamSynchronize", stream)
