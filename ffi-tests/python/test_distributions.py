@@ -89,6 +89,7 @@ def wheel() -> pathlib.Path:
         "CARGO_TARGET_DIR": str(target),
         "CARGO_PROFILE_RELEASE_LTO": "off",
         "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+        "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
     }
     run(python(), "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheel", sdist(), cwd=folder, env=options)
     assert not (folder / "git/called").exists()

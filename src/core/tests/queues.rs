@@ -14,7 +14,10 @@ use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Dependencies;
 use crate::core::streams::Work;
-use crate::core::tests::model::{Random, fixed_settings};
+use crate::core::tests::{
+    self,
+    model::{Random, fixed_settings},
+};
 use crate::core::units::{UNIT, round_up};
 
 /// The operations of a program besides requests and frees.
@@ -356,9 +359,6 @@ fn programs(count: u64, family: impl Fn(&mut Random) -> Family) {
     }
 }
 
-/// How many programs a test runs.
-const COUNT: u64 = if cfg!(debug_assertions) { 1000 } else { 30_000 };
-
 fn any(random: &mut Random) -> Family {
     let units = random.pick(&[32, 128, 512]);
     let has_events = random.chance(67);
@@ -383,13 +383,13 @@ fn any(random: &mut Random) -> Family {
 
 #[test]
 fn random_programs_on_streams_agree_with_the_model() {
-    programs(COUNT, any);
+    programs(tests::programs(), any);
 }
 
 /// In this case the model knows where a request may be served, but not where it is.
 #[test]
 fn what_is_shared_later_is_as_safe_and_found_at_once() {
-    programs(COUNT, |random| Family { lazily: true, events: 30, ..any(random) });
+    programs(tests::programs(), |random| Family { lazily: true, events: 30, ..any(random) });
 }
 
 /// A region with memory of two streams was about to be released, but the backend did not take it.

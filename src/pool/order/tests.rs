@@ -7,7 +7,7 @@ mod threads;
 
 use self::device::Device;
 use self::program::{Family, Program};
-use crate::core::tests::model::Random;
+use crate::core::tests::{self, model::Random};
 use crate::pool::slot::Slot;
 
 fn place() -> (&'static Slot, &'static Device) {
@@ -26,7 +26,7 @@ fn programs(count: u64) {
 
 #[test]
 fn nothing_is_handed_out_while_work_may_touch_it() {
-    programs(if cfg!(debug_assertions) { 1_500 } else { 100_000 });
+    programs(tests::programs());
 }
 
 /// Runs each program once for each of its driver calls, with that call failing.
@@ -34,7 +34,8 @@ fn nothing_is_handed_out_while_work_may_touch_it() {
 fn a_driver_that_fails_loses_nothing() {
     let (slot, device) = place();
     let mut failures = 0;
-    for seed in 0..if cfg!(debug_assertions) { 8 } else { 300 } {
+    // Each program is run a hundred times or so.
+    for seed in 0..tests::programs().div_ceil(100) {
         let mut random = Random(seed);
         let family = Family { forgets: 4, ..Family::any(&mut random) };
         let run = |fails_at| Program::run(slot, device, !seed, family, 60, fails_at);

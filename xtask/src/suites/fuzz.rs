@@ -13,7 +13,7 @@ use crate::tools::Unavailable;
 use crate::workspace::Workspace;
 
 /// For each target.
-const SECONDS: u32 = 30;
+const SECONDS: u32 = 10;
 
 /// Fewer inputs than this in that time are next to nothing: a target that never gets anywhere is as good as none.
 const LEAST_RUNS: u64 = 100;
