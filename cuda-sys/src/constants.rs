@@ -125,6 +125,7 @@ constants! {
         CUDA_ERROR_INVALID_RESOURCE_TYPE = 914;
         CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION = 915;
         CUDA_ERROR_KEY_ROTATION = 916;
+        CUDA_ERROR_STREAM_DETACHED = 917;
         CUDA_ERROR_UNKNOWN = 999;
     }
     // Properties of a device.
@@ -169,6 +170,20 @@ constants! {
         CU_CTX_SCHED_BLOCKING_SYNC = 4;
         CU_CTX_MAP_HOST = 8;
         CU_CTX_LMEM_RESIZE_TO_MAX = 16;
+    }
+    // How a green context is created.
+    CUgreenCtxCreate_flags {
+        CU_GREEN_CTX_DEFAULT_STREAM = 1;
+    }
+    // How the multiprocessors of a device are split.
+    CUdevSmResourceSplit_flags {
+        CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1;
+        CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2;
+    }
+    // Resources of a device.
+    CUdevResourceType {
+        CU_DEV_RESOURCE_TYPE_INVALID = 0;
+        CU_DEV_RESOURCE_TYPE_SM = 1;
     }
     // Limits of a context.
     CUlimit {

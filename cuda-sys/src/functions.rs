@@ -97,6 +97,8 @@ macro_rules! driver_functions {
         );
         fn cuCtxDestroy as "cuCtxDestroy" since 2000 (ctx: CUcontext);
         fn cuCtxDestroy_v2 as "cuCtxDestroy" since 4000 (ctx: CUcontext);
+        fn cuCtxAttach as "cuCtxAttach" since 2000 (pctx: *mut CUcontext, flags: c_uint);
+        fn cuCtxDetach as "cuCtxDetach" since 2000 (ctx: CUcontext);
         fn cuCtxPushCurrent as "cuCtxPushCurrent" since 2000 (ctx: CUcontext);
         fn cuCtxPushCurrent_v2 as "cuCtxPushCurrent" since 4000 (ctx: CUcontext);
         fn cuCtxPopCurrent as "cuCtxPopCurrent" since 2000 (pctx: *mut CUcontext);
@@ -115,6 +117,40 @@ macro_rules! driver_functions {
         fn cuCtxGetStreamPriorityRange as "cuCtxGetStreamPriorityRange" since 5050 (
             least_priority: *mut c_int, greatest_priority: *mut c_int
         );
+        // Green contexts.
+        fn cuDeviceGetDevResource as "cuDeviceGetDevResource" since 12040 (
+            device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType
+        );
+        fn cuCtxGetDevResource as "cuCtxGetDevResource" since 12040 (
+            h_ctx: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType
+        );
+        fn cuGreenCtxGetDevResource as "cuGreenCtxGetDevResource" since 12040 (
+            h_ctx: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType
+        );
+        fn cuDevSmResourceSplitByCount as "cuDevSmResourceSplitByCount" since 12040 (
+            result: *mut CUdevResource, nb_groups: *mut c_uint, input: *const CUdevResource,
+            remainder: *mut CUdevResource, flags: c_uint, min_count: c_uint
+        );
+        fn cuDevResourceGenerateDesc as "cuDevResourceGenerateDesc" since 12040 (
+            ph_desc: *mut CUdevResourceDesc, resources: *mut CUdevResource, nb_resources: c_uint
+        );
+        fn cuGreenCtxCreate as "cuGreenCtxCreate" since 12040 (
+            ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint
+        );
+        fn cuGreenCtxDestroy as "cuGreenCtxDestroy" since 12040 (h_ctx: CUgreenCtx);
+        fn cuCtxFromGreenCtx as "cuCtxFromGreenCtx" since 12040 (p_context: *mut CUcontext, h_ctx: CUgreenCtx);
+        fn cuGreenCtxGetId as "cuGreenCtxGetId" since 12090 (
+            green_ctx: CUgreenCtx, green_ctx_id: *mut c_ulonglong
+        );
+        fn cuGreenCtxStreamCreate as "cuGreenCtxStreamCreate" since 12050 (
+            ph_stream: *mut CUstream, green_ctx: CUgreenCtx, flags: c_uint, priority: c_int
+        );
+        fn cuStreamGetGreenCtx as "cuStreamGetGreenCtx" since 12040 (
+            h_stream: CUstream, ph_ctx: *mut CUgreenCtx
+        );
+        fn cuGreenCtxRecordEvent as "cuGreenCtxRecordEvent" since 12040 (h_ctx: CUgreenCtx, h_event: CUevent);
+        fn cuGreenCtxWaitEvent as "cuGreenCtxWaitEvent" since 12040 (h_ctx: CUgreenCtx, h_event: CUevent);
+        fn cuCtxWaitEvent as "cuCtxWaitEvent" since 12050 (h_ctx: CUcontext, h_event: CUevent);
         // Memory.
         fn cuMemGetInfo_v2 as "cuMemGetInfo" since 3020 (free: *mut usize, total: *mut usize);
         fn cuMemAlloc_v2 as "cuMemAlloc" since 3020 (dptr: *mut CUdeviceptr, bytesize: usize);

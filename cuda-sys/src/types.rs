@@ -102,6 +102,9 @@ types! {
     CUdevice_attribute = c_uint;
     CUdevice_P2PAttribute = c_uint;
     CUctx_flags = c_uint;
+    CUgreenCtxCreate_flags = c_uint;
+    CUdevSmResourceSplit_flags = c_uint;
+    CUdevResourceType = c_uint;
     CUlimit = c_uint;
     CUexecAffinityType = c_uint;
     CUcigDataType = c_uint;
@@ -143,6 +146,7 @@ types! {
 handles! {
     CUcontext = *mut CUctx_st;
     CUgreenCtx = *mut CUgreenCtx_st;
+    CUdevResourceDesc = *mut CUdevResourceDesc_st;
     CUmodule = *mut CUmod_st;
     CUfunction = *mut CUfunc_st;
     CUstream = *mut CUstream_st;
@@ -181,6 +185,11 @@ structs! {
     // Its field is a pointer to a struct that no function of the list needs.
     CUstreamCigCaptureParams {
         streamCigParams: *mut c_void,
+    }
+    // What it holds depends on its type and on the version: the number of multiprocessors is at offset 96.
+    CUdevResource {
+        type_: CUdevResourceType,
+        reserved: [c_uchar; 140],
     }
     CUmemLocation {
         type_: CUmemLocationType,

@@ -192,7 +192,7 @@ def test_every_row_with_pytorch_2_11(python_2_11, toolkit, tmp_path):
     assert status == 0 and not [record for record in rows.values() if record["status"] in ("not run", "differs")], said
     skipped = {key for key, record in rows.items() if record["status"] == "skipped" and key[0] != "conformance"}
     frameworks = {key for key in rows if key[0] == "frameworks"}
-    absent = {("facts", "green-contexts"), ("interposer", "cupy"), ("interposer", "jax"), ("costs", "RMM")}
+    absent = {("interposer", "cupy"), ("interposer", "jax"), ("costs", "RMM")}
     assert skipped == frameworks | absent, said
 
 

@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     Node = 0x18,
     Module = 0x19,
     Function = 0x1a,
+    Green = 0x1b,
+    Descriptor = 0x1c,
 }
 
 /// Returns the handle of a kind with a number.

@@ -19,6 +19,7 @@ use crate::state::context::{Context, Device, Thread};
 use crate::state::faults::Faults;
 use crate::state::graph::{Capture, Executable, Graph};
 use crate::state::graph_memory::GraphMemory;
+use crate::state::green::{Green, Multiprocessors};
 use crate::state::memory::Allocation;
 use crate::state::memory::Ending;
 use crate::state::memory::Living;
@@ -26,7 +27,7 @@ use crate::state::module::{Function, Module};
 use crate::state::physical::{Mapping, Physical, Reservation, Store};
 use crate::state::pool::Pool;
 use crate::state::record::Record;
-use crate::state::stream::{Event, Stream};
+use crate::state::stream::{Event, Point, Stream};
 use crate::system;
 
 /// The locked state.
@@ -44,6 +45,10 @@ pub(crate) struct Sim {
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) threads: BTreeMap<u64, Thread>,
+    /// The points that a context's work waits for, by cuCtxWaitEvent.
+    pub(crate) gates: Vec<(u64, Point)>,
+    pub(crate) greens: BTreeMap<u64, Green>,
+    pub(crate) descriptors: BTreeMap<u64, Multiprocessors>,
 
     /// By number. A destroyed stream exists until its work is done.
     pub(crate) streams: BTreeMap<u64, Stream>,
@@ -143,6 +148,9 @@ impl Sim {
             devices: (0..count).map(|_| Device::new(options.memory)).collect(),
             contexts: BTreeMap::new(),
             threads: BTreeMap::new(),
+            gates: Vec::new(),
+            greens: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
             streams: BTreeMap::new(),
             stream_names: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -223,8 +231,19 @@ impl Sim {
     /// Makes the current context of the calling thread fail permanently.
     pub(crate) fn make_sticky(&mut self, code: CUresult) {
         let handle = self.threads.get(&system::thread()).and_then(Thread::current);
-        if let Some(context) = handle.and_then(|handle| self.contexts.get_mut(&handle)) {
+        let root = handle.map(|handle| self.root(handle));
+        if let Some(context) = root.and_then(|root| self.contexts.get_mut(&root)) {
             context.fail(code);
         }
+    }
+
+    /// Returns the context that owns what a context creates: for a green context the primary one.
+    pub(crate) fn root(&self, context: u64) -> u64 {
+        self.contexts.get(&context).and_then(Context::primary).unwrap_or(context)
+    }
+
+    /// Returns the failure that a context returns permanently.
+    pub(crate) fn sticky(&self, context: u64) -> Option<CUresult> {
+        self.contexts.get(&self.root(context)).and_then(Context::sticky)
     }
 }

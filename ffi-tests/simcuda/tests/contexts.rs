@@ -123,3 +123,27 @@ fn contexts_of_one_device_share_its_memory() {
     assert_eq!(machine.steer.used(0), 0);
     machine.was_well_used();
 }
+
+/// "Decrements the usage count of the context ctx, and destroys the context if the usage count goes to 0. The context must
+/// be a handle that was passed back by cuCtxCreate() or cuCtxAttach(), and must be current to the calling thread"
+/// (cuCtxDetach).
+#[test]
+fn the_last_detach_destroys_a_context() {
+    let machine = ready();
+    let primary = machine.current().unwrap();
+    let context = machine.context(0, 0).unwrap();
+    assert_eq!(machine.context_attach(1), Err(CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(machine.context_attach(0), Ok(context));
+    machine.alloc(512).unwrap();
+    machine.context_detach(context).unwrap();
+    assert_eq!((machine.current(), machine.steer.used(0)), (Ok(context), 512));
+    machine.push(primary).unwrap();
+    assert_eq!(machine.context_detach(context), Err(CUDA_ERROR_INVALID_CONTEXT), "it is not current");
+    assert_eq!(machine.context_detach(primary), Err(CUDA_ERROR_INVALID_CONTEXT), "it was not created");
+    machine.pop().unwrap();
+    machine.context_detach(context).unwrap();
+    assert_eq!((machine.current(), machine.steer.used(0)), (Ok(primary), 0));
+    machine.was_well_used();
+    assert_eq!(machine.context_detach(context), Err(CUDA_ERROR_INVALID_CONTEXT));
+    assert_eq!(machine.steer.misuses(), 1);
+}

@@ -21,28 +21,11 @@ pub(crate) fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice
     let mut sim = sim::lock();
     sim.device(device)?;
     put(context, seen(primary(device)))?;
-    activate(&mut sim, device)?;
-    sim.device(device)?.retain();
-    Ok(())
+    sim.retain_primary(device)
 }
 
-fn activate(sim: &mut Sim, device: CUdevice) -> Answer {
-    if !sim.contexts.contains_key(&primary(device)) {
-        let flags = sim.device(device)?.flags();
-        sim.make_context(primary(device), device, flags);
-    }
-    Ok(())
-}
-
-/// "The context is automatically reset once the last reference to it is released". It is not popped from any stack.
 pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Answer {
-    let mut sim = sim::lock();
-    let left = sim.device(device)?.release().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-    if left == 0 {
-        sim.end_context(primary(device));
-        sim.end_virtual_memory(device);
-    }
-    Ok(())
+    sim::lock().release_primary(device)
 }
 
 pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Answer {
@@ -127,16 +110,53 @@ pub(crate) fn cuCtxCreate_v4(
 /// Pops the context from the calling thread if it is current there. In other threads it stays current, destroyed.
 pub(crate) fn cuCtxDestroy_v2(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
-    let handle = sim.context(context)?;
-    if handle == primary(sim.contexts[&handle].device()) {
-        return Err(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    let handle = created(&mut sim, context)?;
     if sim.current_handle() == Some(handle) {
         sim.this_thread().pop();
     }
     sim.end_context(handle);
     sim.retire(Kind::Context, handle);
     Ok(())
+}
+
+/// Returns a context that the program created. "Destroying pContext via cuCtxDestroy is undefined behavior" for that of a
+/// green context (cuCtxFromGreenCtx).
+fn created(sim: &mut Sim, context: CUcontext) -> Answer<u64> {
+    let handle = sim.context(context)?;
+    if sim.root(handle) != handle {
+        sim.record.misuse(format!("cuCtxDestroy or cuCtxDetach of green context {handle:#x}"));
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    if handle == primary(sim.contexts[&handle].device()) {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    Ok(handle)
+}
+
+/// "Increments the usage count of the context and passes back a context handle in *pctx that must be passed to
+/// cuCtxDetach()". Here only for created contexts.
+pub(crate) fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> Answer {
+    let mut sim = sim::lock();
+    let handle = sim.current()?;
+    if flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    created(&mut sim, seen(handle))?;
+    put(context, seen(handle))?;
+    sim.contexts.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.attach();
+    Ok(())
+}
+
+/// "Decrements the usage count of the context ctx, and destroys the context if the usage count goes to 0. The context
+/// must be a handle that was passed back by cuCtxCreate() or cuCtxAttach(), and must be current to the calling thread."
+pub(crate) fn cuCtxDetach(context: CUcontext) -> Answer {
+    let mut sim = sim::lock();
+    let handle = created(&mut sim, context)?;
+    let is_current = sim.current_handle() == Some(handle);
+    let there = sim.contexts.get_mut(&handle).filter(|_| is_current).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    let is_last = there.detach();
+    drop(sim);
+    if is_last { cuCtxDestroy_v2(context) } else { Ok(()) }
 }
 
 pub(crate) fn cuCtxDestroy(context: CUcontext) -> Answer {
@@ -148,6 +168,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Answer {
 pub(crate) fn cuCtxPushCurrent_v2(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = sim.context(context)?;
+    sim.may_enter(handle)?;
     sim.this_thread().push(handle);
     Ok(())
 }
@@ -170,6 +191,9 @@ pub(crate) fn cuCtxPopCurrent(context: *mut CUcontext) -> Answer {
 pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Answer {
     let mut sim = sim::lock();
     let handle = if context.is_null() { None } else { Some(sim.context(context)?) };
+    if let Some(handle) = handle {
+        sim.may_enter(handle)?;
+    }
     let thread = sim.this_thread();
     thread.pop();
     if let Some(handle) = handle {
@@ -249,11 +273,8 @@ pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Answer {
     let handle = if context.is_null() { sim.current()? } else { sim.context(context)? };
     sim.forbid_captured_in(handle)?;
     sim.forbid_unsafe()?;
-    let points = sim.all_of(|of, _| of == handle);
+    let points = sim.all_of(|of, _| sim.covers(handle, of));
     let mut sim = blocking::finish(sim, &points)?;
     sim.observe();
-    match sim.contexts.get(&handle) {
-        None => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
-        Some(context) => context.sticky().map_or(Ok(()), Err),
-    }
+    sim.healthy(handle)
 }

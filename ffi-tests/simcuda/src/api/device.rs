@@ -7,6 +7,7 @@ use cuda_sys::*;
 use crate::abi::{Answer, put, put_text, text};
 use crate::options::Choice;
 use crate::sim::{self, Sim};
+use crate::state::green::MULTIPROCESSORS;
 
 /// The name of the device.
 const NAME: &str = "simcuda (simulated device)";
@@ -105,7 +106,7 @@ fn property(sim: &Sim, attribute: CUdevice_attribute, device: CUdevice) -> Answe
         14 | 30 => 512,
         51 => 32,
         // Processors, their threads and blocks, copy engines.
-        16 => 16,
+        16 => MULTIPROCESSORS as c_int,
         39 => 2048,
         106 => 32,
         40 => 3,
@@ -158,8 +159,9 @@ pub(crate) fn cuDeviceGetP2PAttribute(
 /// cuDeviceCanAccessPeer returns 0, as it does for contexts of the same device.
 pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Answer {
     let mut sim = sim::lock();
-    let own = sim.current()?;
+    let own = sim.owner()?;
     let peer = sim.context(peer)?;
+    let peer = sim.root(peer);
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -175,8 +177,9 @@ pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Answer {
 
 pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Answer {
     let mut sim = sim::lock();
-    let own = sim.current()?;
+    let own = sim.owner()?;
     let peer = sim.context(peer)?;
+    let peer = sim.root(peer);
     let context = sim.contexts.get_mut(&own).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     if context.remove_peer(peer) { Ok(()) } else { Err(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) }
 }

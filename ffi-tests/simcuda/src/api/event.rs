@@ -9,13 +9,13 @@ use crate::handles::Kind;
 use crate::options::Choice;
 use crate::rules::blocking;
 use crate::rules::streams;
-use crate::sim::{self, Sim};
+use crate::sim::{self, Guard, Sim};
 use crate::state::stream::{Event, Point, Role, Stream};
 use crate::state::work::Work;
 
 pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
     let mut sim = sim::lock();
-    let context = sim.current()?;
+    let context = sim.owner()?;
     let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     let wants_ipc = flags & CU_EVENT_INTERPROCESS != 0;
     if event.is_null() || flags & !known != 0 || (wants_ipc && flags & CU_EVENT_DISABLE_TIMING == 0) {
@@ -49,7 +49,7 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
     let number = sim.stream(stream)?;
     let handle = event.addr() as u64;
     let context = sim.event(handle)?.context();
-    if sim.streams[&number].context() != context {
+    if sim.root(sim.streams[&number].context()) != context {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     if let Some(capture) = sim.streams[&number].capture() {
@@ -70,12 +70,17 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
 pub(crate) fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> Answer {
     let mut sim = sim::lock();
     let context = sim.context(context)?;
+    record_activities(sim, context, event)
+}
+
+/// Records an event behind all activities of a context. The event is one of the context or of its primary context.
+pub(super) fn record_activities(mut sim: Guard, context: u64, event: CUevent) -> Answer {
     let handle = event.addr() as u64;
-    if sim.event(handle)?.context() != context {
+    if sim.event(handle)?.context() != sim.root(context) {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     sim.forbid_captured_in(context)?;
-    let activities = sim.all_of(|of, _| of == context);
+    let activities = sim.all_of(|of, _| sim.covers(context, of));
     let device = sim.contexts[&context].device();
     let behind = sim.add_stream(Stream::new(context, device, Role::PerThread, CU_STREAM_NON_BLOCKING, 0));
     let unique = sim.number();
@@ -87,6 +92,12 @@ pub(crate) fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> Answer {
     sim.event(handle)?.record(point, unique);
     drop(streams::run_ready(sim));
     Ok(())
+}
+
+pub(crate) fn cuCtxWaitEvent(context: CUcontext, event: CUevent) -> Answer {
+    let mut sim = sim::lock();
+    let context = sim.context(context)?;
+    sim.wait_in_context(context, event.addr() as u64)
 }
 
 /// "This flag is invalid outside of stream capture." An external node of a graph is not simulated.

@@ -78,7 +78,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     flags: c_uint,
 ) -> Answer {
     let mut sim = sim::lock();
-    let context = sim.current()?;
+    let context = sim.owner()?;
     let name = from_bytes(handle)?;
     if address.is_null() || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
         return Err(CUDA_ERROR_INVALID_VALUE);

@@ -27,7 +27,7 @@ pub(crate) fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) -> Answer {
 
 fn take(address: *mut CUdeviceptr, bytes: usize, origin: Origin) -> Answer {
     let mut sim = sim::lock();
-    let context = sim.current()?;
+    let context = sim.owner()?;
     if address.is_null() || bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -117,7 +117,7 @@ pub(crate) fn cuMemAllocHost_v2(memory: *mut *mut c_void, bytes: usize) -> Answe
 
 pub(crate) fn cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint) -> Answer {
     let mut sim = sim::lock();
-    let context = sim.current()?;
+    let context = sim.owner()?;
     if memory.is_null() || bytes == 0 || flags > 7 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -145,7 +145,7 @@ pub(crate) fn cuMemFreeHost(memory: *mut c_void) -> Answer {
 
 pub(crate) fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) -> Answer {
     let mut sim = sim::lock();
-    let context = sim.current()?;
+    let context = sim.owner()?;
     if memory.is_null() || bytes == 0 || flags > 15 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

@@ -17,7 +17,7 @@ const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba]];
 /// first two.
 pub(crate) fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Answer {
     let mut sim = sim::lock();
-    let context = sim.current()?;
+    let context = sim.owner()?;
     if module.is_null() || image.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -126,7 +126,8 @@ pub(crate) fn cuLaunchKernel(
         return Err(CUDA_ERROR_INVALID_HANDLE);
     };
     // An assumption: a function cannot be used in another context's streams.
-    if sim.module(module)?.context() != sim.streams[&number].context() {
+    let context = sim.root(sim.streams[&number].context());
+    if sim.module(module)?.context() != context {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     let threads: u64 = [block_x, block_y, block_z].map(u64::from).iter().product();

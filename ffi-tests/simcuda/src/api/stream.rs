@@ -35,10 +35,10 @@ pub(crate) fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, p
 pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Answer {
     let mut sim = sim::lock();
     sim.current()?;
-    if stream.addr() <= 2 {
+    if is_default(stream) {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    let number = sim.stream(stream)?;
+    let number = sim.any_stream(stream)?;
     sim.destroy_stream(number);
     Ok(())
 }
@@ -151,15 +151,41 @@ fn look<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answ
     put(out, at(&sim.streams[&number]))
 }
 
+/// For a stream of a green context, CUDA 13 returns the context that "is equivalent to the one returned by
+/// cuCtxFromGreenCtx()", and before, "this version will return CUDA_ERROR_NOT_SUPPORTED for streams created via the API
+/// cuGreenCtxStreamCreate"; here for all streams that were created in one.
 pub(crate) fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Answer {
-    identify(stream, context, |stream| stream.context() as CUcontext)
+    let mut found = 0;
+    identify(stream, &raw mut found, Stream::context)?;
+    let sim = sim::lock();
+    let is_old = sim.options.get(Choice::DriverVersion) < NAMES_GREEN_CONTEXTS;
+    if is_old && sim.root(found) != found && !is_default(stream) {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    put(context, found as CUcontext)
 }
 
-/// "If the stream is associated with a regular context, the API returns the regular context in pCtx and NULL in
-/// pGreenCtx." Green contexts are not simulated.
+/// The first version of cuStreamGetCtx that is for streams of green contexts, too.
+const NAMES_GREEN_CONTEXTS: i64 = 13000;
+
+fn is_default(stream: CUstream) -> bool {
+    stream.addr() <= 2
+}
+
+/// "If the stream is associated with a green context, the API returns the green context in pGreenCtx and the primary
+/// context of the associated device in pCtx. If the stream is associated with a regular context, the API returns the
+/// regular context in pCtx and NULL in pGreenCtx." And: "specifying CU_STREAM_PER_THREAD [...] will return
+/// CUDA_ERROR_INVALID_HANDLE if a green context is current to the calling thread."
 pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx) -> Answer {
-    cuStreamGetCtx(stream, context)?;
-    put(green, std::ptr::null_mut())
+    let mut found = (0, Role::Legacy);
+    identify(stream, &raw mut found, |stream| (stream.context(), stream.role()))?;
+    let sim = sim::lock();
+    let handle = sim.green_of(found.0);
+    if handle.is_some() && found.1 == Role::PerThread {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    put(context, sim.root(found.0) as CUcontext)?;
+    put(green, handle.unwrap_or(0) as CUgreenCtx)
 }
 
 pub(crate) fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Answer {

@@ -47,7 +47,7 @@ impl Sim {
 
     /// Returns the live context with that handle as one whose work accesses memory.
     pub(crate) fn agent(&self, context: u64) -> Agent {
-        Agent { context, device: self.contexts[&context].device() }
+        Agent { context: self.root(context), device: self.contexts[&context].device() }
     }
 
     /// Returns the access of a context's work to an address, whether or not that memory's allocation is done.

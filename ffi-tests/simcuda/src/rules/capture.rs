@@ -245,7 +245,7 @@ impl Sim {
     /// Checks a whole context like `forbid_captured`. "It is also invalid to query the execution status of or
     /// synchronize a broader handle which encompasses an active stream capture, such as a device or context handle".
     pub(crate) fn forbid_captured_in(&mut self, context: u64) -> Answer {
-        let captured = self.streams.values().filter(|stream| stream.context() == context);
+        let captured = self.streams.values().filter(|stream| self.covers(context, stream.context()));
         let captured: Vec<u64> = captured.filter_map(Stream::capture).collect();
         for number in &captured {
             self.invalidate(*number);

@@ -36,9 +36,18 @@ impl Sim {
         Ok(handle)
     }
 
-    fn healthy(&self, handle: u64) -> Answer {
-        let context = self.contexts.get(&handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        context.sticky().map_or(Ok(()), Err)
+    /// Checks that a context exists and has not failed.
+    pub(crate) fn healthy(&self, handle: u64) -> Answer {
+        if !self.contexts.contains_key(&handle) {
+            return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
+        self.sticky(handle).map_or(Ok(()), Err)
+    }
+
+    /// Returns the context that owns what is created now: a green context's is the primary one.
+    pub(crate) fn owner(&mut self) -> Answer<u64> {
+        let handle = self.current()?;
+        Ok(self.root(handle))
     }
 
     /// Returns the device of the current context.
@@ -72,9 +81,33 @@ impl Sim {
         self.contexts.insert(handle, context);
     }
 
-    /// Ends a context with everything that it owns. Work queued there is never done. Memory of cuMemCreate and
+    /// Retains a primary context, which comes to life unless it is alive.
+    pub(crate) fn retain_primary(&mut self, device: CUdevice) -> Answer {
+        let flags = self.device(device)?.flags();
+        if !self.contexts.contains_key(&primary(device)) {
+            self.make_context(primary(device), device, flags);
+        }
+        self.device(device)?.retain();
+        Ok(())
+    }
+
+    /// "The context is automatically reset once the last reference to it is released". It is not popped from any stack.
+    pub(crate) fn release_primary(&mut self, device: CUdevice) -> Answer {
+        let left = self.device(device)?.release().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        if left == 0 {
+            self.end_context(primary(device));
+            self.end_virtual_memory(device);
+        }
+        Ok(())
+    }
+
+    /// Ends a context with everything that it owns, green contexts included. Work queued there is never done. Memory of cuMemCreate and
     /// cuMemAllocAsync stays (cuCtxDestroy in cuda.h).
     pub(crate) fn end_context(&mut self, handle: u64) {
+        let green = self.contexts.iter().filter(|(_, context)| context.primary() == Some(handle));
+        for green in green.map(|(green, _)| *green).collect::<Vec<_>>() {
+            self.end_context(green);
+        }
         self.contexts.remove(&handle);
         let streams: Vec<u64> =
             self.streams.iter().filter(|(_, stream)| stream.context() == handle).map(|(id, _)| *id).collect();

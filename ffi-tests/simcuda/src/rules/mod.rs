@@ -7,6 +7,7 @@ pub(crate) mod capture;
 pub(crate) mod contexts;
 pub(crate) mod ending;
 pub(crate) mod graph_memory;
+mod green;
 pub(crate) mod memory;
 pub(crate) mod pools;
 mod reset;

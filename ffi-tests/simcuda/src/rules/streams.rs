@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use cuda_sys::{
-    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUdevice,
-    CUstream,
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+    CUDA_ERROR_STREAM_DETACHED, CUdevice, CUstream,
 };
 
 use crate::abi::Answer;
@@ -19,7 +19,6 @@ use crate::calling_thread;
 use crate::handles::Kind;
 use crate::options::Choice;
 use crate::sim::{self, Guard, Sim};
-use crate::state::context::Context;
 use crate::state::stream::{Event, Item, Point, Role, Stream};
 use crate::state::work::Work;
 use crate::system;
@@ -40,6 +39,13 @@ impl Sim {
     /// Returns the number of the stream that a handle means in this call. Default streams belong to the current
     /// context.
     pub(crate) fn stream(&mut self, handle: CUstream) -> Answer<u64> {
+        let number = self.any_stream(handle)?;
+        let is_detached = self.streams.get(&number).is_some_and(Stream::is_detached);
+        if is_detached { Err(CUDA_ERROR_STREAM_DETACHED) } else { Ok(number) }
+    }
+
+    /// Returns the same also for a stream whose green context is destroyed.
+    pub(crate) fn any_stream(&mut self, handle: CUstream) -> Answer<u64> {
         match handle.addr() as u64 {
             0 if !calling_thread::is_per_thread() => self.legacy(),
             1 => self.legacy(),
@@ -48,7 +54,7 @@ impl Sim {
                 Some(number) => {
                     let number = *number;
                     let context = self.streams.get(&number).map(Stream::context);
-                    let sticky = context.and_then(|context| self.contexts.get(&context)?.sticky());
+                    let sticky = context.and_then(|context| self.sticky(context));
                     sticky.map_or(Ok(number), Err)
                 }
                 None => {
@@ -83,7 +89,7 @@ impl Sim {
             self.stale(Kind::Event, handle);
         }
         let event = self.events.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        if let Some(code) = self.contexts.get(&event.context()).and_then(Context::sticky) {
+        if let Some(code) = self.sticky(event.context()) {
             return Err(code);
         }
         self.events.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
@@ -148,6 +154,7 @@ impl Sim {
     /// or the rules of the legacy default stream.
     pub(crate) fn is_behind(&self, stream: u64, point: Point) -> bool {
         let mut left = self.implicit(stream);
+        left.extend(self.gates(stream));
         left.push(self.end_of(stream));
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
         while let Some(next) = left.pop() {
@@ -189,6 +196,14 @@ impl Sim {
         points.into_iter().filter(|point| !self.is_done(*point)).collect()
     }
 
+    /// Returns what work of a stream's context waits for by cuCtxWaitEvent. "If the context passed to hCtx is the primary
+    /// context, the primary context and its green contexts will wait for hEvent."
+    fn gates(&self, number: u64) -> Vec<Point> {
+        let Some(own) = self.streams.get(&number).map(Stream::context) else { return Vec::new() };
+        let are_own = |&&(context, _): &&(u64, Point)| self.covers(context, own);
+        self.gates.iter().filter(are_own).map(|(_, point)| *point).collect()
+    }
+
     /// Checks that no blocking stream of the context is captured when the legacy default stream is used
     /// (cuStreamIsCapturing in cuda.h). With `spoils`, the attempt invalidates those captures.
     pub(crate) fn forbid_implicit(&mut self, number: u64, spoils: bool) -> Answer {
@@ -223,6 +238,7 @@ impl Sim {
     fn enqueue(&mut self, number: u64, work: Work, mut after: Vec<Point>) -> Point {
         self.check_launched(&work);
         after.extend(self.implicit(number));
+        after.extend(self.gates(number));
         after.retain(|point| !self.is_done(*point));
         let Some(stream) = self.streams.get_mut(&number) else { return Point { stream: number, item: 0 } };
         let item = stream.push(work, after);
@@ -297,7 +313,8 @@ pub(crate) fn run_next(mut sim: Guard, number: u64) -> Guard {
     let Some(stream) = sim.streams.get_mut(&number) else { return sim };
     let (context, device) = (stream.context(), stream.device());
     let Some(item) = stream.begin(system::thread()) else { return sim };
-    let health = sim.contexts.get(&context).and_then(Context::sticky);
+    let health = sim.sticky(context);
+    let context = sim.root(context);
     if let Some(call) = item.work.call(health) {
         drop(sim);
         calling_thread::run_work(call);

@@ -109,12 +109,38 @@ pub(crate) struct Context {
     /// (cuCtxEnablePeerAccess).
     peers: BTreeSet<u64>,
     unique: u64,
+    /// The primary context that a green context belongs to.
+    primary: Option<u64>,
+    /// How often a created context was created and attached to, less how often it was detached from.
+    uses: u64,
 }
 
 impl Context {
     pub(crate) fn new(device: CUdevice, flags: u32, legacy: u64, unique: u64) -> Self {
         let (per_thread, sticky, peers) = (BTreeMap::new(), None, BTreeSet::new());
-        Self { device, flags, legacy, per_thread, sticky, peers, unique }
+        let (primary, uses) = (None, 1);
+        Self { device, flags, legacy, per_thread, sticky, peers, unique, primary, uses }
+    }
+
+    /// Makes it a green context of a primary one.
+    pub(crate) fn of_primary(self, primary: u64) -> Self {
+        Self { primary: Some(primary), ..self }
+    }
+
+    /// Returns the primary context that a green context belongs to.
+    pub(crate) fn primary(&self) -> Option<u64> {
+        self.primary
+    }
+
+    /// Counts one more use (cuCtxAttach).
+    pub(crate) fn attach(&mut self) {
+        self.uses += 1;
+    }
+
+    /// Counts one use less (cuCtxDetach). Returns whether it was the last one.
+    pub(crate) fn detach(&mut self) -> bool {
+        self.uses = self.uses.saturating_sub(1);
+        self.uses == 0
     }
 
     pub(crate) fn device(&self) -> CUdevice {

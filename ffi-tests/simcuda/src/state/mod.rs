@@ -8,6 +8,7 @@ pub(crate) mod faults;
 pub(crate) mod function;
 pub(crate) mod graph;
 pub(crate) mod graph_memory;
+pub(crate) mod green;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod physical;

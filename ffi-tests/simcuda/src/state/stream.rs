@@ -47,6 +47,8 @@ pub(crate) struct Stream {
     wakes: Option<u64>,
     /// Set once it is destroyed. The stream ends when its work is done.
     is_destroyed: bool,
+    /// Set once its green context is destroyed.
+    is_detached: bool,
     /// The capture that it takes part in.
     capture: Option<u64>,
     /// What the next captured item comes after, as indices into the capture's nodes.
@@ -71,6 +73,7 @@ impl Stream {
             is_held: false,
             wakes: None,
             is_destroyed: false,
+            is_detached: false,
             capture: None,
             frontier: Vec::new(),
             dependencies: Vec::new(),
@@ -123,6 +126,18 @@ impl Stream {
     /// Destroys the handle. The stream ends when its work is done. Returns whether it was destroyed before.
     pub(crate) fn destroy(&mut self) -> bool {
         std::mem::replace(&mut self.is_destroyed, true)
+    }
+
+    /// Leaves its green context, which is destroyed. Its work goes on in the primary one.
+    pub(crate) fn detach(&mut self, primary: u64) {
+        self.context = primary;
+        self.flags |= CU_STREAM_NON_BLOCKING;
+        self.is_detached = true;
+    }
+
+    /// Returns whether its green context is destroyed, so that it can only be destroyed, too.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.is_detached
     }
 
     /// Returns whether it is destroyed and its work is done.

@@ -79,6 +79,17 @@ calls! {
     primary_reset = cuDevicePrimaryCtxReset_v2(device: CUdevice);
     context = cuCtxCreate_v2(flags: u32, device: CUdevice) -> CUcontext;
     context_destroy = cuCtxDestroy_v2(context: CUcontext);
+    context_attach = cuCtxAttach(flags: u32) -> CUcontext;
+    context_detach = cuCtxDetach(context: CUcontext);
+    context_record = cuCtxRecordEvent(context: CUcontext, event: CUevent);
+    context_wait = cuCtxWaitEvent(context: CUcontext, event: CUevent);
+    descriptor = cuDevResourceGenerateDesc(resources: *mut CUdevResource, count: u32) -> CUdevResourceDesc;
+    green = cuGreenCtxCreate(descriptor: CUdevResourceDesc, device: CUdevice, flags: u32) -> CUgreenCtx;
+    green_destroy = cuGreenCtxDestroy(green: CUgreenCtx);
+    context_of_green = cuCtxFromGreenCtx(green: CUgreenCtx) -> CUcontext;
+    green_stream = cuGreenCtxStreamCreate(green: CUgreenCtx, flags: u32, priority: i32) -> CUstream;
+    green_record = cuGreenCtxRecordEvent(green: CUgreenCtx, event: CUevent);
+    green_wait = cuGreenCtxWaitEvent(green: CUgreenCtx, event: CUevent);
     push = cuCtxPushCurrent_v2(context: CUcontext);
     pop = cuCtxPopCurrent_v2() -> CUcontext;
     set_current = cuCtxSetCurrent(context: CUcontext);
