@@ -232,6 +232,29 @@ constants! {
         CU_MEMORYTYPE_ARRAY = 3;
         CU_MEMORYTYPE_UNIFIED = 4;
     }
+    // Elements of arrays.
+    CUarray_format {
+        CU_AD_FORMAT_UNSIGNED_INT8 = 0x01;
+        CU_AD_FORMAT_UNSIGNED_INT16 = 0x02;
+        CU_AD_FORMAT_UNSIGNED_INT32 = 0x03;
+        CU_AD_FORMAT_SIGNED_INT8 = 0x08;
+        CU_AD_FORMAT_SIGNED_INT16 = 0x09;
+        CU_AD_FORMAT_SIGNED_INT32 = 0x0a;
+        CU_AD_FORMAT_HALF = 0x10;
+        CU_AD_FORMAT_FLOAT = 0x20;
+    }
+    // Which values a stream waits for.
+    CUstreamWaitValue_flags {
+        CU_STREAM_WAIT_VALUE_GEQ = 0;
+        CU_STREAM_WAIT_VALUE_EQ = 1;
+        CU_STREAM_WAIT_VALUE_AND = 2;
+        CU_STREAM_WAIT_VALUE_NOR = 3;
+    }
+    // How a stream writes a value.
+    CUstreamWriteValue_flags {
+        CU_STREAM_WRITE_VALUE_DEFAULT = 0;
+        CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1;
+    }
     // What can be asked of a pointer.
     CUpointer_attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT = 1;

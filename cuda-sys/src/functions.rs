@@ -178,6 +178,21 @@ macro_rules! driver_functions {
         fn cuMemAllocManaged as "cuMemAllocManaged" since 6000 (
             dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint
         );
+        // Arrays.
+        fn cuArrayCreate_v2 as "cuArrayCreate" since 3020 (
+            p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY_DESCRIPTOR
+        );
+        fn cuArray3DCreate_v2 as "cuArray3DCreate" since 3020 (
+            p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR
+        );
+        fn cuArrayDestroy as "cuArrayDestroy" since 2000 (h_array: CUarray);
+        fn cuMipmappedArrayCreate as "cuMipmappedArrayCreate" since 5000 (
+            p_handle: *mut CUmipmappedArray, p_mipmapped_array_desc: *const CUDA_ARRAY3D_DESCRIPTOR,
+            num_mipmap_levels: c_uint
+        );
+        fn cuMipmappedArrayDestroy as "cuMipmappedArrayDestroy" since 5000 (
+            h_mipmapped_array: CUmipmappedArray
+        );
         // Copies.
         fn cuMemcpy as "cuMemcpy" since 4000 twin cuMemcpy_ptds (
             dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize
@@ -379,6 +394,18 @@ macro_rules! driver_functions {
         fn cuStreamAddCallback as "cuStreamAddCallback" since 5000 twin cuStreamAddCallback_ptsz (
             h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint
         );
+        fn cuStreamWriteValue32_v2 as "cuStreamWriteValue32" since 11070 twin cuStreamWriteValue32_v2_ptsz (
+            stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint
+        );
+        fn cuStreamWriteValue64_v2 as "cuStreamWriteValue64" since 11070 twin cuStreamWriteValue64_v2_ptsz (
+            stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint
+        );
+        fn cuStreamWaitValue32_v2 as "cuStreamWaitValue32" since 11070 twin cuStreamWaitValue32_v2_ptsz (
+            stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint
+        );
+        fn cuStreamWaitValue64_v2 as "cuStreamWaitValue64" since 11070 twin cuStreamWaitValue64_v2_ptsz (
+            stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint
+        );
         // Events.
         fn cuEventCreate as "cuEventCreate" since 2000 (ph_event: *mut CUevent, flags: c_uint);
         fn cuCtxRecordEvent as "cuCtxRecordEvent" since 12050 (h_ctx: CUcontext, h_event: CUevent);
@@ -441,6 +468,20 @@ macro_rules! driver_functions {
             handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType,
             flags: c_ulonglong
         );
+        // Memory of several devices.
+        fn cuMulticastCreate as "cuMulticastCreate" since 12010 (
+            mc_handle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp
+        );
+        fn cuMulticastAddDevice as "cuMulticastAddDevice" since 12010 (
+            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice
+        );
+        fn cuMulticastBindMem as "cuMulticastBindMem" since 12010 (
+            mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, mem_handle: CUmemGenericAllocationHandle,
+            mem_offset: usize, size: usize, flags: c_ulonglong
+        );
+        fn cuMulticastUnbind as "cuMulticastUnbind" since 12010 (
+            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, size: usize
+        );
         // Memory pools and stream-ordered allocation.
         fn cuMemAllocAsync as "cuMemAllocAsync" since 11020 twin cuMemAllocAsync_ptsz (
             dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream
@@ -494,6 +535,39 @@ macro_rules! driver_functions {
         );
         // Graphs.
         fn cuGraphCreate as "cuGraphCreate" since 10000 (ph_graph: *mut CUgraph, flags: c_uint);
+        fn cuGraphAddEmptyNode as "cuGraphAddEmptyNode" since 10000 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize
+        );
+        fn cuGraphAddKernelNode_v2 as "cuGraphAddKernelNode" since 12000 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, node_params: *const CUDA_KERNEL_NODE_PARAMS
+        );
+        fn cuGraphAddMemsetNode as "cuGraphAddMemsetNode" since 10000 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, memset_params: *const CUDA_MEMSET_NODE_PARAMS,
+            ctx: CUcontext
+        );
+        fn cuGraphAddHostNode as "cuGraphAddHostNode" since 10000 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, node_params: *const CUDA_HOST_NODE_PARAMS
+        );
+        fn cuGraphAddMemAllocNode as "cuGraphAddMemAllocNode" since 11040 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS
+        );
+        fn cuGraphAddMemFreeNode as "cuGraphAddMemFreeNode" since 11040 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, dptr: CUdeviceptr
+        );
+        fn cuGraphAddEventRecordNode as "cuGraphAddEventRecordNode" since 11010 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, event: CUevent
+        );
+        fn cuGraphAddEventWaitNode as "cuGraphAddEventWaitNode" since 11010 (
+            ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+            num_dependencies: usize, event: CUevent
+        );
         fn cuGraphInstantiate as "cuGraphInstantiate" since 10000 (
             ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode,
             log_buffer: *mut c_char, buffer_size: usize

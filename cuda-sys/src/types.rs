@@ -115,6 +115,9 @@ types! {
     CUevent_record_flags = c_uint;
     CUevent_wait_flags = c_uint;
     CUmemorytype = c_uint;
+    CUarray_format = c_uint;
+    CUstreamWaitValue_flags = c_uint;
+    CUstreamWriteValue_flags = c_uint;
     CUpointer_attribute = c_uint;
     CUmemAllocationType = c_uint;
     CUmemAllocationHandleType = c_uint;
@@ -151,6 +154,8 @@ handles! {
     CUfunction = *mut CUfunc_st;
     CUstream = *mut CUstream_st;
     CUarray = *mut CUarray_st;
+    CUmipmappedArray = *mut CUmipmappedArray_st;
+    CUkernel = *mut CUkern_st;
     CUevent = *mut CUevent_st;
     CUgraph = *mut CUgraph_st;
     CUgraphNode = *mut CUgraphNode_st;
@@ -296,6 +301,59 @@ structs! {
         WidthInBytes: usize,
         Height: usize,
         Depth: usize,
+    }
+    CUDA_ARRAY_DESCRIPTOR {
+        Width: usize,
+        Height: usize,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+    }
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: usize,
+        Height: usize,
+        Depth: usize,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+        Flags: c_uint,
+    }
+    CUmulticastObjectProp {
+        numDevices: c_uint,
+        size: usize,
+        handleTypes: c_ulonglong,
+        flags: c_ulonglong,
+    }
+    CUDA_KERNEL_NODE_PARAMS {
+        func: CUfunction,
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        kernelParams: *mut *mut c_void,
+        extra: *mut *mut c_void,
+        kern: CUkernel,
+        ctx: CUcontext,
+    }
+    CUDA_MEMSET_NODE_PARAMS {
+        dst: CUdeviceptr,
+        pitch: usize,
+        value: c_uint,
+        elementSize: c_uint,
+        width: usize,
+        height: usize,
+    }
+    CUDA_HOST_NODE_PARAMS {
+        fn_: CUhostFn,
+        userData: *mut c_void,
+    }
+    CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: CUmemPoolProps,
+        accessDescs: *const CUmemAccessDesc,
+        accessDescCount: usize,
+        bytesize: usize,
+        dptr: CUdeviceptr,
     }
     CUgraphEdgeData {
         from_port: c_uchar,

@@ -17,6 +17,8 @@ pub(crate) enum Kind {
     Function = 0x1a,
     Green = 0x1b,
     Descriptor = 0x1c,
+    Array = 0x1d,
+    Mipmap = 0x1e,
 }
 
 /// Returns the handle of a kind with a number.

@@ -15,6 +15,7 @@ use cuda_sys::{
 use crate::handles::{self, Kind};
 use crate::options::{Choice, Options};
 use crate::state::arena::Arena;
+use crate::state::array::Array;
 use crate::state::context::{Context, Device, Thread};
 use crate::state::faults::Faults;
 use crate::state::graph::{Capture, Executable, Graph};
@@ -66,6 +67,7 @@ pub(crate) struct Sim {
     pub(crate) arenas: Vec<Option<Arena>>,
     /// Live memory other than virtual memory, by address.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
+    pub(crate) arrays: BTreeMap<u64, Array>,
     pub(crate) pools: BTreeMap<u64, Pool>,
     /// Memory allocated from pools and graphs in the order of the work, by address.
     pub(crate) living: BTreeMap<u64, Living>,
@@ -161,6 +163,7 @@ impl Sim {
             functions: BTreeMap::new(),
             arenas: Vec::new(),
             allocations: BTreeMap::new(),
+            arrays: BTreeMap::new(),
             pools: BTreeMap::new(),
             living: BTreeMap::new(),
             ending: BTreeMap::new(),

@@ -11,6 +11,7 @@ use crate::rules::streams;
 use crate::sim::{self, Sim};
 use crate::state::graph::{Capture, Executable};
 use crate::state::stream::{Point, Role};
+use crate::state::work::Work;
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Answer {
     cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
@@ -209,7 +210,16 @@ pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer
     let mut after: Vec<Point> = last.into_iter().filter(|_| !is_captured).collect();
     let reversed = sim.options.is_on(Choice::GraphOrder);
     for work in frees.into_iter().chain(graph.ordered(reversed)) {
-        sim.queue(number, work, std::mem::take(&mut after))?;
+        match work {
+            Work::RecordNode { event } if !is_captured => {
+                sim.record_event(event, number, std::mem::take(&mut after))?
+            }
+            Work::WaitNode { event } if !is_captured => after.extend(sim.event(event)?.recorded()),
+            work => drop(sim.queue(number, work, std::mem::take(&mut after))?),
+        }
+    }
+    if !after.is_empty() {
+        sim.queue(number, Work::Nothing, after)?;
     }
     let end = sim.end_of(number);
     if let Some(there) = sim.executables.get_mut(&handle).filter(|_| !is_captured) {

@@ -37,13 +37,13 @@ fn side(sim: &Sim, at: u64) -> Side {
 /// Copies on a stream, or on the default stream for a copy that is not asynchronous. The rules for access are in
 /// `access`.
 fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
-    copy_named(to, from, bytes, None, stream)
+    copy_rows(&[(to, from)], bytes, None, stream)
 }
 
-/// Copies like [`copy`], optionally with named contexts of the destination and of the source.
-fn copy_named(
-    to: u64,
-    from: u64,
+/// Copies rows of so many bytes like [`copy`], as one item of work, optionally with named contexts of the destination and
+/// of the source.
+pub(super) fn copy_rows(
+    rows: &[(u64, u64)],
     bytes: usize,
     named: Option<[CUcontext; 2]>,
     stream: Option<CUstream>,
@@ -61,27 +61,34 @@ fn copy_named(
         sim.forbid_implicit(number, true)?;
         sim.forbid_captured(number)?;
         sim.forbid_unsafe()?;
-        sim = settle(sim, number, to, from)?;
-    }
-    let (target, origin) = (side(&sim, to), side(&sim, from));
-    if bytes == 0 {
-        return Ok(());
-    }
-    let is_refused = match named {
-        Some(named) => [to, from].into_iter().zip(named).any(|(at, named)| sim.is_named_wrongly(named, at)),
-        None => [to, from].into_iter().any(|at| sim.is_copy_refused(current, at, bytes as u64)),
-    };
-    if is_refused {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let source = match origin {
-        Side::Pageable if !is_captured => {
-            // SAFETY: the caller guarantees the host's memory, as with any driver.
-            Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec())
+        for (to, from) in rows {
+            sim = settle(sim, number, *to, *from)?;
         }
-        _ => Source::Address(from),
-    };
-    let work = Work::Copy { to, from: source, bytes: bytes as u64, named };
+    }
+    // All rows are in one allocation.
+    let Some(&(to, from)) = rows.first().filter(|_| bytes > 0) else { return Ok(()) };
+    let (target, origin) = (side(&sim, to), side(&sim, from));
+    let mut works = Vec::with_capacity(rows.len());
+    for &(to, from) in rows {
+        let is_refused = match named {
+            Some(named) => {
+                [to, from].into_iter().zip(named).any(|(at, named)| sim.is_named_wrongly(named, at))
+            }
+            None => [to, from].into_iter().any(|at| sim.is_copy_refused(current, at, bytes as u64)),
+        };
+        if is_refused {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let source = match origin {
+            Side::Pageable if !is_captured => {
+                // SAFETY: the caller guarantees the host's memory, as with any driver.
+                Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec())
+            }
+            _ => Source::Address(from),
+        };
+        works.push(Work::Copy { to, from: source, bytes: bytes as u64, named });
+    }
+    let work = Work::of_all(works);
     let (sim, point) = streams::submit(sim, number, work, Vec::new())?;
     let blocks = match stream {
         None => target != Side::Device || origin == Side::Pinned || sim.synchronizes(to),
@@ -191,7 +198,7 @@ pub(crate) fn cuMemcpyPeer(
     from_context: CUcontext,
     bytes: usize,
 ) -> Answer {
-    copy_named(to, from, bytes, Some([to_context, from_context]), None)
+    copy_rows(&[(to, from)], bytes, Some([to_context, from_context]), None)
 }
 
 pub(crate) fn cuMemcpyPeerAsync(
@@ -202,7 +209,7 @@ pub(crate) fn cuMemcpyPeerAsync(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
-    copy_named(to, from, bytes, Some([to_context, from_context]), Some(stream))
+    copy_rows(&[(to, from)], bytes, Some([to_context, from_context]), Some(stream))
 }
 
 pub(crate) fn cuMemsetD8_v2(at: CUdeviceptr, value: c_uchar, count: usize) -> Answer {

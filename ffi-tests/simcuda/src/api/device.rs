@@ -117,6 +117,8 @@ fn property(sim: &Sim, attribute: CUdevice_attribute, device: CUdevice) -> Answe
         33 => device + 1,
         34 | 50 => 0,
         75 => 9,
+        // Streams wait for values of 8 bytes, and for none of some bits.
+        122 | 123 => 1,
         76 => 0,
         // Managed memory, and the host's access to it.
         83 | 89 => 1,

@@ -11,7 +11,6 @@ use crate::rules::blocking;
 use crate::rules::streams;
 use crate::sim::{self, Guard, Sim};
 use crate::state::stream::{Event, Point, Role, Stream};
-use crate::state::work::Work;
 
 pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Answer {
     let mut sim = sim::lock();
@@ -55,9 +54,7 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Answer {
     if let Some(capture) = sim.streams[&number].capture() {
         return sim.note_record(capture, number, handle);
     }
-    let unique = sim.number();
-    let point = sim.queue(number, Work::Record { event: handle, unique }, Vec::new())?;
-    sim.event(handle)?.record(point, unique);
+    sim.record_event(handle, number, Vec::new())?;
     drop(streams::run_ready(sim));
     Ok(())
 }
@@ -83,13 +80,11 @@ pub(super) fn record_activities(mut sim: Guard, context: u64, event: CUevent) ->
     let activities = sim.all_of(|of, _| sim.covers(context, of));
     let device = sim.contexts[&context].device();
     let behind = sim.add_stream(Stream::new(context, device, Role::PerThread, CU_STREAM_NON_BLOCKING, 0));
-    let unique = sim.number();
-    let point = sim.queue(behind, Work::Record { event: handle, unique }, activities)?;
+    sim.record_event(handle, behind, activities)?;
     if let Some(stream) = sim.streams.get_mut(&behind) {
         stream.hold(false);
     }
     sim.destroy_stream(behind);
-    sim.event(handle)?.record(point, unique);
     drop(streams::run_ready(sim));
     Ok(())
 }

@@ -9,6 +9,7 @@ use crate::handles::Kind;
 use crate::rules::streams;
 use crate::sim::{self, Sim};
 use crate::state::module::{self, Function, Module};
+use crate::state::work::Work;
 
 /// The first bytes of a cubin (an ELF file) and of a fatbin.
 const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba]];
@@ -118,34 +119,59 @@ pub(crate) fn cuLaunchKernel(
 ) -> Answer {
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
-    let handle = function.addr() as u64;
-    let Some((module, entry)) =
-        sim.functions.get(&handle).map(|function| (function.module, function.entry.clone()))
-    else {
-        sim.stale(Kind::Function, handle);
-        return Err(CUDA_ERROR_INVALID_HANDLE);
+    let launch = Launch {
+        function,
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        parameters,
+        extra,
     };
+    let (context, work) = sim.kernel(&launch)?;
     // An assumption: a function cannot be used in another context's streams.
-    let context = sim.root(sim.streams[&number].context());
-    if sim.module(module)?.context() != context {
+    if context != sim.root(sim.streams[&number].context()) {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    let threads: u64 = [block_x, block_y, block_z].map(u64::from).iter().product();
-    if [grid_x, grid_y, grid_z].contains(&0) || threads == 0 || threads > MOST_THREADS {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let is_missing = parameters.is_null() && !entry.parameters.is_empty();
-    match extra.is_null() {
-        false if !parameters.is_null() => return Err(CUDA_ERROR_INVALID_VALUE),
-        false => return Err(CUDA_ERROR_NOT_SUPPORTED),
-        true if is_missing => return Err(CUDA_ERROR_INVALID_VALUE),
-        true => (),
-    }
-    let places = crate::abi::get_all(parameters.cast_const(), entry.parameters.len())?;
-    let read = |(place, bytes): (&*mut c_void, &usize)| argument(*place, *bytes);
-    let arguments = places.iter().zip(&entry.parameters).map(read).collect::<Answer<Vec<u64>>>()?;
-    let work = entry.work(&arguments).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
     streams::submit(sim, number, work, Vec::new()).map(drop)
+}
+
+/// The arguments of a launch.
+pub(super) struct Launch {
+    pub(super) function: CUfunction,
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    pub(super) parameters: *mut *mut c_void,
+    pub(super) extra: *mut *mut c_void,
+}
+
+impl Sim {
+    /// Returns the context of a kernel's module, and the work of a launch.
+    pub(super) fn kernel(&mut self, launch: &Launch) -> Answer<(u64, Work)> {
+        let handle = launch.function.addr() as u64;
+        let Some((module, entry)) =
+            self.functions.get(&handle).map(|function| (function.module, function.entry.clone()))
+        else {
+            self.stale(Kind::Function, handle);
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        };
+        let context = self.module(module)?.context();
+        let threads: u64 = launch.block.map(u64::from).iter().product();
+        if launch.grid.contains(&0) || threads == 0 || threads > MOST_THREADS {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let Launch { parameters, extra, .. } = *launch;
+        let is_missing = parameters.is_null() && !entry.parameters.is_empty();
+        match extra.is_null() {
+            false if !parameters.is_null() => return Err(CUDA_ERROR_INVALID_VALUE),
+            false => return Err(CUDA_ERROR_NOT_SUPPORTED),
+            true if is_missing => return Err(CUDA_ERROR_INVALID_VALUE),
+            true => (),
+        }
+        let places = crate::abi::get_all(parameters.cast_const(), entry.parameters.len())?;
+        let read = |(place, bytes): (&*mut c_void, &usize)| argument(*place, *bytes);
+        let arguments = places.iter().zip(&entry.parameters).map(read).collect::<Answer<Vec<u64>>>()?;
+        let work = entry.work(&arguments).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        Ok((context, work))
+    }
 }
 
 /// Reads an argument of up to 8 bytes, "from which the actual kernel parameter will be copied".

@@ -77,16 +77,16 @@ fn wait(sim: Guard, point: Point) -> Answer<Guard> {
     Err(CUDA_ERROR_LAUNCH_TIMEOUT)
 }
 
+/// How often a call that waits looks whether the program itself has stored a value (`Work::WaitValue`).
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Waits for another thread to queue the missing work. Reports a deadlock when the limit is over.
 fn wait_for_rescue(mut sim: Guard, chain: &[String], since: Instant) -> Answer<Guard> {
     let limit = u64::try_from(sim.options.get(Choice::DeadlockMilliseconds)).unwrap_or(0);
     let left = Duration::from_millis(limit).saturating_sub(since.elapsed());
     if !sim.is_deadlocked && !left.is_zero() {
-        let (after, has_moved) = sim::wait(sim, left);
-        if has_moved {
-            return Ok(run_ready(after));
-        }
-        sim = after;
+        let (after, _) = sim::wait(sim, left.min(LOOK));
+        return Ok(run_ready(after));
     }
     sim.is_deadlocked = true;
     sim.record.misuse(format!("deadlock: a blocking call waits for {}", chain.join(", ")));
@@ -118,27 +118,39 @@ impl Sim {
                 next => return next,
             }
         }
-        if self.has_message(item) {
+        if self.is_met(stream, &item.work) {
             return Next::Run(point.stream);
         }
-        let Work::Receive { channel } = item.work else { return Next::Run(point.stream) };
-        let mut found = vec![format!("a send on channel {channel}, of which none is queued")];
-        for sender in self.senders(channel) {
-            match self.next_for(sender, seen) {
+        let (waits, lacks, rescuers) = match item.work {
+            Work::Receive { channel } => (
+                format!("a receive on channel {channel}"),
+                format!("a send on channel {channel}, of which none is queued"),
+                self.queued(|work| matches!(work, Work::Send { channel: to } if *to == channel)),
+            ),
+            Work::WaitValue { at, .. } => (
+                format!("a wait for a value at {at:#x}"),
+                format!("a store to {at:#x}, of which none is queued"),
+                self.queued(|work| work.stores_to(at)),
+            ),
+            _ => return Next::Run(point.stream),
+        };
+        let mut found = vec![lacks];
+        for rescuer in rescuers {
+            match self.next_for(rescuer, seen) {
                 Next::Never(chain) => found = chain,
+                Next::Done => (),
                 next => return next,
             }
         }
-        Next::Never(prepend(format!("{here}, a receive on channel {channel}"), found))
+        Next::Never(prepend(format!("{here}, {waits}"), found))
     }
 
-    /// Returns the queued sends on a channel.
-    fn senders(&self, channel: u64) -> Vec<Point> {
-        let is_meant = |work: &Work| matches!(work, Work::Send { channel: to } if *to == channel);
+    /// Returns the queued items with such work.
+    fn queued(&self, is_meant: impl Fn(&Work) -> bool) -> Vec<Point> {
         let streams = self.streams.iter();
         let items = streams.flat_map(|(stream, there)| there.items().map(move |item| (*stream, item)));
-        let sends = items.filter(|(_, item)| is_meant(&item.work));
-        sends.map(|(stream, item)| Point { stream, item: item.number }).collect()
+        let meant = items.filter(|(_, item)| is_meant(&item.work));
+        meant.map(|(stream, item)| Point { stream, item: item.number }).collect()
     }
 }
 

@@ -123,6 +123,7 @@ impl Sim {
         for at in owned.map(|(at, _)| *at).collect::<Vec<_>>() {
             self.release(at);
         }
+        self.end_arrays(handle);
         for context in self.contexts.values_mut() {
             context.remove_peer(handle);
         }

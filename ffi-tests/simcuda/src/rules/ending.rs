@@ -38,6 +38,8 @@ fn touched(work: &Work) -> Vec<u64> {
     match work {
         Work::Fill { at, bytes: 1.., .. } | Work::Expect { at, bytes: 1.., .. } => vec![*at],
         Work::Set { at, count: 1.., .. } | Work::Words { at, words: 1.., .. } => vec![*at],
+        Work::WriteValue { at, .. } | Work::WaitValue { at, .. } => vec![*at],
+        Work::All(works) => works.iter().flat_map(touched).collect(),
         Work::Compare { at, wrong, .. } => vec![*at, *wrong],
         Work::CopyWords { to, from, words: 1.. } => vec![*to, *from],
         Work::Copy { to, from, bytes: 1.., .. } => match from {

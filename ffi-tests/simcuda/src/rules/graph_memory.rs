@@ -34,12 +34,32 @@ impl Sim {
     ) -> Answer<u64> {
         let there = self.captures.get(&capture).filter(|capture| !capture.is_invalid());
         let owner = there.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?.handle();
+        let (at, work) = self.allocation_of_graph(owner, device, granted, bytes)?;
+        self.note(capture, stream, work)?;
+        Ok(at)
+    }
+
+    /// Makes an allocation of a graph. Returns its address, and the work of its node.
+    pub(crate) fn allocation_of_graph(
+        &mut self,
+        owner: u64,
+        device: CUdevice,
+        granted: BTreeSet<CUdevice>,
+        bytes: u64,
+    ) -> Answer<(u64, Work)> {
         let (at, span) = self.take_addresses(device, bytes)?;
         let unique = self.add_allocation(at, device, 0, bytes, Origin::Graph, span);
         let memory = GraphMemory::new(round_up(bytes, ALIGNMENT), device, span, unique, granted, owner);
         self.graph_memory.insert(at, memory);
-        self.note(capture, stream, Work::Alloc { at, bytes, unique, device, pool: 0 })?;
-        Ok(at)
+        Ok((at, Work::Alloc { at, bytes, unique, device, pool: 0 }))
+    }
+
+    /// Frees an allocation of a graph by a node of graph `owner`. Returns the work of the node.
+    pub(crate) fn free_of_graph(&mut self, owner: u64, at: u64) -> Answer<Work> {
+        let memory = self.graph_memory.get_mut(&at).filter(|memory| !memory.is_freed_inside());
+        let memory = memory.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        memory.note_free(owner);
+        Ok(Work::Free { at, unique: memory.unique() })
     }
 
     /// Records a free node. "During stream capture, this function [...] must therefore be passed the address of a graph
@@ -50,15 +70,14 @@ impl Sim {
         let there = there.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)?;
         let is_freed_here = there.graph().memory_nodes().any(|node| node == (at, false));
         let owner = there.handle();
-        let memory =
-            self.graph_memory.get_mut(&at).filter(|memory| !is_freed_here && !memory.is_freed_inside());
-        let Some(memory) = memory else {
-            self.invalidate(capture);
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        };
-        memory.note_free(owner);
-        let unique = memory.unique();
-        self.note(capture, stream, Work::Free { at, unique })
+        let work = if is_freed_here { Err(CUDA_ERROR_INVALID_VALUE) } else { self.free_of_graph(owner, at) };
+        match work {
+            Ok(work) => self.note(capture, stream, work),
+            Err(code) => {
+                self.invalidate(capture);
+                Err(code)
+            }
+        }
     }
 
     /// Frees an allocation of a graph for the program. The graph must have been launched and must not free the

@@ -51,7 +51,8 @@ impl Sim {
     }
 
     /// Ends a green context. Its streams are detached: nothing can be done with them, while their work goes on as the
-    /// primary context's. Captures on them are invalidated (cuGreenCtxDestroy).
+    /// primary context's. Captures that began on one end, and others that one has joined are
+    /// invalidated (cuGreenCtxDestroy).
     pub(crate) fn end_green(&mut self, handle: CUgreenCtx) -> Answer {
         let Green { context, resource, .. } = *self.green(handle)?;
         let handle = handle.addr() as u64;
@@ -61,9 +62,7 @@ impl Sim {
         for (number, role) in own {
             let Some(stream) = self.streams.get_mut(&number) else { continue };
             stream.detach(primary);
-            if let Some(capture) = stream.capture() {
-                self.invalidate(capture);
-            }
+            self.leave_capture(number);
             if !matches!(role, Role::Created(_)) {
                 self.destroy_stream(number);
             }

@@ -2,6 +2,7 @@
 //! a method of that part in `state`.
 
 pub(crate) mod access;
+mod arrays;
 pub(crate) mod blocking;
 pub(crate) mod capture;
 pub(crate) mod contexts;

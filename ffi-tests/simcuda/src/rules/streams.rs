@@ -246,6 +246,15 @@ impl Sim {
         Point { stream: number, item }
     }
 
+    /// Records an event at the end of a stream that is not captured, behind other points as well.
+    pub(crate) fn record_event(&mut self, event: u64, stream: u64, after: Vec<Point>) -> Answer {
+        self.event(event)?;
+        let unique = self.number();
+        let point = self.queue(stream, Work::Record { event, unique }, after)?;
+        self.event(event)?.record(point, unique);
+        Ok(())
+    }
+
     /// Begins the delays that are ready. Returns whether one of them was over at once.
     fn begin_delays(&mut self) -> bool {
         let waiting = |(_, stream): &(&u64, &Stream)| stream.awaits_delay() && self.is_ready(stream);
@@ -273,18 +282,11 @@ impl Sim {
         self.clock += 1000;
     }
 
-    /// Returns whether a receive at the front would find a message. True for other work.
-    pub(crate) fn has_message(&self, item: &Item) -> bool {
-        match item.work {
-            Work::Receive { channel } => self.messages.get(&channel).is_some_and(|count| *count > 0),
-            _ => true,
-        }
-    }
-
     /// Returns whether the first item of a stream could be run, regardless of whether the stream is held.
     fn is_ready(&self, stream: &Stream) -> bool {
-        let clear =
-            |item: &Item| self.has_message(item) && item.after.iter().all(|point| self.is_done(*point));
+        let clear = |item: &Item| {
+            self.is_met(stream, &item.work) && item.after.iter().all(|point| self.is_done(*point))
+        };
         stream.runner().is_none() && stream.first().is_some_and(clear)
     }
 }

@@ -1,10 +1,14 @@
 //! Performing device work that is ready.
 
-use cuda_sys::{CUDA_ERROR_ILLEGAL_ADDRESS, CUdevice};
+use cuda_sys::{
+    CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_NOR, CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUdevice,
+};
 
 use crate::sim::Sim;
 use crate::state::context::Agent;
 use crate::state::memory::{Allocation, Living, Origin};
+use crate::state::stream::Stream;
 use crate::state::work::{Source, Work};
 use crate::system;
 
@@ -41,6 +45,19 @@ impl Sim {
                     }
                 }
             }
+        }
+    }
+
+    /// Returns whether what the first item of a stream waits for by itself is there: a message, or a value. True for
+    /// other work, and where the value is not accessible, so that this is found.
+    pub(crate) fn is_met(&self, stream: &Stream, work: &Work) -> bool {
+        match *work {
+            Work::Receive { channel } => self.messages.get(&channel).is_some_and(|count| *count > 0),
+            Work::WaitValue { at, bytes, value, condition } => {
+                let agent = Agent { context: self.root(stream.context()), device: stream.device() };
+                self.may_access(agent, at, bytes, false, false).is_err() || holds(at, bytes, value, condition)
+            }
+            _ => true,
         }
     }
 
@@ -94,6 +111,16 @@ impl Sim {
                 let before = u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
                 sum.copy_from_slice(&before.wrapping_add(others).to_le_bytes());
             }
+            Work::WriteValue { at, bytes, value } => {
+                self.may_access(agent, *at, *bytes, true, false)?;
+                range(*at, *bytes).copy_from_slice(&value.to_le_bytes()[..*bytes as usize]);
+            }
+            Work::WaitValue { at, bytes, .. } => self.may_access(agent, *at, *bytes, false, false)?,
+            Work::All(works) => {
+                for work in works {
+                    self.touch(agent, work)?;
+                }
+            }
             Work::CopyWords { to, from, words } => {
                 self.may_access(agent, *to, words * 4, true, false)?;
                 self.may_access(agent, *from, words * 4, false, false)?;
@@ -113,6 +140,21 @@ fn range<'a>(at: u64, bytes: u64) -> &'a mut [u8] {
     // SAFETY: the range is mapped and writable. Concurrent accesses by the program are the same as with a device's
     // memory.
     unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes as usize) }
+}
+
+/// Returns whether the value at an address satisfies a condition, as it is documented for `CUstreamWaitValue_flags`.
+fn holds(at: u64, bytes: u64, value: u64, condition: u32) -> bool {
+    let mut word = [0; 8];
+    word[..bytes as usize].copy_from_slice(readable(at, bytes));
+    let found = u64::from_le_bytes(word);
+    // The sign of a smaller value is moved to the top.
+    let unused = u64::BITS - 8 * bytes as u32;
+    match condition {
+        CU_STREAM_WAIT_VALUE_EQ => found == value,
+        CU_STREAM_WAIT_VALUE_AND => found & value != 0,
+        CU_STREAM_WAIT_VALUE_NOR => !(found | value) << unused != 0,
+        _ => ((found.wrapping_sub(value) << unused) as i64) >= 0,
+    }
 }
 
 fn readable<'a>(at: u64, bytes: u64) -> &'a [u8] {

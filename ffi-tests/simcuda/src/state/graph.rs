@@ -69,8 +69,7 @@ impl Capture {
 
     /// Adds a node and returns its index.
     pub(crate) fn add(&mut self, node: Node) -> usize {
-        self.graph.nodes.push(node);
-        self.graph.nodes.len() - 1
+        self.graph.add(node)
     }
 
     /// Returns the captured graph at the end.
@@ -88,6 +87,17 @@ pub(crate) struct Graph {
 impl Graph {
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Returns the index of the node with a handle.
+    pub(crate) fn index_of(&self, handle: u64) -> Option<usize> {
+        self.nodes.iter().position(|node| node.handle == handle)
+    }
+
+    /// Adds a node, after nodes that are there, and returns its index.
+    pub(crate) fn add(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
+        self.nodes.len() - 1
     }
 
     /// Returns whether every node is one of these or leads to them.

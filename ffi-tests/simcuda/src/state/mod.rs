@@ -3,6 +3,7 @@
 //! as `Point` and `Allocation`, have open fields.
 
 pub(crate) mod arena;
+pub(crate) mod array;
 pub(crate) mod context;
 pub(crate) mod faults;
 pub(crate) mod function;

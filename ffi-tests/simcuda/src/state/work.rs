@@ -79,6 +79,29 @@ pub(crate) enum Work {
     Receive {
         channel: u64,
     },
+    /// `cuStreamWriteValue32` and its kin: stores 4 or 8 bytes.
+    WriteValue {
+        at: u64,
+        bytes: u64,
+        value: u64,
+    },
+    /// `cuStreamWaitValue32` and its kin: not ready before the condition holds.
+    WaitValue {
+        at: u64,
+        bytes: u64,
+        value: u64,
+        condition: u32,
+    },
+    /// A node of a graph: each launch records the event.
+    RecordNode {
+        event: u64,
+    },
+    /// A node of a graph: each launch waits for the event's latest record.
+    WaitNode {
+        event: u64,
+    },
+    /// Several of these as one item, such as the rows of a rectangle.
+    All(Vec<Work>),
     /// An event's position, with the number of the record.
     Record {
         event: u64,
@@ -112,6 +135,30 @@ pub(crate) enum Source {
 }
 
 impl Work {
+    /// Returns work as one item.
+    pub(crate) fn of_all(mut works: Vec<Work>) -> Self {
+        match works.pop() {
+            Some(only) if works.is_empty() => only,
+            last => Self::All(works.into_iter().chain(last).collect()),
+        }
+    }
+
+    /// Returns whether it stores to an address.
+    pub(crate) fn stores_to(&self, address: u64) -> bool {
+        let within = |at: u64, bytes: u64| address.checked_sub(at).is_some_and(|offset| offset < bytes);
+        match *self {
+            Self::Fill { at, bytes, .. } | Self::WriteValue { at, bytes, .. } => within(at, bytes),
+            Self::Set { at, count, width, .. } => within(at, count.saturating_mul(width)),
+            Self::Words { at, words, .. } | Self::CopyWords { to: at, words, .. } => within(at, words * 4),
+            Self::Copy { to, bytes, .. } => within(to, bytes),
+            Self::Compare { wrong, .. } => within(wrong, 4),
+            // A function of the program may store anywhere.
+            Self::Call { .. } | Self::Callback { .. } => true,
+            Self::All(ref works) => works.iter().any(|work| work.stores_to(address)),
+            _ => false,
+        }
+    }
+
     /// Returns what to call with the lock open, in a context that works or has failed with a code. A host function
     /// "will not be called in the event of an error in the CUDA context" (cuLaunchHostFunc). For callbacks, "in the
     /// event of a device error, all subsequently executed callbacks will receive an appropriate CUresult"

@@ -147,6 +147,41 @@ calls! {
     ipc_handle = cuIpcGetMemHandle(address: CUdeviceptr) -> CUipcMemHandle;
     ipc_open = cuIpcOpenMemHandle_v2(handle: CUipcMemHandle, flags: u32) -> CUdeviceptr;
     ipc_close = cuIpcCloseMemHandle(address: CUdeviceptr);
+    array = cuArrayCreate_v2(description: *const CUDA_ARRAY_DESCRIPTOR) -> CUarray;
+    array_3d = cuArray3DCreate_v2(description: *const CUDA_ARRAY3D_DESCRIPTOR) -> CUarray;
+    array_destroy = cuArrayDestroy(array: CUarray);
+    mipmapped = cuMipmappedArrayCreate(description: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> CUmipmappedArray;
+    mipmapped_destroy = cuMipmappedArrayDestroy(array: CUmipmappedArray);
+    copy_2d = cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream);
+    write_value = cuStreamWriteValue32_v2(stream: CUstream, at: CUdeviceptr, value: u32, flags: u32);
+    write_value_64 = cuStreamWriteValue64_v2(stream: CUstream, at: CUdeviceptr, value: u64, flags: u32);
+    wait_value = cuStreamWaitValue32_v2(stream: CUstream, at: CUdeviceptr, value: u32, flags: u32);
+    wait_value_64 = cuStreamWaitValue64_v2(stream: CUstream, at: CUdeviceptr, value: u64, flags: u32);
+    module = cuModuleLoadData(image: *const c_void) -> CUmodule;
+    function = cuModuleGetFunction(module: CUmodule, name: *const std::ffi::c_char) -> CUfunction;
+    graph = cuGraphCreate(flags: u32) -> CUgraph;
+    empty_node = cuGraphAddEmptyNode(graph: CUgraph, after: *const CUgraphNode, count: usize) -> CUgraphNode;
+    kernel_node = cuGraphAddKernelNode_v2(
+        graph: CUgraph, after: *const CUgraphNode, count: usize, launch: *const CUDA_KERNEL_NODE_PARAMS
+    ) -> CUgraphNode;
+    set_node = cuGraphAddMemsetNode(
+        graph: CUgraph, after: *const CUgraphNode, count: usize, set: *const CUDA_MEMSET_NODE_PARAMS, context: CUcontext
+    ) -> CUgraphNode;
+    copy_node = cuGraphAddMemcpyNode(
+        graph: CUgraph, after: *const CUgraphNode, count: usize, copy: *const CUDA_MEMCPY3D, context: CUcontext
+    ) -> CUgraphNode;
+    alloc_node = cuGraphAddMemAllocNode(
+        graph: CUgraph, after: *const CUgraphNode, count: usize, wanted: *mut CUDA_MEM_ALLOC_NODE_PARAMS
+    ) -> CUgraphNode;
+    free_node = cuGraphAddMemFreeNode(
+        graph: CUgraph, after: *const CUgraphNode, count: usize, at: CUdeviceptr
+    ) -> CUgraphNode;
+    record_node = cuGraphAddEventRecordNode(
+        graph: CUgraph, after: *const CUgraphNode, count: usize, event: CUevent
+    ) -> CUgraphNode;
+    wait_node = cuGraphAddEventWaitNode(
+        graph: CUgraph, after: *const CUgraphNode, count: usize, event: CUevent
+    ) -> CUgraphNode;
     device_count = cuDeviceGetCount() -> i32;
 }
 
