@@ -31,11 +31,10 @@ SKIPPED = 77
 class Python:
     """An interpreter with a PyTorch, and the variables that its programs need."""
 
-    def __init__(self, pack, python, libraries, cache, preloaded=None):
+    def __init__(self, pack, python, libraries, cache):
         self.pack, self.python = pack, python
         self.variables = programs.environment(
             LD_LIBRARY_PATH=libraries,
-            LD_PRELOAD=preloaded,
             PYTHONPATH=pack / "python",
             BFC_LIBRARY=pack / "lib/libbfc.so.0",
             PYTHONDONTWRITEBYTECODE=1,
@@ -78,13 +77,7 @@ def python_2_11(pack, shared):
         folders = [HERE.parent, HERE.parent / "pytorch"]
         variables["PYTHONPATH"] = ":".join(map(str, folders))
         libraries = run(interpreter, "-c", "import running; print(running.libraries())", env=variables).strip()
-        absent = programs.built("gpu/absent.so", [HERE], compile_absent)
-    return Python(pack, interpreter, libraries, shared / "cache-2.11", absent)
-
-
-def compile_absent(path):
-    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
-    programs.check([programs.compiler("c"), *flags, HERE / "absent.c", "-ldl", "-o", path])
+    return Python(pack, interpreter, libraries, shared / "cache-2.11")
 
 
 def training(python, shared, name):

@@ -22,6 +22,7 @@ ABSENT(cudaKernelSetAttributeForDevice)
 ABSENT(cudaGetSymbolAddress)
 /* Graphs that are made otherwise than by a plain capture. */
 ABSENT(cudaGraphAddNode)
+ABSENT(cudaGraphDebugDotPrint)
 ABSENT(cudaGraphNodeGetDependencies)
 ABSENT(cudaGraphConditionalHandleCreate)
 ABSENT(cudaGraphRetainUserObject)

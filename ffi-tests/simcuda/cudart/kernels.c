@@ -24,6 +24,13 @@ API void **__cudaRegisterFatBinary(void *binary) {
 API void __cudaRegisterFatBinaryEnd(void **handle);
 API void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 
+/* Nothing is loaded late. */
+API char __cudaInitModule(void **handle);
+API char __cudaInitModule(void **handle) {
+  (void)handle;
+  return 0;
+}
+
 API void __cudaUnregisterFatBinary(void **handle);
 API void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
 
