@@ -15,11 +15,13 @@ impl WaitingFrees {
     /// Returns the frees waiting in the pool of a context, if that context's synchronization covers them.
     pub(crate) fn of(context: Current) -> Self {
         let Current::Primary(device) = context else { return WaitingFrees(None) };
-        match Pool::of_device(device) {
-            // Other contexts' work may use the memory too.
-            Some(pool) if pool.waiting() != 0 && pool.is_sole_user(device) => Self::waiting_in(pool),
-            _ => WaitingFrees(None),
-        }
+        let Some(pool) = Pool::of_device(device).filter(|pool| pool.waiting() != 0) else {
+            return Self::none();
+        };
+        // First, because another context may begin to use memory that is freed while the second question is answered.
+        let frees = Self::waiting_in(pool);
+        // Other contexts' work may use the memory too.
+        if pool.is_sole_user(device) { frees } else { Self::none() }
     }
 
     pub(super) fn waiting_in(pool: Pool) -> Self {
