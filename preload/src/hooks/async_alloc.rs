@@ -4,7 +4,7 @@ use std::ptr;
 
 use cuda_sys::*;
 
-use super::device::free_pooled;
+use super::device::free_in;
 use super::fallback::{call_driver, no_context_error};
 use super::refusals::{self, Verdict};
 use crate::diagnostics::check_log::{self, PassReason};
@@ -104,7 +104,8 @@ allocates! {
 /// Frees pooled memory. Returns `None` for other memory.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = Pool::owner(address)?;
-    // A default stream belongs to the current context, while libbfc assumes that of the device's primary context.
+    // A default stream belongs to the current context, while libbfc assumes that of the device's primary context. A stream
+    // that was created has a context, so that none needs to be current.
     let current = if is_default(stream) { Some(contexts::current()) } else { None };
     if current == Some(Current::None) {
         return Some(no_context_error());
@@ -119,7 +120,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
         relations::note_addresses(stream, &[address]);
     }
     if !settings::serves_async() || is_default_elsewhere || !known_streams::note(stream) {
-        return free_pooled(address);
+        return free_in(pool, address);
     }
     match pool.free_in_order(address, stream) {
         Some(code) => {
@@ -128,7 +129,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
             }
             Some(code)
         }
-        None => free_pooled(address),
+        None => free_in(pool, address),
     }
 }
 

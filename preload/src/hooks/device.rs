@@ -110,6 +110,11 @@ fn free_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option
     if current == Current::None { Some(fallback::no_context_error()) } else { free(pool, address).code() }
 }
 
+/// Frees memory of a pool whatever context is current, or none.
+pub(crate) fn free_in(pool: Pool, address: u64) -> Option<CUresult> {
+    free(pool, address).code()
+}
+
 #[inline]
 fn free(pool: Pool, address: u64) -> Freed {
     let freed = pool.free(address);
