@@ -176,7 +176,7 @@ constants! {
         CU_GREEN_CTX_DEFAULT_STREAM = 1;
     }
     // How the multiprocessors of a device are split.
-    CUdevSmResourceSplit_flags {
+    c_uint {
         CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1;
         CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2;
     }

@@ -103,7 +103,6 @@ types! {
     CUdevice_P2PAttribute = c_uint;
     CUctx_flags = c_uint;
     CUgreenCtxCreate_flags = c_uint;
-    CUdevSmResourceSplit_flags = c_uint;
     CUdevResourceType = c_uint;
     CUlimit = c_uint;
     CUexecAffinityType = c_uint;

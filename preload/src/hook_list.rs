@@ -117,6 +117,10 @@ macro_rules! hooks {
         cuCtxCreate_v4: cuCtxCreate_v4, Watched, "the same";
         cuCtxDestroy: cuCtxDestroy, Watched, "the context and its captures are forgotten; none of its memory was pooled";
         cuCtxDestroy_v2: cuCtxDestroy_v2, Watched, "the same";
+        cuCtxAttach: cuCtxAttach, Watched, "counts the uses of a context";
+        cuCtxDetach: cuCtxDetach, Watched, "the last one ends the context, as cuCtxDestroy does";
+        cuGreenCtxCreate: cuGreenCtxCreate, Watched, "counts the reference of the green context to the primary context";
+        cuGreenCtxDestroy: cuGreenCtxDestroy, Watched, "the last reference ends the pool and the context's captures";
         }
     };
 }

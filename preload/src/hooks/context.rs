@@ -1,12 +1,13 @@
 //! The hooks of contexts: creation, end, and synchronization.
 
 use std::ffi::{c_int, c_uint};
+use std::ptr;
 
 use cuda_sys::*;
 
 use crate::driver::real;
 use crate::pool::{self, Pool, WaitingFrees, known_streams, pinned};
-use crate::state::{captures, contexts, internal_streams, relations, user_contexts};
+use crate::state::{captures, contexts, green_contexts, internal_streams, user_contexts};
 
 /// # Safety
 /// The contract is that of the driver's function.
@@ -51,6 +52,39 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, devic
     code
 }
 
+/// Gives up one of the program's holds on a primary context, by a call of the driver. The last one ends the context, with
+/// the pool.
+fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
+    let context = contexts::primary_handle(device);
+    let captured = captures::in_context(context);
+    pool::destroy_events(context);
+    // The pool holds the context too. If the pool remained, the program's last release would not end the context.
+    // Captures of other contexts would not survive the pool's end.
+    let is_last = contexts::is_last_hold(device) && captured.are_all();
+    if contexts::is_last_hold(device) {
+        // If this device has no pool that holds the context, other pools may know its streams.
+        known_streams::forget_context(context);
+    }
+    if let Some((number, pool)) = of_device(device).filter(|_| is_last) {
+        captured.disregarded(|| {
+            pool.end();
+            pinned::end_with(number);
+        });
+        internal_streams::forget_device(number);
+        contexts::forget_primary(device);
+    }
+    let code = call();
+    if code == CUDA_SUCCESS {
+        contexts::note_released(device);
+        if (captured.are_any() || contexts::are_several()) && !contexts::is_active(device) {
+            // Called even if the context is still held by calls that the interposer did not see.
+            pool::forget_events(context);
+            captured.ended();
+        }
+    }
+    code
+}
+
 macro_rules! releases {
     ($($symbol:ident)*) => {
         $(
@@ -59,37 +93,8 @@ macro_rules! releases {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(release) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                let captured = captures::in_context(contexts::primary_handle(device));
-                // The pool holds the context too. If the pool remained, the program's last release would not end the
-                // context. Captures of other contexts would not survive the pool's end.
-                let is_last = contexts::is_last_hold(device) && captured.are_all();
-                let pooled = of_device(device).filter(|_| is_last);
-                if is_last {
-                    pool::note_context_end();
-                }
-                if contexts::is_last_hold(device) {
-                    // If this device has no pool that holds the context, other pools may know its streams.
-                    known_streams::forget_context(contexts::primary_handle(device));
-                }
-                if let Some((number, pool)) = pooled {
-                    captured.disregarded(|| {
-                        pool.end();
-                        pinned::end_with(number);
-                    });
-                    internal_streams::forget_device(number);
-                    contexts::forget_primary(device);
-                }
                 // SAFETY: the caller's argument.
-                let code = unsafe { release(device) };
-                if code == CUDA_SUCCESS {
-                    contexts::note_released(device);
-                    if (captured.are_any() || contexts::are_several()) && !contexts::is_active(device) {
-                        // Called even if the context is still held by calls that the interposer did not see.
-                        pool::note_context_end();
-                        captured.ended();
-                    }
-                }
-                code
+                give_up_hold(device, || unsafe { release(device) })
             }
         )*
     };
@@ -100,6 +105,50 @@ releases! {
     cuDevicePrimaryCtxRelease_v2
 }
 
+/// # Safety
+/// The contract is that of the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGreenCtxCreate(
+    place: *mut CUgreenCtx,
+    descriptor: CUdevResourceDesc,
+    device: CUdevice,
+    flags: c_uint,
+) -> CUresult {
+    let Some(create) = real::cuGreenCtxCreate() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { create(place, descriptor, device, flags) };
+    if code == CUDA_SUCCESS && !place.is_null() {
+        // SAFETY: not NULL, so the caller's, and the driver has written it.
+        green_contexts::note(unsafe { *place }, device);
+    }
+    code
+}
+
+/// # Safety
+/// The contract is that of the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
+    let Some(destroy) = real::cuGreenCtxDestroy() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(known) = green_contexts::forget(green) else {
+        // SAFETY: the caller's argument.
+        return unsafe { destroy(green) };
+    };
+    // NULL is none: what is the primary context's stays.
+    let is_own = known.context != contexts::primary_handle(known.device);
+    let context = if is_own { known.context } else { ptr::null_mut() };
+    contexts::forget(context);
+    known_streams::forget_context(context);
+    let captured = captures::in_context(context);
+    // SAFETY: the caller's argument.
+    let code = give_up_hold(known.device, || unsafe { destroy(green) });
+    if code == CUDA_SUCCESS {
+        captured.ended();
+    } else {
+        known.restore();
+    }
+    code
+}
+
 macro_rules! resets {
     ($($symbol:ident)*) => {
         $(
@@ -108,12 +157,14 @@ macro_rules! resets {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(device: CUdevice) -> CUresult {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                let captured = captures::in_context(contexts::primary_handle(device));
-                pool::note_context_end();
-                known_streams::forget_context(contexts::primary_handle(device));
+                let context = contexts::primary_handle(device);
+                let captured = captures::in_context(context);
+                pool::destroy_events(context);
+                known_streams::forget_context(context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
                 if code == CUDA_SUCCESS {
+                    pool::forget_events(context);
                     captured.ended();
                 }
                 if let Some((number, pool)) = of_device(device).filter(|_| code == CUDA_SUCCESS) {
@@ -133,6 +184,24 @@ resets! {
     cuDevicePrimaryCtxReset_v2
 }
 
+/// Ends a context that the program created, by a call of the driver.
+fn end_created(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
+    // Before the call, because afterwards another context may have the handle. Information that is forgotten needlessly is
+    // queried again.
+    contexts::forget(context);
+    pool::destroy_events(context);
+    let ending = user_contexts::forget(context);
+    let captured = captures::in_context(context);
+    known_streams::forget_context(context);
+    let code = call();
+    if code == CUDA_SUCCESS {
+        pool::forget_events(context);
+        captured.ended();
+    }
+    ending.end(code);
+    code
+}
+
 macro_rules! destroys {
     ($($symbol:ident)*) => {
         $(
@@ -141,19 +210,8 @@ macro_rules! destroys {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(context: CUcontext) -> CUresult {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // Before the call, because afterwards another context may have the handle. Information that is
-                // forgotten needlessly is queried again.
-                contexts::forget(context);
-                user_contexts::forget(context);
-                pool::note_context_end();
-                let captured = captures::in_context(context);
-                known_streams::forget_context(context);
                 // SAFETY: the caller's argument.
-                let code = unsafe { destroy(context) };
-                if code == CUDA_SUCCESS {
-                    captured.ended();
-                }
-                code
+                end_created(context, || unsafe { destroy(context) })
             }
         )*
     };
@@ -162,6 +220,39 @@ macro_rules! destroys {
 destroys! {
     cuCtxDestroy
     cuCtxDestroy_v2
+}
+
+/// # Safety
+/// The contract is that of the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxAttach(place: *mut CUcontext, flags: c_uint) -> CUresult {
+    let Some(attach) = real::cuCtxAttach() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's arguments.
+    let code = unsafe { attach(place, flags) };
+    if code == CUDA_SUCCESS && !place.is_null() {
+        // SAFETY: not NULL, so the caller's, and the driver has written it.
+        user_contexts::note_attached(unsafe { *place });
+    }
+    code
+}
+
+/// "Decrements the usage count of the context ctx, and destroys the context if the usage count goes to 0" (cuda.h).
+///
+/// # Safety
+/// The contract is that of the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
+    let Some(detach) = real::cuCtxDetach() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's argument.
+    let call = || unsafe { detach(context) };
+    if user_contexts::is_last_use(context) {
+        return end_created(context, call);
+    }
+    let code = call();
+    if code == CUDA_SUCCESS {
+        user_contexts::note_detached(context);
+    }
+    code
 }
 
 macro_rules! creates {
@@ -177,7 +268,7 @@ macro_rules! creates {
                 if code == CUDA_SUCCESS && !place.is_null() {
                     // SAFETY: not NULL, so the caller's, and the driver has written it.
                     let context = unsafe { *place };
-                    user_contexts::note(context, $device, relations::forget_user_context);
+                    user_contexts::note(context, $device);
                 }
                 code
             }

@@ -19,12 +19,40 @@ use crate::sys::lock::OwnerLock;
 /// With more contexts than this, a probe is not supported.
 const MAX_CONTEXTS: usize = 32;
 
-/// The number of contexts that have ended, with their events.
+/// The number of contexts that have ended while a probe could not be changed.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the end of a context, whose events end with it.
-pub(crate) fn note_context_end() {
-    ENDED.fetch_add(1, Ordering::SeqCst);
+/// Destroys the events of a context that is about to end.
+pub(crate) fn destroy_events(context: CUcontext) {
+    remove_events(context, |event| {
+        if let Some(Ok(destroy)) = driver::load().map(|driver| driver.cuEventDestroy_v2()) {
+            // SAFETY: created by a probe, which does not use it any more.
+            contexts::run_in(context, || unsafe { destroy(event) });
+        }
+    });
+}
+
+/// Forgets the events of a context that has ended, which have ended with it: such as a probe has created meanwhile.
+pub(crate) fn forget_events(context: CUcontext) {
+    remove_events(context, |_| ());
+}
+
+fn remove_events(context: CUcontext, end: impl Fn(CUevent)) {
+    if context.is_null() {
+        return;
+    }
+    for lock in &PROBES {
+        let Some(mut probe) = lock.lock_briefly() else {
+            // It loses the events of all contexts, because it is not known later which of them have ended.
+            ENDED.fetch_add(1, Ordering::SeqCst);
+            continue;
+        };
+        let removed = probe.remove(context);
+        drop(probe);
+        if let Some(event) = removed {
+            end(event);
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -68,13 +96,20 @@ impl Probe {
         Probe { entries: [NONE; MAX_CONTEXTS], ended: 0, is_open: false, frees: WaitingFrees::none() }
     }
 
-    /// Drops all events after any context has ended, because it is not known which of them have ended with it. None is
-    /// destroyed.
+    /// Drops all events, of which some may have ended with their contexts.
     fn drop_ended(&mut self) {
         let ended = ENDED.load(Ordering::SeqCst);
         if self.ended != ended {
             *self = Probe { ended, ..Probe::new() };
         }
+    }
+
+    /// Removes the event of a context. A probe that it was recorded for begins anew, because the context may not end.
+    fn remove(&mut self, context: CUcontext) -> Option<CUevent> {
+        let entry = self.entries.iter_mut().find(|entry| entry.context == context)?;
+        let Entry { event, is_recorded, .. } = std::mem::replace(entry, NONE);
+        self.is_open &= !is_recorded;
+        Some(event)
     }
 
     /// Records the current context's event.
@@ -83,8 +118,11 @@ impl Probe {
             return CUDA_ERROR_NOT_SUPPORTED;
         };
         let Some(context) = contexts::current_handle() else { return CUDA_ERROR_INVALID_CONTEXT };
-        let is_place = |entry: &&mut Entry| entry.context == context || entry.context.is_null();
-        let Some(entry) = self.entries.iter_mut().find(is_place) else { return CUDA_ERROR_NOT_SUPPORTED };
+        let place = |context: CUcontext| self.entries.iter().position(|entry| entry.context == context);
+        let place = place(context).or_else(|| place(ptr::null_mut()));
+        let Some(entry) = place.and_then(|place| self.entries.get_mut(place)) else {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        };
         if entry.context.is_null() {
             let mut event = ptr::null_mut();
             // SAFETY: the pointer is valid for writing.

@@ -70,7 +70,7 @@ impl Pool {
     }
 
     fn may_touch(self, user: UserContext, owner: usize) -> bool {
-        relations::is_user_context_related(user.place(), owner)
+        relations::is_user_context_related(user, owner)
             || usize::try_from(user.device())
                 .is_ok_and(|device| device == owner || self.is_mapped_for(device, owner))
     }

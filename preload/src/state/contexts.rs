@@ -222,9 +222,16 @@ pub(crate) fn is_active(device: c_int) -> bool {
 
 /// Counts one more hold of the program on a primary context.
 pub(crate) fn note_retained(device: c_int, context: CUcontext) {
+    note_held(device);
+    if let Some(primary) = primary(device) {
+        note_known(primary, context);
+    }
+}
+
+/// Counts one more hold on a primary context, whose handle the call did not give.
+pub(crate) fn note_held(device: c_int) {
     if let Some(primary) = primary(device) {
         primary.holds.fetch_add(1, Ordering::Relaxed);
-        note_known(primary, context);
     }
 }
 

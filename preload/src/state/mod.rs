@@ -3,6 +3,7 @@
 
 pub(crate) mod captures;
 pub(crate) mod contexts;
+pub(crate) mod green_contexts;
 pub(crate) mod internal_streams;
 pub(crate) mod relations;
 pub(crate) mod user_contexts;

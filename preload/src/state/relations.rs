@@ -21,18 +21,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cuda_sys::*;
 
 use super::contexts::{self, Current, DEVICES};
-use super::user_contexts;
+use super::green_contexts;
+use super::user_contexts::{self, UserContext};
 use crate::bfc;
 
-/// For one device's memory, the contexts whose work may use it: a bit for each device's primary context, and one for
-/// each context created by the program.
-struct Users {
-    primaries: AtomicU64,
-    user_contexts: AtomicU64,
-}
-
-static USERS: [Users; DEVICES] =
-    [const { Users { primaries: AtomicU64::new(0), user_contexts: AtomicU64::new(0) } }; DEVICES];
+/// For each device's memory, the devices whose primary contexts' work may use it: a bit for each. What contexts created by
+/// the program may use is in `user_contexts`.
+static USERS: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
 
 /// Set if work of a context with an unknown handle may use anything. Every pool then waits for every context.
 static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
@@ -41,13 +36,12 @@ static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
 /// program has done.
 pub(crate) fn is_primary_related(user: usize, owner: usize) -> bool {
     IS_UNKNOWN.load(Ordering::Acquire)
-        || USERS.get(owner).is_none_or(|users| users.primaries.load(Ordering::Acquire) >> user & 1 != 0)
+        || USERS.get(owner).is_none_or(|users| users.load(Ordering::Acquire) >> user & 1 != 0)
 }
 
-/// Returns the same for a context created by the program, by the number of its place.
-pub(crate) fn is_user_context_related(place: usize, owner: usize) -> bool {
-    IS_UNKNOWN.load(Ordering::Acquire)
-        || USERS.get(owner).is_none_or(|users| users.user_contexts.load(Ordering::Acquire) >> place & 1 != 0)
+/// Returns the same for a context created by the program.
+pub(crate) fn is_user_context_related(user: UserContext, owner: usize) -> bool {
+    IS_UNKNOWN.load(Ordering::Acquire) || owner >= DEVICES || user.is_related(owner)
 }
 
 /// Relates every context to every pool.
@@ -58,33 +52,31 @@ pub(crate) fn relate_all() {
     }
 }
 
-/// Forgets the relations of a context created by the program, because another one gets its place.
-pub(crate) fn forget_user_context(place: usize) {
-    for users in &USERS {
-        users.user_contexts.fetch_and(!(1 << place), Ordering::AcqRel);
+/// Returns the device whose primary context waits for the work of a context: its own, or that of a green context.
+fn primary_device(context: CUcontext) -> Option<usize> {
+    match contexts::known_as(context) {
+        Current::Primary(device) => Some(device),
+        _ => green_contexts::device_of(context),
     }
 }
 
 fn note(user: CUcontext, owner: usize) {
     let Some(users) = USERS.get(owner) else { return };
-    let bit = |place: &AtomicU64, number: usize| {
-        if place.load(Ordering::Relaxed) >> number & 1 == 0 {
-            place.fetch_or(1 << number, Ordering::AcqRel);
+    if let Some(device) = primary_device(user) {
+        if users.load(Ordering::Relaxed) >> device & 1 == 0 {
+            users.fetch_or(1 << device, Ordering::AcqRel);
         }
-    };
-    match (contexts::known_as(user), user_contexts::place_of(user)) {
-        (Current::Primary(device), _) => bit(&users.primaries, device),
-        (_, Some(place)) => bit(&users.user_contexts, place),
-        _ => relate_all(),
+    } else if let Some(user) = user_contexts::find(user) {
+        user.relate(owner);
+    } else {
+        relate_all();
     }
 }
 
 /// Relates the current context to the device of another context, whose memory it may access.
 pub(crate) fn note_peer(owner: CUcontext) {
-    let device = match contexts::known_as(owner) {
-        Current::Primary(device) => Some(device),
-        _ => user_contexts::device_of(owner),
-    };
+    let created = || usize::try_from(user_contexts::find(owner)?.device()).ok();
+    let device = primary_device(owner).or_else(created);
     match (contexts::current_handle(), device) {
         (Some(user), Some(device)) => note(user, device),
         _ => relate_all(),
@@ -101,7 +93,7 @@ pub(crate) fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
             continue;
         }
         match contexts::of_stream(stream) {
-            Some(user) if contexts::known_as(user) == Current::Primary(owner) => {}
+            Some(user) if primary_device(user) == Some(owner) => {}
             Some(user) => note(user, owner),
             // Either there is no context, so the call fails, or the context is unknown.
             None => relate_all(),

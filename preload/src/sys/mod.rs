@@ -5,4 +5,5 @@ pub(crate) mod file_name;
 pub(crate) mod lock;
 pub(crate) mod mapped_file;
 pub(crate) mod process;
+pub(crate) mod slots;
 pub(crate) mod text;

@@ -1,0 +1,304 @@
+//! Contexts under the interposer, on the simulated driver (a simulation, and no device): whatever creates, retains or ends
+//! one, a pool waits for the work of all that may use its memory, and lives as long as its device's context.
+
+mod common;
+#[allow(dead_code)] // what tests/preload_races uses
+#[path = "preload_races/hooked.rs"]
+mod hooked;
+
+use common::gpu::Gpu;
+use common::preload::{self, Interposer};
+use common::simcuda::steer::{CONTEXTS, EVENTS};
+use common::simcuda::{Simulation, simulated_with};
+use common::*;
+use cuda_sys::*;
+use hooked::Hooked;
+use std::ffi::c_uint;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+/// The limit of a pool, and a request that takes most of it, so that the next one needs its memory.
+const LIMIT: &str = "128k";
+const BYTES: u64 = 100 * KIB;
+
+/// Runs a program in a process of its own, on two devices.
+fn preloaded(test: &str, more: &[(&str, &str)], program: impl Fn(Hooked)) {
+    let mut variables = vec![("BFC_MEMORY_LIMIT", LIMIT), ("SIMCUDA_DEVICES", "2")];
+    variables.extend(more);
+    if !child::is_child(test) {
+        variables.push(("LD_PRELOAD", preload::library(Interposer::Shipped).to_str().expect("UTF-8")));
+    }
+    simulated_with(test, &variables, |sim: Simulation| program(Hooked::new(Gpu::new(sim))));
+}
+
+/// A function as the program finds it: where the interposer has a hook, that.
+macro_rules! found {
+    ($name:ident) => {{
+        // SAFETY: the simulation is in this process, under its own name.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        let name = concat!(stringify!($name), "\0");
+        // SAFETY: an open library, and a C string.
+        let found = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
+        assert!(!found.is_null(), "{name}");
+        // SAFETY: it was found as the function of that name.
+        unsafe { std::mem::transmute::<*mut libc::c_void, fns::$name>(found) }
+    }};
+}
+
+/// Calls it. SAFETY: the arguments are what the driver's manual asks for.
+macro_rules! call {
+    ($name:ident($($argument:expr),*)) => {{
+        let function = found!($name);
+        // SAFETY: as said above.
+        unsafe { function($($argument),*) }
+    }};
+}
+
+macro_rules! must {
+    ($name:ident($($argument:expr),*)) => {
+        assert_eq!(call!($name($($argument),*)), CUDA_SUCCESS, stringify!($name))
+    };
+}
+
+/// A green context with the whole of a device, and its `CUcontext`.
+fn green(device: CUdevice) -> (CUgreenCtx, u64) {
+    let (mut all, mut descriptor) = (CUdevResource::default(), null_mut());
+    let (mut green, mut context) = (null_mut(), null_mut());
+    must!(cuDeviceGetDevResource(device, &mut all, CU_DEV_RESOURCE_TYPE_SM));
+    must!(cuDevResourceGenerateDesc(&mut descriptor, &mut all, 1));
+    must!(cuGreenCtxCreate(&mut green, descriptor, device, CU_GREEN_CTX_DEFAULT_STREAM));
+    must!(cuCtxFromGreenCtx(&mut context, green));
+    (green, context as u64)
+}
+
+fn stream_of(green: CUgreenCtx) -> u64 {
+    let mut stream = null_mut();
+    must!(cuGreenCtxStreamCreate(&mut stream, green, CU_STREAM_NON_BLOCKING, 0));
+    stream as u64
+}
+
+/// Memory of the pool is handed out again only once the work of a held stream is done, which uses it until then.
+#[track_caller]
+fn waits_for(gpu: Hooked, primary: u64, user: u64, stream: u64) {
+    gpu.set_current(primary);
+    let memory = gpu.alloc(BYTES).expect("there is room");
+    gpu.set_current(user);
+    gpu.hold(stream);
+    gpu.fill(stream, memory, BYTES, 1);
+    assert_eq!(gpu.pending(stream), 1);
+    gpu.set_current(primary);
+    assert_eq!(gpu.free(memory), Ok(()));
+    let again = gpu.alloc(BYTES).expect("it is free");
+    gpu.set_current(user);
+    assert_eq!(gpu.pending(stream), 0, "the memory is handed out while a context works on it");
+    gpu.set_current(primary);
+    assert_eq!(gpu.free(again), Ok(()));
+}
+
+fn was_well_used(gpu: Hooked) {
+    assert_eq!((gpu.sim.misuse_texts(), gpu.sim.mismatches()), (Vec::new(), 0));
+}
+
+/// "This API will retain the primary context on device dev" (cuGreenCtxCreate): the program's own last release ends
+/// nothing.
+#[test]
+fn a_green_context_keeps_the_pool() {
+    preloaded("a_green_context_keeps_the_pool", &[], |gpu| {
+        let primary = gpu.enter(0);
+        let memory = gpu.alloc(BYTES).expect("there is room");
+        let (green, context) = green(0);
+        let stream = stream_of(green);
+        gpu.set_current(context);
+        must!(cuDevicePrimaryCtxRelease_v2(0));
+        gpu.fill(stream, memory, BYTES, 1);
+        gpu.expect(stream, memory, BYTES, 1);
+        gpu.set_current(primary);
+        assert_eq!(gpu.free(memory), Ok(()));
+        waits_for(gpu, primary, context, stream);
+        must!(cuGreenCtxDestroy(green));
+        assert_eq!((gpu.sim.used(0), gpu.sim.live(CONTEXTS)), (0, 0), "the last hold ends context and pool");
+        was_well_used(gpu);
+        gpu.enter(0);
+        let memory = gpu.alloc(BYTES).expect("a new pool");
+        assert_eq!(gpu.free(memory), Ok(()));
+        gpu.leave(0);
+        assert_eq!(gpu.sim.used(0), 0);
+    });
+}
+
+/// The context of another device's green context goes on using a pool's memory after the program's own last release.
+#[test]
+fn a_green_context_stays_a_user_of_another_device() {
+    preloaded("a_green_context_stays_a_user_of_another_device", &[], |gpu| {
+        let there = gpu.enter(1);
+        let here = gpu.enter(0);
+        gpu.set_current(there);
+        gpu.enable_peer(here);
+        let (green, context) = green(1);
+        let stream = stream_of(green);
+        must!(cuDevicePrimaryCtxRelease_v2(1));
+        waits_for(gpu, here, context, stream);
+        must!(cuGreenCtxDestroy(green));
+        waits_for_nothing(gpu, here);
+        was_well_used(gpu);
+    });
+}
+
+/// Freed memory is handed out again.
+#[track_caller]
+fn waits_for_nothing(gpu: Hooked, primary: u64) {
+    gpu.set_current(primary);
+    for _ in 0..3 {
+        let memory = gpu.alloc(BYTES).expect("freed memory is found again");
+        assert_eq!(gpu.free(memory), Ok(()));
+    }
+}
+
+/// cuCtxDetach "destroys the context if the usage count goes to 0".
+#[test]
+fn the_last_detach_ends_a_context() {
+    preloaded("the_last_detach_ends_a_context", &[], |gpu| {
+        let primary = gpu.enter(0);
+        let context = gpu.create_context(0);
+        let stream = gpu.stream(false);
+        let mut again = null_mut();
+        must!(cuCtxAttach(&mut again, 0 as c_uint));
+        must!(cuCtxDetach(again));
+        waits_for(gpu, primary, context, stream);
+        assert_eq!(call!(cuCtxDetach(context as CUcontext)), CUDA_ERROR_INVALID_CONTEXT, "it is not current");
+        waits_for(gpu, primary, context, stream);
+        gpu.set_current(context);
+        must!(cuCtxDetach(context as CUcontext));
+        waits_for_nothing(gpu, primary);
+        was_well_used(gpu);
+        gpu.leave(0);
+    });
+}
+
+/// No context is too many to be waited for.
+#[test]
+fn each_of_many_contexts_is_waited_for() {
+    preloaded("each_of_many_contexts_is_waited_for", &[], |gpu| {
+        let primary = gpu.enter(0);
+        let contexts: Vec<u64> = (0..150).map(|_| gpu.create_context(0)).collect();
+        for &context in [64, 65, 149].map(|number: usize| &contexts[number]) {
+            gpu.set_current(context);
+            let stream = gpu.stream(false);
+            waits_for(gpu, primary, context, stream);
+        }
+        contexts.into_iter().for_each(|context| gpu.destroy_context(context));
+        waits_for_nothing(gpu, primary);
+        was_well_used(gpu);
+    });
+}
+
+/// A context that is destroyed by a call that fails is not destroyed.
+#[test]
+fn a_context_that_could_not_be_destroyed_is_waited_for() {
+    preloaded("a_context_that_could_not_be_destroyed_is_waited_for", &[], |gpu| {
+        let primary = gpu.enter(0);
+        let context = gpu.create_context(0);
+        let stream = gpu.stream(false);
+        gpu.sim.fail(Some("cuCtxDestroy"), 1, CUDA_ERROR_UNKNOWN);
+        assert_eq!(call!(cuCtxDestroy_v2(context as CUcontext)), CUDA_ERROR_UNKNOWN);
+        waits_for(gpu, primary, context, stream);
+        was_well_used(gpu);
+    });
+}
+
+/// A probe has an event in each context. One that ends takes its own along, and no other's is lost.
+#[test]
+fn probes_leave_no_events_behind() {
+    preloaded("probes_leave_no_events_behind", &[], |gpu| {
+        let there = gpu.enter(1);
+        let here = gpu.enter(0);
+        gpu.set_current(there);
+        gpu.enable_peer(here);
+        let mut events = Vec::new();
+        for _ in 0..8 {
+            gpu.create_context(0);
+            waits_for_nothing(gpu, here);
+            events.push(gpu.sim.live(EVENTS));
+            let context = gpu.create_context(0);
+            gpu.destroy_context(context);
+        }
+        assert!(gpu.sim.calls("cuCtxRecordEvent") > 0, "nothing was probed");
+        // One context more each time, and one event.
+        let first = events[0];
+        let most: Vec<u64> = (0..8).map(|number| first + number).collect();
+        assert!(events.iter().zip(&most).all(|(events, most)| events <= most), "{events:?}");
+        was_well_used(gpu);
+    });
+}
+
+/// Memory that another context begins to use, and that is freed, while a synchronization of the first one is about to
+/// begin: that one does not cover it.
+#[test]
+fn a_synchronization_covers_what_was_freed_before_it_was_looked_who_uses_it() {
+    let test = "a_synchronization_covers_what_was_freed_before_it_was_looked_who_uses_it";
+    // Granules: to learn who may use them the driver is asked.
+    let more = [("BFC_BACKEND", "cuda_vmm"), ("BFC_MEMORY_LIMIT", "8m"), ("SIMCUDA_PEERS", "0")];
+    preloaded(test, &more, |gpu| {
+        const MIB: u64 = 1 << 20;
+        let there = gpu.enter(1);
+        let here = gpu.enter(0);
+        let memory = gpu.alloc(6 * MIB).expect("there is room");
+        let small = gpu.alloc(MIB).expect("there is room");
+        assert_eq!(gpu.free(small), Ok(()), "something waits");
+        gpu.set_current(there);
+        let (stream, plain) = (gpu.stream(false), (*gpu).alloc(6 * MIB));
+        gpu.hold(stream);
+        gpu.set_current(here);
+        gpu.sim.delay(c"cuDeviceCanAccessPeer".as_ptr(), Duration::from_millis(300).as_nanos() as u64);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                gpu.set_current(here);
+                gpu.synchronize_context();
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            gpu.copy(plain, there, memory, here, 6 * MIB, stream);
+            assert_eq!(gpu.free(memory), Ok(()));
+        });
+        gpu.sim.clear_faults();
+        let again = gpu.alloc(6 * MIB).expect("it is free");
+        assert_eq!(gpu.pending(stream), 0, "the memory is handed out while the other device copies it");
+        assert_eq!(gpu.free(again), Ok(()));
+        was_well_used(gpu);
+    });
+}
+
+/// A stream that was created names its context, so cuMemFreeAsync needs none that is current.
+#[test]
+fn a_free_on_a_stream_needs_no_current_context() {
+    for is_async in ["0", "1"] {
+        let test = "a_free_on_a_stream_needs_no_current_context";
+        preloaded(test, &[("BFC_PRELOAD_ASYNC", is_async)], |gpu| {
+            let primary = gpu.enter(0);
+            let stream = gpu.stream(false);
+            for destroys in [false, true] {
+                gpu.set_current(primary);
+                let memory = gpu.alloc(KIB).expect("there is room");
+                gpu.set_current(0);
+                if destroys {
+                    // It stays current to this thread.
+                    let context = gpu.create_context(0) as usize;
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| gpu.destroy_context(context as u64)).join().unwrap()
+                    });
+                }
+                // A default stream is the current context's.
+                let missing =
+                    if destroys { CUDA_ERROR_CONTEXT_IS_DESTROYED } else { CUDA_ERROR_INVALID_CONTEXT };
+                assert_eq!(gpu.free_async(memory, 0), Err(missing));
+                assert_eq!(gpu.free_async(memory, stream), Ok(()), "destroyed: {destroys}");
+                assert_eq!(gpu.free_async(memory, stream), Err(CUDA_ERROR_INVALID_VALUE));
+            }
+            gpu.set_current(primary);
+            waits_for_nothing(gpu, primary);
+            was_well_used(gpu);
+        });
+        if child::is_child(test) {
+            return;
+        }
+    }
+}
