@@ -147,3 +147,31 @@ fn the_last_detach_destroys_a_context() {
     assert_eq!(machine.context_detach(context), Err(CUDA_ERROR_INVALID_CONTEXT));
     assert_eq!(machine.steer.misuses(), 1);
 }
+
+/// The legacy default stream "synchronizes with all other streams in the same CUcontext", and the per-thread one is "local
+/// to both the thread and the CUcontext" (Stream synchronization behavior): the same handles mean other streams in another
+/// context of the device.
+#[test]
+fn each_context_has_default_streams_of_its_own() {
+    let machine = ready();
+    let memory = machine.alloc(512).unwrap();
+    let (legacy, own) = (LEGACY, CU_STREAM_PER_THREAD);
+    let pending = || [legacy, own].map(|stream| machine.steer.pending(stream.cast()));
+    machine.hold(legacy);
+    machine.fill(legacy, memory, 8, 1).unwrap();
+    machine.fill(own, memory + 8, 8, 1).unwrap();
+    assert_eq!(pending(), [1, 1], "the per-thread stream waits for the legacy one");
+    let primary = machine.current().unwrap();
+    let context = machine.context(0, 0).unwrap();
+    assert_eq!(pending(), [0, 0]);
+    machine.fill(legacy, memory + 16, 8, 1).unwrap();
+    machine.fill(own, memory + 24, 8, 1).unwrap();
+    assert_eq!((pending(), machine.byte(memory + 16), machine.byte(memory + 24)), ([0, 0], 1, 1));
+    assert_eq!((machine.byte(memory), machine.byte(memory + 8)), (0, 0));
+    machine.push(primary).unwrap();
+    assert_eq!(pending(), [1, 1]);
+    machine.release(legacy);
+    assert_eq!(pending(), [0, 0]);
+    machine.context_destroy(context).unwrap();
+    machine.was_well_used();
+}

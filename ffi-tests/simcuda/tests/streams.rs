@@ -90,6 +90,21 @@ fn freeing_waits_for_the_device_and_need_not() {
     assert_eq!(machine.synchronize(), Err(CUDA_ERROR_ILLEGAL_ADDRESS));
 }
 
+/// "This API will not perform any implict synchronization when the pointer was allocated with cuMemAllocAsync or
+/// cuMemAllocFromPoolAsync. Callers must ensure that all accesses to these pointer have completed" (cuMemFree).
+#[test]
+fn freeing_pool_memory_waits_for_nothing() {
+    let machine = ready();
+    let stream = machine.stream(CU_STREAM_NON_BLOCKING).unwrap();
+    let memory = machine.alloc_async(4096, stream).unwrap();
+    machine.hold(stream);
+    machine.fill(stream, memory, 4096, A).unwrap();
+    machine.free(memory).unwrap();
+    assert_eq!((machine.steer.pending(stream.cast()), machine.steer.misuses()), (1, 0));
+    machine.release(stream);
+    assert_eq!(machine.steer.misuses(), 1);
+}
+
 #[test]
 fn a_waiting_call_is_let_go_by_another_thread() {
     let machine = ready();
