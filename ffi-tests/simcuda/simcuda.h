@@ -57,8 +57,11 @@ typedef enum simcuda_option {
                                          it fails and a misuse is counted */
   SIMCUDA_CAPTURED_STREAMS_HIDE = 15, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice of a captured stream fail and
                                         end the capture even in a thread in relaxed mode; 0: there they succeed */
-  SIMCUDA_GRAPH_ORDER = 16 /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
+  SIMCUDA_GRAPH_ORDER = 16, /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
                               reverse, so that branches which share memory by mistake show it */
+  SIMCUDA_STREAM_QUERIES_UNSAFE = 17 /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice, of any stream, are among the
+                                        potentially unsafe calls that captures forbid; 0: no capture forbids them, unless
+                                        SIMCUDA_CAPTURED_STREAMS_HIDE does */
 } simcuda_option;
 /* clang-format on */
 

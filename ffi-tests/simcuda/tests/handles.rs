@@ -202,6 +202,16 @@ fn a_stream_is_not_identified_during_a_capture() {
             assert_eq!(machine.end_capture(blocking).is_ok(), !is_captured, "{name}");
         }
     }
+    // The other answer: no capture forbids it, in any mode.
+    machine.steer.set(steer::STREAM_QUERIES_UNSAFE, 0);
+    for (name, call) in calls {
+        machine.begin_capture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        for stream in [blocking, other, LEGACY] {
+            assert_eq!(call(stream), Ok(()), "{name}");
+        }
+        assert!(machine.end_capture(blocking).is_ok(), "{name}");
+    }
+    machine.steer.set(steer::STREAM_QUERIES_UNSAFE, 1);
     assert_eq!(machine.context_of(blocking), Ok(context));
     machine.was_well_used();
 }

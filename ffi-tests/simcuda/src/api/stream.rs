@@ -133,12 +133,14 @@ pub(crate) fn cuStreamAddCallback(
 // Queries of a stream. cuda.h does not specify whether its context, device and number may be queried during a capture.
 // NVIDIA's CCCL (cudax, stream_pool.cuh, since github.com/NVIDIA/cccl/pull/9395) states that cuStreamGetId and
 // cudaStreamGetDevice "would be rejected with cudaErrorStreamCaptureUnsupported and would *invalidate* the in-flight
-// capture", so they count as potentially unsafe.
+// capture", so they count as potentially unsafe, unless an option says otherwise.
 
 fn identify<T>(stream: CUstream, out: *mut T, at: impl FnOnce(&Stream) -> T) -> Answer {
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
-    sim.forbid_unsafe()?;
+    if sim.options.is_on(Choice::StreamQueriesUnsafe) {
+        sim.forbid_unsafe()?;
+    }
     if sim.options.is_on(Choice::CapturedStreamsHide) {
         sim.forbid_captured(number)?;
     }

@@ -101,6 +101,7 @@ pub const STALE_ABORTS: c_int = 13;
 pub const DEADLOCK_MILLISECONDS: c_int = 14;
 pub const CAPTURED_STREAMS_HIDE: c_int = 15;
 pub const GRAPH_ORDER: c_int = 16;
+pub const STREAM_QUERIES_UNSAFE: c_int = 17;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;
