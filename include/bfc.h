@@ -531,13 +531,15 @@ bfc_status_t bfc_free(int32_t device,
 // While the stream is captured, the request is served from memory that the stream may use at once, or the pool grows.
 // No request, bfc_trim or bfc_destroy synchronizes a context while a capture is visible to the library. Announce
 // captures with bfc_pool_begin, which the memory of a graph needs anyway, or with bfc_capture_begin: the capture of a
-// non-blocking stream (CU_STREAM_NON_BLOCKING) that is not announced may not be visible, and may be invalidated. The
-// library queries:
+// non-blocking stream (CU_STREAM_NON_BLOCKING) that is not announced may not be visible, and may be invalidated. Once a
+// capture was seen it stays visible until its end, whatever becomes of its memory, and also if the request was refused.
+// The library queries:
 //
 // - the stream of the request
 // - the legacy default stream, which answers for all blocking streams
 // - the calling thread's default stream
 // - streams on which memory in use was allocated or recorded
+// - streams of requests that bfc_torch_begin_allocate_to_pool routes to a pool, until its end
 // - streams that were captured when last queried
 //
 // Streams of other contexts and devices are supported, here and in bfc_free_async, bfc_record_stream and
@@ -545,7 +547,7 @@ bfc_status_t bfc_free(int32_t device,
 //
 // A stream must exist while memory that was allocated on it or recorded for it is in use, and during each call that
 // names it. Call bfc_forget_stream before it is destroyed. This is not necessary for a stream whose memory was all
-// freed and which was synchronized after that.
+// freed and which was synchronized after that, unless the last call that named it was made while it was captured.
 //
 // On backends without a device a stream is any token. Its work has completed when bfc_stream_synchronized declares it.
 //

@@ -106,7 +106,9 @@ void bfc_torch_record_stream(void *ptr, bfc_stream_t stream);
 // it. The pool keeps its memory until bfc_torch_release_pool was called as often as this function.
 //
 // PyTorch calls this before a capture begins and names no stream. The first request that the filter accepts reveals
-// the stream. Until then, no call of any thread waits for the device or releases memory. This call itself waits for
+// the stream. Until then, no call of any thread waits for the device or releases memory. From then on, until
+// bfc_torch_end_allocate_to_pool, the streams of accepted requests are queried first, and nothing is done while one of
+// them is captured, whatever became of its memory. They must exist until then, or until bfc_forget_stream. This call itself waits for
 // the device first.
 //
 // @param id_first, id_second  PyTorch's MempoolId_t, a pair of numbers, which C++ passes as two arguments.
@@ -231,7 +233,9 @@ void *bfc_ort_alloc(size_t size);
 // For AllocOnStream of an OrtAllocator over device memory. Allocates memory like bfc_ort_alloc, on the given device.
 // The stream is queried, and if it is captured the memory is kept for the graph. See BFC_POOL_OF_CAPTURES.
 //
-// @param stream  The stream to query. The memory may be used on any other too. It must exist only during the call.
+// @param stream  The stream to query. The memory may be used on any other too. It must exist only during the call. If it
+//                is captured it is queried again until the capture has ended: call bfc_forget_stream before it is
+//                destroyed.
 // @return As for bfc_ort_alloc.
 void *bfc_ort_alloc_on_stream(int device,
                               size_t size,

@@ -89,7 +89,8 @@ impl Stream {
         self.pool() != 0
     }
 
-    pub(in crate::core) fn in_pool(self, pool: u32) -> Self {
+    /// Returns the identity in a private pool. 0 stands for none, which is the stream itself.
+    pub(crate) fn in_pool(self, pool: u32) -> Self {
         Stream { thread_and_pool: u64::from(self.number()) << 32 | u64::from(pool), ..self }
     }
 

@@ -116,7 +116,8 @@ impl Device {
         freed.map_err(|error| self.explain_pointer(error, addr))
     }
 
-    /// Allocates a single request like [`Self::alloc_for_stream`] from a private pool, which is created if needed.
+    /// Allocates a single request like [`Self::alloc_for_stream`] from a private pool, which is created if needed. The
+    /// stream must exist until [`Self::end_routes`] or [`Self::forget_stream`].
     pub(crate) fn alloc_in_pool(self, bytes: u64, stream: u64, pool: u64) -> Result<u64, Error> {
         let order = graph_pools::order_of(self.slot(), order::stream_of(stream)?, pool);
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
@@ -136,6 +137,12 @@ impl Device {
     /// the device or releases memory.
     pub(crate) fn announce_capture(self) -> Result<(), Error> {
         graph_pools::announce(self.slot()).map_err(|error| self.explain(error))
+    }
+
+    /// Ends the individual requests for a private pool ([`Self::alloc_in_pool`]): their streams may be destroyed from now
+    /// on.
+    pub(crate) fn end_routes(self, pool: u64) -> Result<(), Error> {
+        graph_pools::end_routes(self.slot(), pool).map_err(|error| self.explain(error))
     }
 
     /// Ends one announcement.

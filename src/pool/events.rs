@@ -55,8 +55,6 @@ pub(super) struct Queue {
     is_forgotten: bool,
     /// Unknown until something is recorded on the stream.
     pub(super) context: Option<Context>,
-    /// The stream was captured when an event was to be recorded there, and may still be.
-    pub(super) was_captured: bool,
     /// The oldest point first.
     markers: VecDeque<Marker>,
     /// The number of markers from which on the list is searched for markers that nothing needs any more.
@@ -81,6 +79,8 @@ pub(super) struct Events {
     queues: Vec<Queue>,
     /// The only stream so far, and its context.
     sole: Option<(Stream, Context)>,
+    /// The streams that were captured when they were last queried, and may still be.
+    captured: Vec<Stream>,
     /// The events that threads query or wait for with the lock open.
     held: Held,
     spare: Spare,
@@ -99,7 +99,7 @@ impl Events {
         let queue = &mut queues[place];
         if queue.stream != stream || queue.is_forgotten && !forgotten {
             // The markers of the previous stream have points that are done.
-            (queue.stream, queue.is_forgotten, queue.was_captured) = (stream, forgotten, false);
+            (queue.stream, queue.is_forgotten) = (stream, forgotten);
             queue.context = sole.filter(|&(other, _)| other == stream).map(|(_, context)| context);
         }
         Some(queue)
@@ -165,20 +165,27 @@ impl Events {
     /// Returns whether a stream was captured when it was last queried, and the context of its queue is unknown.
     pub(super) fn is_unknown(&self, queue_id: QueueId, stream: Stream) -> bool {
         let queue = self.queues.get(queue_id.index());
-        queue.is_some_and(|queue| queue.stream == stream && queue.was_captured && queue.context.is_none())
+        let is_unknown = |queue: &Queue| queue.stream == stream && queue.context.is_none();
+        queue.is_some_and(is_unknown) && self.captured.contains(&stream)
     }
 
     /// Returns the streams that were captured when they were last queried.
     pub(super) fn captured(&self) -> impl Iterator<Item = Stream> + '_ {
-        let may_be = |queue: &&Queue| queue.was_captured || mutation::is("dead-stream");
-        let captured = self.queues.iter().filter(|queue| !queue.is_forgotten).filter(may_be);
-        captured.map(|queue| queue.stream)
+        let may_be = |queue: &&Queue| !queue.is_forgotten && mutation::is("dead-stream");
+        self.captured.iter().copied().chain(self.queues.iter().filter(may_be).map(|queue| queue.stream))
     }
 
-    /// Notes that a stream is not captured any more.
-    pub(super) fn note_uncaptured(&mut self, stream: Stream) {
-        for queue in self.queues.iter_mut().filter(|queue| queue.stream == stream) {
-            queue.was_captured = false;
+    /// Notes whether a stream is captured. The default stream is always queried. Without host memory the capture is
+    /// noticed another time.
+    pub(super) fn note_capture(&mut self, stream: Stream, is_captured: bool) {
+        let stream = stream.in_pool(0);
+        if !is_captured || mutation::is("forgotten-capture") {
+            self.captured.retain(|&other| other != stream);
+        } else if stream != Stream::DEFAULT
+            && !self.captured.contains(&stream)
+            && self.captured.try_reserve(1).is_ok()
+        {
+            self.captured.push(stream);
         }
     }
 
@@ -311,6 +318,7 @@ impl Events {
             }
         }
         self.sole = self.sole.filter(|&(other, _)| other != stream);
+        self.note_capture(stream, false);
     }
 
     /// Removes the queues whose position in the arena was given up, and frees their memory.

@@ -13,6 +13,7 @@ pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error>
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
+    guard.captures_noticed += 1;
     let (guard, _) = order::poll(guard, stream)?;
     order::leave_alone(guard)
 }
@@ -36,6 +37,7 @@ pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().announce()?;
+    guard.captures_noticed += 1;
     let (guard, _) = order::poll(guard, Stream::ANNOUNCED)?;
     order::leave_alone(guard)
 }
@@ -48,11 +50,19 @@ pub(crate) fn withdraw_announcement(slot: &Slot) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the order of a single request on a stream that is for a private pool.
+/// Returns the order of a single request on a stream that is for a private pool. Until [`end_routes`] the stream is
+/// queried before anything waits for the device, whatever becomes of the memory.
 pub(crate) fn order_of(slot: &Slot, stream: Stream, pool: u64) -> Result<Stream, Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
-    Ok(guard.arena.streams_mut().in_private(stream, pool)?)
+    Ok(guard.arena.streams_mut().route(stream, pool)?)
+}
+
+/// Ends the requests of [`order_of`] for a private pool.
+pub(crate) fn end_routes(slot: &Slot, pool: u64) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    guard.arena.streams_mut().end_routes(pool);
+    Ok(())
 }
 
 /// Returns the order of a request that names no stream. During a capture that the library can see, the memory may

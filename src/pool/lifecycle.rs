@@ -64,6 +64,7 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
         arena: Arena::with(resolved.settings, parts),
         backend: resolved.backend,
         events: Default::default(),
+        captures_noticed: 0,
         forgotten: false,
         given_back: 0,
         idle: IdleTime::new(resolved.trim_after),
@@ -132,6 +133,9 @@ pub(crate) fn end_history(slot: &Slot) -> Result<bool, Error> {
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = require_unused(slot.enter_emptied()?, forced)?;
+    if guard.backend.get().order().is_some() && guard.arena.streams().redirects_others(Stream::NONE) {
+        return Err(refuse_for_a_capture());
+    }
     if guard.arena.growth().pool_bytes() != 0 {
         let captured;
         (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;

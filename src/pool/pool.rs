@@ -24,6 +24,9 @@ pub(crate) struct Pool {
     pub(crate) arena: Arena,
     pub(crate) backend: Owned,
     pub(super) events: Events,
+    /// How often a capture was announced to this pool, or noticed. A decision to wait for the device holds only as long
+    /// as this is the same.
+    pub(super) captures_noticed: u64,
     /// Whether the backend's memory was lost and the pool has forgotten all of it.
     pub(super) forgotten: bool,
     /// How often memory was given back to the backend.
@@ -155,6 +158,12 @@ impl Pool {
     pub(super) fn is_capture_announced(&self, but_of: Stream) -> bool {
         !mutation::is("no-announcement")
             && (captures::concern(self.backend.get()) || self.arena.streams().redirects_others(but_of))
+    }
+
+    /// Notes whether a stream is captured.
+    pub(super) fn note_capture(&mut self, stream: Stream, is_captured: bool) {
+        self.captures_noticed += u64::from(is_captured);
+        self.events.note_capture(stream, is_captured);
     }
 
     /// Returns whether the backend's memory is known to be lost.

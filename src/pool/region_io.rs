@@ -52,7 +52,7 @@ pub(super) struct Released {
 }
 
 /// Gives detached regions back to the backend on behalf of a request of a stream, or of none. Stops when a capture is
-/// announced that this might break, and keeps the remaining regions.
+/// announced or noticed that this might break, and keeps the remaining regions.
 #[inline(never)]
 pub(super) fn release(
     mut guard: Guard<'_>,
@@ -60,13 +60,13 @@ pub(super) fn release(
     stream: Stream,
 ) -> (Guard<'_>, Released) {
     let mut released = Released::default();
-    let (mut at, life) = (0, guard.arena.life());
+    let (mut at, life, noticed) = (0, guard.arena.life(), guard.captures_noticed);
     while let Some(region) = regions.get(at) {
         if guard.arena.life() != life {
             guard = forget(guard, &regions.remove(at));
             continue;
         }
-        if guard.is_capture_announced(stream) {
+        if guard.is_capture_announced(stream) || guard.captures_noticed != noticed {
             guard = keep(guard, &regions.remove(at));
             released.failure = Some(refuse_for_a_capture());
             continue;

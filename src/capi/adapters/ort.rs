@@ -33,7 +33,9 @@ pub extern "C" fn bfc_ort_alloc(size: usize) -> *mut c_void {
 /// For AllocOnStream of an OrtAllocator over device memory. Allocates memory like bfc_ort_alloc, on the given device.
 /// The stream is queried, and if it is captured the memory is kept for the graph. See BFC_POOL_OF_CAPTURES.
 ///
-/// @param stream  The stream to query. The memory may be used on any other too. It must exist only during the call.
+/// @param stream  The stream to query. The memory may be used on any other too. It must exist only during the call. If it
+///                is captured it is queried again until the capture has ended: call bfc_forget_stream before it is
+///                destroyed.
 /// @return As for bfc_ort_alloc.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_ort_alloc_on_stream(device: c_int, size: usize, stream: bfc_stream_t) -> *mut c_void {

@@ -68,7 +68,7 @@ impl StreamHeap {
     }
 
     /// Returns the streams that certainly exist, some of them more than once: the default streams, those with chunks in
-    /// use, and those whose requests are redirected. Any other stream may have been destroyed since all its memory was
+    /// use, and those whose requests are redirected or go to a private pool individually. Any other stream may have been destroyed since all its memory was
     /// freed.
     pub(crate) fn living_streams(&self) -> impl Iterator<Item = Stream> + '_ {
         let has_live = self.heap.counters().live() != 0;
@@ -78,7 +78,7 @@ impl StreamHeap {
         };
         let queues =
             self.queues.all().filter(move |(_, entry)| is_live(entry)).map(|(_, entry)| entry.stream);
-        let redirected = self.queues.redirections.iter().copied();
+        let redirected = self.queues.redirections.iter().chain(&self.queues.routed).copied();
         sole.into_iter().chain(queues).chain(redirected).filter(|stream| stream.exists())
     }
 

@@ -106,8 +106,8 @@ impl StreamHeap {
     }
 
     /// Returns the work that other queues must wait for before they may use the memory freed last: first that of the
-    /// queue it was freed in, then that of recorded uses. Work on which no event can be recorded is left out: work
-    /// without a stream, of a forgotten stream, or of a private pool, whose memory no other stream may use.
+    /// queue it was freed in, then that of recorded uses. Work without a stream or of a forgotten stream is left out.
+    /// Work of a private pool needs no event, because no other stream may use the memory.
     pub(crate) fn work_behind_last_free(&self) -> impl Iterator<Item = FreedWork> + '_ {
         let LastFree { queue, waiting } = self.last_free;
         let point = self.queues.entry(queue).point;
@@ -117,8 +117,8 @@ impl StreamHeap {
             self.queues.uses.of(uses).map(|used| (Work { queue: used.queue, point: used.point }, false));
         std::iter::once(own).chain(others).filter_map(|(work, waits_for_others)| {
             let entry = self.queues.entry(work.queue);
-            let can_be_recorded = entry.stream.exists() && entry.stream.pool() == 0 && !entry.forgotten;
-            can_be_recorded.then_some(FreedWork { work, stream: entry.stream, waits_for_others })
+            let can_be_queried = entry.stream.exists() && !entry.forgotten;
+            can_be_queried.then_some(FreedWork { work, stream: entry.stream, waits_for_others })
         })
     }
 

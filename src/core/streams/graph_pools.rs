@@ -51,6 +51,30 @@ impl StreamHeap {
         Ok(stream.in_pool(self.private_pool(name)?))
     }
 
+    /// Returns the same order, and remembers until [`Self::end_routes`] that the stream exists and may be captured.
+    pub(crate) fn route(&mut self, stream: Stream, name: u64) -> Result<Stream, HostMemoryExhausted> {
+        let private = self.in_private(stream, name)?;
+        if !self.queues.routed.contains(&private) {
+            self.queues.routed.try_reserve(1)?;
+            self.queues.routed.push(private);
+        }
+        Ok(private)
+    }
+
+    /// Forgets which streams requested memory of a private pool individually.
+    pub(crate) fn end_routes(&mut self, name: u64) {
+        if let Some(pool) = self.find_private(name) {
+            self.queues.routed.retain(|stream| stream.pool() != pool);
+        }
+    }
+
+    /// Returns whether a stream is among those that exist ([`Self::living_streams`]) whether or not it has chunks in use,
+    /// so that it is queried for captures anyway.
+    pub(crate) fn is_watched(&self, stream: Stream) -> bool {
+        let mut watched = self.queues.redirections.iter().chain(&self.queues.routed);
+        watched.any(|other| other.in_pool(0) == stream.in_pool(0))
+    }
+
     /// Announces that some stream is about to be captured, while it is not known yet which one.
     pub(crate) fn announce(&mut self) -> Result<(), HostMemoryExhausted> {
         self.queues.redirections.try_reserve(1)?;

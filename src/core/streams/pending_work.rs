@@ -119,6 +119,7 @@ impl StreamHeap {
             self.queues.forget(queue);
         }
         self.queues.redirections.retain(|other| other.in_pool(0) != stream);
+        self.queues.routed.retain(|other| other.in_pool(0) != stream);
         let Some(queue) = self.queues.find(stream) else { return Ok(None) };
         // Memory freed there later was used before this point.
         let work = Work { queue, point: self.queues.advance(queue) };

@@ -53,6 +53,8 @@ pub(super) struct StreamQueues {
     pub(super) uses: CrossStreamUses,
     /// The private pools that streams' requests are routed to, and announced captures.
     pub(super) redirections: Vec<Stream>,
+    /// Streams that requested memory of private pools individually, in those pools.
+    pub(super) routed: Vec<Stream>,
     /// The callers' names of private pools. Pool numbers begin at 1 here. Released pools are `None`.
     pub(super) pools: Vec<Option<u64>>,
     /// How often the work of a queue progressed. Memory may have become available each time.
@@ -79,6 +81,7 @@ impl StreamQueues {
             recent: [UNOWNED; RECENT],
             uses: CrossStreamUses::new(),
             redirections: Vec::new(),
+            routed: Vec::new(),
             pools: Vec::new(),
             advances: 0,
             newest_point: 0,
@@ -240,6 +243,7 @@ impl StreamQueues {
                 entry.stream = entry.stream.in_pool(0);
             }
         }
+        self.routed.retain(|stream| stream.pool() != pool);
         self.pools[pool as usize - 1] = None;
     }
 
@@ -370,7 +374,7 @@ impl StreamQueues {
     pub(super) fn metadata_bytes(&self) -> u64 {
         let lists = self.chunk_states.capacity() * size_of::<ChunkStreamState>()
             + self.entries.capacity() * size_of::<StreamQueue>()
-            + self.redirections.capacity() * size_of::<Stream>()
+            + (self.redirections.capacity() + self.routed.capacity()) * size_of::<Stream>()
             + self.pools.capacity() * size_of::<Option<u64>>();
         lists as u64 + self.uses.metadata_bytes()
     }

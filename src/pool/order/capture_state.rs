@@ -1,6 +1,6 @@
 //! Queries whether streams are captured, because anything that waits for the device would break their captures.
 
-use super::driver_stream::{Ordered, handle};
+use super::driver_stream::{Ordered, handle, is_captured};
 use crate::backend::order::{Capture, Context};
 use crate::core::stream_id::Stream;
 use crate::core::streams::QueueId;
@@ -38,11 +38,15 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
     let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
     unknown.extend(queues.filter(|&(queue_id, stream)| guard.events.is_unknown(queue_id, stream)));
     let life = guard.arena.life();
+    let mut active = None;
     let result;
     (guard, result) = guard.ordering(|order| {
         for stream in streams {
             match order.capture_of(handle(stream))? {
-                Capture::Active => return Ok(true),
+                Capture::Active => {
+                    active = Some(stream);
+                    return Ok(true);
+                }
                 Capture::None => {
                     if let Some(&(queue_id, _)) = unknown.iter().find(|&&(_, other)| other == stream) {
                         // If this fails, the context is queried again another time.
@@ -61,7 +65,8 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
         learnt
             .into_iter()
             .for_each(|(queue_id, stream, context)| events.learn(arena, queue_id, stream, context));
-        uncaptured.into_iter().for_each(|stream| guard.events.note_uncaptured(stream));
+        uncaptured.into_iter().for_each(|stream| guard.note_capture(stream, false));
+        active.into_iter().for_each(|stream| guard.note_capture(stream, true));
         gone.into_iter().for_each(|stream| drop_destroyed(&mut guard, stream));
     }
     Ok((guard.check_entry()?, result))
@@ -70,6 +75,7 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
 /// Forgets a stream that the program has destroyed without notice. The driver is not called with its handle again,
 /// unless the caller names it. Memory freed there has its events, or waits for a synchronization of the context.
 fn drop_destroyed(guard: &mut Guard<'_>, stream: Stream) {
+    let stream = stream.in_pool(0);
     // Without host memory the stream stays known, and is queried again.
     if guard.arena.streams_mut().forget_stream(stream).is_ok() {
         guard.forget_events(stream);
@@ -83,11 +89,28 @@ pub(in crate::pool) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> 
     if guard.is_capture_announced(stream) {
         return Ok((guard, Ok(false)));
     }
+    let noticed = guard.captures_noticed;
     let captured;
     (guard, captured) = is_any_captured(guard, stream)?;
-    // Meanwhile another thread may have announced one.
-    let announced = guard.is_capture_announced(stream);
-    Ok((guard, captured.map(|captured| !captured && !announced)))
+    // Meanwhile another thread may have announced or noticed one.
+    let is_new = guard.is_capture_announced(stream) || guard.captures_noticed != noticed;
+    Ok((guard, captured.map(|captured| !captured && !is_new)))
+}
+
+/// Queries whether the stream that a request names is captured, and notes it: the request may be refused, or its memory
+/// may be freed, before anything else tells that the stream exists. The default streams are always queried.
+#[inline(never)]
+pub(super) fn look_at(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+    if !named.exists() || named.is_default() {
+        return Ok((guard, Ok(())));
+    }
+    let life = guard.arena.life();
+    let captured;
+    (guard, captured) = guard.ordering(|order| is_captured(order, named));
+    if let (true, &Ok(captured)) = (guard.arena.life() == life, &captured) {
+        guard.note_capture(named, captured);
+    }
+    Ok((guard.check_entry()?, captured.map(drop)))
 }
 
 /// Waits until no call is under way that might break a capture which was just announced. Calls that begin later take

@@ -42,24 +42,21 @@ pub(in crate::pool) fn is_one_captured(order: &dyn Order, streams: &[driver::Str
 }
 
 impl Pool {
-    /// Returns the streams that certainly exist and may be captured, including `also`. Returns none without a
+    /// Returns the streams that certainly exist and may be captured, `also` first. Returns none without a
     /// stream-ordered driver.
     pub(super) fn live_streams(&self, also: Stream) -> Result<Vec<Stream>, HostMemoryExhausted> {
         if self.backend.get().order().is_none() {
             return Ok(Vec::new());
         }
-        let all = || {
-            self.arena
-                .streams()
-                .living_streams()
-                .chain(self.events.captured())
-                .chain([also])
-                .filter(|stream| stream.exists())
-        };
-        let reachable = || all().filter(|&stream| is_reachable(stream));
-        let mut streams = list(reachable().count() + 1)?;
         // The default stream waits for all blocking streams, including those that the pool does not know.
-        streams.push(Stream::DEFAULT);
+        let reachable = || {
+            [also, Stream::DEFAULT]
+                .into_iter()
+                .chain(self.arena.streams().living_streams())
+                .chain(self.events.captured())
+                .filter(|&stream| stream.exists() && is_reachable(stream))
+        };
+        let mut streams = list(reachable().count())?;
         streams.extend(reachable());
         Ok(streams)
     }

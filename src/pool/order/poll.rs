@@ -1,6 +1,7 @@
 //! Queries events to find out which pending work is done. Any event may be queried. The driver is called with the lock
 //! open, and the events are held meanwhile.
 
+use super::capture_state::look_at;
 use super::driver_stream::{Ordered, each, handle, is_captured, is_reachable, list};
 use super::record::Recording;
 use crate::backend::order::{Capture, Event, Order, State};
@@ -76,6 +77,11 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
     let mut result = learnt.and(learnt_named);
+    if ranges.is_empty() {
+        let looked;
+        (guard, looked) = look_at(guard, stream)?;
+        return Ok((guard, result.and(looked)));
+    }
     while !ranges.is_empty() {
         let asked;
         (guard, asked) = ask(guard, stream, &mut ranges)?;
@@ -166,12 +172,13 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
     };
     ranges.clear();
     if questions.is_empty() && recordings.is_empty() {
-        return Ok((guard, Ok(())));
+        return if is_first { look_at(guard, named) } else { Ok((guard, Ok(()))) };
     }
     let life = guard.arena.life();
+    let mut is_named_captured = None;
     let result;
     (guard, result) = guard.ordering(|order| {
-        if is_captured(order, named)? {
+        if *is_named_captured.insert(is_captured(order, named)?) {
             return Ok(());
         }
         let recorded = each(&mut recordings, |recording| {
@@ -184,6 +191,7 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
         // The events were destroyed with the context, and no work is left to wait for.
         return Ok((guard.check_entry()?, Ok(())));
     }
+    is_named_captured.into_iter().for_each(|is_captured| guard.note_capture(named, is_captured));
     let mut news = false;
     for question in questions {
         question.held().for_each(|(work, event)| guard.events.release(work, event));

@@ -36,6 +36,8 @@ pub(super) struct Recording {
     is_last: bool,
     /// Whether the stream is captured, once the driver has said so.
     is_captured: Option<bool>,
+    /// Nothing is recorded: the stream is only queried, because its capture may not be known otherwise.
+    only_looks: bool,
     pub(super) outcome: Outcome,
 }
 
@@ -70,6 +72,7 @@ impl Recording {
             context,
             is_last: false,
             is_captured: None,
+            only_looks: false,
             outcome,
         }
     }
@@ -80,6 +83,12 @@ impl Recording {
         Recording { is_last: true, ..Self::new(events, arena, work, Kind::Last) }
     }
 
+    /// Prepares to query whether a stream is captured, and to record nothing: memory freed in a private pool needs no
+    /// event.
+    pub(super) fn look_only(arena: &Arena, work: Work) -> Self {
+        Recording { only_looks: true, ..Self::new(&mut Events::default(), arena, work, Kind::Exact) }
+    }
+
     /// Records the event, unless the stream is captured.
     pub(super) fn carry_out(&mut self, order: &dyn Order) -> Result<(), Error> {
         if self.outcome != Outcome::NotRecorded {
@@ -87,7 +96,7 @@ impl Recording {
         }
         let capture = order.capture_of(self.stream)?;
         self.is_captured = Some(capture == Capture::Active);
-        if capture != Capture::None {
+        if capture != Capture::None || self.only_looks {
             return Ok(());
         }
         let context = match self.context {
@@ -136,13 +145,17 @@ impl Recording {
     /// Enters the outcome into the pool. Returns whether more work is known to be done by it. A recording that was not
     /// attempted tells nothing of the stream: what was known of it stays.
     pub(super) fn note(self, pool: &mut Pool) -> bool {
-        let Recording { work, event, spare, kind, context, is_captured, outcome, .. } = self;
+        let Recording { work, event, spare, kind, context, is_captured, only_looks, outcome, .. } = self;
+        if let Some(is_captured) = is_captured {
+            let stream = pool.arena.streams().progress_of(work.queue).stream;
+            pool.note_capture(stream, is_captured || outcome == Outcome::Captured);
+        }
         let Pool { arena, events, .. } = pool;
-        if let Some(is_captured) = is_captured
+        if is_captured.is_some()
+            && !only_looks
             && let Some(queue) = events.queue(work.queue, arena.streams().progress_of(work.queue))
         {
             queue.context = context;
-            queue.was_captured = is_captured || outcome == Outcome::Captured;
         }
         spare.into_iter().for_each(|event| events.recycle(event));
         match (event, outcome) {
@@ -183,11 +196,17 @@ fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
     let mut recordings = Vec::new();
     for freed in arena.streams().work_behind_last_free() {
-        if is_reachable(freed.stream) && !arena.streams().is_at_risk(freed.stream) {
-            let kind = if freed.waits_for_others { Kind::Kept } else { Kind::Exact };
-            recordings.try_reserve(1)?;
-            recordings.push(Recording::new(events, arena, freed.work, kind));
+        let (stream, streams) = (freed.stream, arena.streams());
+        let is_known = stream.is_private() && streams.is_watched(stream);
+        if !is_reachable(stream) || streams.is_at_risk(stream) || is_known {
+            continue;
         }
+        recordings.try_reserve(1)?;
+        recordings.push(match (stream.is_private(), freed.waits_for_others) {
+            (true, _) => Recording::look_only(arena, freed.work),
+            (false, true) => Recording::new(events, arena, freed.work, Kind::Kept),
+            (false, false) => Recording::new(events, arena, freed.work, Kind::Exact),
+        });
     }
     Ok(recordings)
 }

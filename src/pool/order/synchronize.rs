@@ -25,12 +25,14 @@ pub(in crate::pool) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> 
     let life = guard.arena.life();
     let may_wait;
     (guard, may_wait) = may_disturb(guard, stream)?;
+    let noticed = guard.captures_noticed;
     if guard.arena.life() == life && !matches!(may_wait, Ok(true)) {
         return Ok((guard, may_wait));
     }
     let learnt;
     (guard, learnt) = learn_contexts(guard)?;
-    if guard.arena.life() == life && guard.is_capture_announced(stream) {
+    let is_new = guard.is_capture_announced(stream) || guard.captures_noticed != noticed;
+    if guard.arena.life() == life && is_new {
         return Ok((guard, learnt.map(|()| false)));
     }
     let mut works: Vec<Work> = match list(guard.arena.streams().queue_count()) {
@@ -166,6 +168,7 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
 pub(crate) fn declare_done(mut guard: Guard<'_>, stream: Stream) {
     let has_device = guard.backend.get().order().is_some();
     guard.arena.streams_mut().stream_done(stream, !has_device);
+    guard.note_capture(stream, false);
     if stream == Stream::DEFAULT && !has_device {
         guard.arena.streams_mut().stream_done(Stream::NONE, true);
         guard.arena.streams_mut().stream_done(Stream::UNKNOWN, true);

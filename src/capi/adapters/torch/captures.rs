@@ -202,16 +202,24 @@ pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool)
     Ok(())
 }
 
-/// Records that a request was served, so that its stream is known. Returns whether the announcement of the capture must
-/// be withdrawn.
+/// Records that a request was served, so that the device knows its stream and queries it until the end. Returns whether
+/// the announcement must be withdrawn: torch.cuda.use_mem_pool captures nothing, and may last.
 pub(super) fn is_known_now(chosen: Chosen) -> bool {
     let Ok(mut table) = table() else { return false };
     let capture = table.captures.iter_mut().find(|capture| capture.ticket == chosen.ticket);
     capture.is_some_and(|capture| std::mem::take(&mut capture.announced))
 }
 
-/// Ends the routing of requests to the pool. Returns whether the announcement must be withdrawn.
-pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
+/// What the device must be told at the end of a routing.
+pub(super) struct Ended {
+    /// The pool to which no more requests are routed, if it is not the pool of another routing.
+    pub(super) name: Option<u64>,
+    /// The announcement must be withdrawn.
+    pub(super) announced: bool,
+}
+
+/// Ends the routing of requests to the pool.
+pub(super) fn end(device: Device, id: PoolId) -> Result<Ended, Error> {
     let mut table = table()?;
     let of_pool = |capture: &Capture| capture.device == device && capture.id == id && !capture.over;
     let Some(place) = table.captures.iter().rposition(of_pool) else {
@@ -220,11 +228,12 @@ pub(super) fn end(device: Device, id: PoolId) -> Result<bool, Error> {
     };
     table.captures[place].over = true;
     let announced = std::mem::take(&mut table.captures[place].announced);
+    let name = Some(table.captures[place].name).filter(|_| !table.captures.iter().any(of_pool));
     let ended = table.take_if_ended(place);
     drop(table);
     UNDER_WAY.fetch_sub(1, Release);
     drop(ended);
-    Ok(announced)
+    Ok(Ended { name, announced })
 }
 
 /// Removes a user from a pool.

@@ -1,6 +1,6 @@
 //! PyTorch's private pools, used by captured graphs and by `torch.cuda.use_mem_pool`.
 
-use super::captures;
+use super::captures::{self, Ended};
 use super::filter::Filter;
 use crate::capi::adapters::cuda_device::device_of;
 use crate::capi::adapters::first_use::{MAPPED, served};
@@ -14,7 +14,9 @@ use std::ffi::{c_int, c_void};
 /// it. The pool keeps its memory until bfc_torch_release_pool was called as often as this function.
 ///
 /// PyTorch calls this before a capture begins and names no stream. The first request that the filter accepts reveals
-/// the stream. Until then, no call of any thread waits for the device or releases memory. This call itself waits for
+/// the stream. Until then, no call of any thread waits for the device or releases memory. From then on, until
+/// bfc_torch_end_allocate_to_pool, the streams of accepted requests are queried first, and nothing is done while one of
+/// them is captured, whatever became of its memory. They must exist until then, or until bfc_forget_stream. This call itself waits for
 /// the device first.
 ///
 /// @param id_first, id_second  PyTorch's MempoolId_t, a pair of numbers, which C++ passes as two arguments.
@@ -52,10 +54,13 @@ pub unsafe extern "C-unwind" fn bfc_torch_begin_allocate_to_pool(
 pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, id_second: u64) {
     or_log("bfc_torch_end_allocate_to_pool", (), || {
         let device = device_of(device)?;
-        match captures::end(device, (id_first, id_second))? {
-            true => device.withdraw_capture(),
-            false => Ok(()),
+        let Ended { name, announced } = captures::end(device, (id_first, id_second))?;
+        // The allocator may have been destroyed meanwhile, and with it what it knew of streams.
+        match name.map_or(Ok(()), |name| device.end_routes(name)) {
+            Ok(()) | Err(Error::NoAllocator) => {}
+            Err(error) => return Err(error),
         }
+        if announced { device.withdraw_capture() } else { Ok(()) }
     });
 }
 

@@ -1,0 +1,180 @@
+//! A capture is known from its begin to its end, on the simulated driver (a simulation, and no device): whatever is allocated
+//! and freed in it, and also where nobody announced it, once a request named its stream.
+
+mod common;
+
+use common::adapters::{ORT_ON_STREAM, TORCH, begin_to_pool};
+use common::gpu::Gpu;
+use common::simcuda::{simulated, simulated_with};
+use common::*;
+use std::time::Duration;
+
+const ID: (u64, u64) = (0, 7);
+const LIMIT: u64 = 256 * KIB;
+
+/// A way in which the library learns of a capture.
+struct Way {
+    name: &'static str,
+    /// Begins the capture of a stream that does not block. Returns what is in use.
+    begin: fn(Gpu, &Pool, u64) -> Option<u64>,
+    /// What else ends with the capture.
+    end: fn(),
+}
+
+fn end_of_torch() {
+    bfc_torch_end_allocate_to_pool(0, ID.0, ID.1);
+    bfc_torch_release_pool(0, ID.0, ID.1);
+}
+
+fn temporary(stream: u64) {
+    let address = (TORCH.alloc)(KIB, stream);
+    assert_ne!(address, 0, "{}", last_error());
+    (TORCH.free)(address, stream);
+}
+
+const WAYS: [Way; 6] = [
+    Way {
+        name: "a temporary of a region of PyTorch's",
+        begin: |gpu, _, stream| {
+            begin_to_pool(ID, stream);
+            gpu.begin_capture(stream);
+            temporary(stream);
+            None
+        },
+        end: end_of_torch,
+    },
+    Way {
+        name: "a temporary in front of the capture",
+        begin: |gpu, _, stream| {
+            begin_to_pool(ID, stream);
+            temporary(stream);
+            gpu.begin_capture(stream);
+            None
+        },
+        end: end_of_torch,
+    },
+    Way {
+        name: "ONNX Runtime's, in use",
+        begin: |gpu, _, stream| {
+            gpu.begin_capture(stream);
+            Some((ORT_ON_STREAM.alloc)(KIB, stream))
+        },
+        end: || {},
+    },
+    Way {
+        name: "ONNX Runtime's, freed",
+        begin: |gpu, _, stream| {
+            gpu.begin_capture(stream);
+            (ORT_ON_STREAM.free)((ORT_ON_STREAM.alloc)(KIB, stream), stream);
+            None
+        },
+        end: || {},
+    },
+    Way {
+        name: "a request that was refused",
+        begin: |gpu, pool, stream| {
+            gpu.begin_capture(stream);
+            assert_eq!(pool.alloc_on(2 * LIMIT, stream), Err(BFC_ERROR_OUT_OF_MEMORY));
+            None
+        },
+        end: || {},
+    },
+    Way {
+        name: "memory of a private pool that is freed in another capture",
+        begin: |gpu, pool, stream| {
+            assert_eq!(pool.begin_private(1, stream), BFC_OK);
+            let address = pool.get_on(KIB, stream);
+            assert_eq!(pool.end_private(1, stream), BFC_OK);
+            gpu.begin_capture(stream);
+            pool.put_on(address, stream);
+            None
+        },
+        end: || assert_eq!(bfc_pool_release(0, 1), BFC_OK),
+    },
+];
+
+/// Runs `others` while a stream is captured that the library learnt of in each way. The pool has free memory that waits for a
+/// synchronization.
+fn in_each_way(gpu: Gpu, others: impl Fn(&Pool, u64)) {
+    gpu.enter(0);
+    for Way { name, begin, end } in WAYS {
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, LIMIT, GROWING);
+        let (captured, other) = (gpu.stream(false), gpu.stream(false));
+        let chunks = [pool.get(60 * KIB), pool.get_on(60 * KIB, other)];
+        let live = begin(gpu, &pool, captured);
+        let before = gpu.sim.calls("cuCtxSynchronize");
+        pool.put(chunks[0]);
+        pool.put_on(chunks[1], other);
+        others(&pool, other);
+        assert_eq!(gpu.sim.calls("cuCtxSynchronize"), before, "{name}: {}", gpu.sim.log_text());
+        match gpu.try_end_capture(captured) {
+            Ok(graph) => gpu.destroy_graph(graph),
+            Err(code) => panic!("{name}: the capture is broken: {code}"),
+        }
+        end();
+        // The end of the capture is noticed.
+        live.into_iter().for_each(|address| (ORT_ON_STREAM.free)(address, captured));
+        assert!(pool.try_trim(0).is_ok(), "{name}: {}", last_error());
+        assert_eq!(pool.destroy(), BFC_OK, "{name}: {}", last_error());
+        [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+    }
+    gpu.leave(0);
+    gpu.sim.assert_clean();
+}
+
+#[test]
+fn requests_trims_and_the_end_leave_it_whole() {
+    simulated("requests_trims_and_the_end_leave_it_whole", |sim| {
+        in_each_way(Gpu::new(sim), |pool, other| {
+            assert_eq!(pool.alloc_on(240 * KIB, other), Err(BFC_ERROR_OUT_OF_MEMORY));
+            assert_eq!(pool.alloc(240 * KIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+            // Free memory that waits for work is nothing to give back.
+            let trimmed = pool.try_trim(0);
+            assert!(matches!(trimmed, Err(BFC_ERROR_BACKEND_FAILED) | Ok(0)), "{trimmed:?}");
+            assert_eq!(pool.destroy_forced(), BFC_ERROR_BACKEND_FAILED);
+        });
+    });
+}
+
+#[test]
+fn the_thread_that_trims_leaves_it_whole() {
+    let test = "the_thread_that_trims_leaves_it_whole";
+    simulated_with(test, &[("BFC_TRIM_AFTER", "0.02")], |sim| {
+        in_each_way(Gpu::new(sim), |pool, _| {
+            std::thread::sleep(Duration::from_millis(100));
+            assert_ne!(pool.stats().pool_bytes, 0, "nothing may go back");
+        });
+    });
+}
+
+/// What is announced needs the allocator, also while there is no memory to give back.
+#[test]
+fn no_allocator_ends_between_an_announcement_and_the_first_request() {
+    simulated("no_allocator_ends_between_an_announcement_and_the_first_request", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let stream = gpu.stream(false);
+        for (is_torch, has_memory) in [(false, false), (false, true), (true, false), (true, true)] {
+            let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, LIMIT, GROWING);
+            if has_memory {
+                pool.put(pool.get(KIB));
+            }
+            if is_torch {
+                begin_to_pool(ID, stream);
+            } else {
+                assert_eq!(pool.begin_private(1, stream), BFC_OK);
+            }
+            assert_eq!(pool.destroy(), BFC_ERROR_BACKEND_FAILED, "torch {is_torch}, memory {has_memory}");
+            assert_eq!(pool.destroy_forced(), BFC_ERROR_BACKEND_FAILED);
+            if is_torch {
+                end_of_torch();
+            } else {
+                assert_eq!(pool.end_private(1, stream), BFC_OK);
+            }
+            assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        }
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
