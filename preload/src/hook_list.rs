@@ -52,6 +52,8 @@ macro_rules! hooks {
         cuStreamEndCapture_ptsz: cuStreamEndCapture, Watched, "the same";
         cuStreamEndCaptureToCig: cuStreamEndCaptureToCig, Watched, "the same";
         cuStreamEndCaptureToCig_ptsz: cuStreamEndCaptureToCig, Watched, "the same";
+        cuStreamCreate: cuStreamCreate, Watched, "the stream's context is remembered: it cannot be asked for during a capture";
+        cuStreamCreateWithPriority: cuStreamCreateWithPriority, Watched, "the same";
         cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too; with BFC_PRELOAD_ASYNC=1 the pool forgets the stream";
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
         // Work that may use other devices' memory.

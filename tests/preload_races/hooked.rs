@@ -33,7 +33,7 @@ macro_rules! functions {
 functions! {
     cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxCreate_v2, cuCtxDestroy_v2,
     cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuMemHostAlloc, cuMemFreeHost, cuCtxSynchronize, cuStreamBeginCapture_v2,
-    cuStreamEndCapture, cuStreamDestroy_v2, cuCtxEnablePeerAccess, cuMemcpyPeerAsync,
+    cuStreamEndCapture, cuStreamCreate, cuStreamDestroy_v2, cuCtxEnablePeerAccess, cuMemcpyPeerAsync, cuMemsetD8Async,
 }
 
 /// A function of a library, which the interposer must have put its own in the place of.
@@ -169,6 +169,19 @@ impl Hooked {
     /// The current context.
     pub fn synchronize_context(self) {
         must!(self.cuCtxSynchronize());
+    }
+
+    /// As [`Gpu::stream`].
+    pub fn stream(self, blocking: bool) -> u64 {
+        let (mut stream, flags) = (ptr::null_mut(), if blocking { 0 } else { CU_STREAM_NON_BLOCKING });
+        must!(self.cuStreamCreate(&mut stream, flags));
+        stream as u64
+    }
+
+    /// A fill by the driver.
+    #[allow(dead_code)] // what tests/captures_preload.rs uses
+    pub fn set_bytes(self, stream: u64, address: u64, bytes: u64) {
+        must!(self.cuMemsetD8Async(address, 0, bytes as usize, stream as CUstream));
     }
 
     pub fn destroy_stream(self, stream: u64) {

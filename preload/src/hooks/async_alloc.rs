@@ -14,7 +14,7 @@ use crate::pool::known_streams;
 use crate::pool::{Pool, Refused};
 use crate::settings;
 use crate::state::contexts::{self, Current, is_default};
-use crate::state::{captures, relations};
+use crate::state::{captures, relations, streams};
 
 /// Returns the stream that NULL means in a twin: the per-thread default stream.
 fn per_thread(stream: CUstream) -> CUstream {
@@ -53,7 +53,7 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Po
 /// Returns whether memory in the order of a stream belongs to the current context.
 fn is_of(stream: CUstream, current: Current) -> bool {
     is_default(stream)
-        || contexts::of_stream(stream).is_some_and(|context| contexts::known_as(context) == current)
+        || streams::of_stream(stream).is_some_and(|context| contexts::known_as(context) == current)
 }
 
 macro_rules! allocates {
@@ -112,7 +112,7 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     }
     let is_default_elsewhere =
         current.is_some_and(|current| current != pool.device().map_or(Current::Other, Current::Primary));
-    if captures::any() && !stream.is_null() && captures::is_captured(stream) {
+    if captures::any() && !stream.is_null() && streams::is_captured(stream) {
         // A graph frees only its own allocations.
         return Some(CUDA_ERROR_INVALID_VALUE);
     }

@@ -1,16 +1,17 @@
-//! The hooks of functions that begin or end stream captures. Destroying a stream ends its capture too.
+//! The hooks of functions that begin or end stream captures, and of the creation and destruction of streams, which ends
+//! a stream's capture too.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_uint, c_void};
 
 use cuda_sys::*;
 
 use crate::driver::real;
 use crate::pool::known_streams;
-use crate::state::captures;
+use crate::state::{captures, streams};
 
 /// Functions that begin a capture.
 macro_rules! begins {
-    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
+    ($($symbol:ident($($argument:ident: $type:ty),*) in $mode:expr;)*) => {
         $(
             /// # Safety
             /// The contract is that of the driver's function.
@@ -18,7 +19,7 @@ macro_rules! begins {
             pub unsafe extern "C" fn $symbol(stream: CUstream, $($argument: $type),*) -> CUresult {
                 let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 // Counted before the call, so that no other thread synchronizes in the first moment.
-                captures::begun(stream);
+                captures::begun(stream, $mode);
                 // SAFETY: the caller's arguments.
                 let code = unsafe { begin(stream, $($argument),*) };
                 if code != CUDA_SUCCESS {
@@ -31,38 +32,39 @@ macro_rules! begins {
 }
 
 begins! {
-    cuStreamBeginCapture();
-    cuStreamBeginCapture_ptsz();
-    cuStreamBeginCapture_v2(mode: CUstreamCaptureMode);
-    cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode);
+    cuStreamBeginCapture() in CU_STREAM_CAPTURE_MODE_GLOBAL;
+    cuStreamBeginCapture_ptsz() in CU_STREAM_CAPTURE_MODE_GLOBAL;
+    cuStreamBeginCapture_v2(mode: CUstreamCaptureMode) in mode;
+    cuStreamBeginCapture_v2_ptsz(mode: CUstreamCaptureMode) in mode;
     cuStreamBeginCaptureToGraph(
         graph: CUgraph,
         dependencies: *const CUgraphNode,
         data: *const CUgraphEdgeData,
         count: usize,
         mode: CUstreamCaptureMode
-    );
+    ) in mode;
     cuStreamBeginCaptureToGraph_ptsz(
         graph: CUgraph,
         dependencies: *const CUgraphNode,
         data: *const CUgraphEdgeData,
         count: usize,
         mode: CUstreamCaptureMode
-    );
+    ) in mode;
     cuStreamBeginRecaptureToGraph(
         mode: CUstreamCaptureMode,
         graph: CUgraph,
         callback: CUgraphRecaptureCallback,
         data: *mut c_void
-    );
+    ) in mode;
     cuStreamBeginRecaptureToGraph_ptsz(
         mode: CUstreamCaptureMode,
         graph: CUgraph,
         callback: CUgraphRecaptureCallback,
         data: *mut c_void
-    );
-    cuStreamBeginCaptureToCig(parameters: *mut CUstreamCigCaptureParams);
-    cuStreamBeginCaptureToCig_ptsz(parameters: *mut CUstreamCigCaptureParams);
+    ) in mode;
+    // Whether another thread may end it is not documented.
+    cuStreamBeginCaptureToCig(parameters: *mut CUstreamCigCaptureParams) in CU_STREAM_CAPTURE_MODE_RELAXED;
+    cuStreamBeginCaptureToCig_ptsz(parameters: *mut CUstreamCigCaptureParams) in CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 /// Functions that end a capture, including one that has become invalid.
@@ -74,11 +76,11 @@ macro_rules! ends {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream, graph: *mut CUgraph) -> CUresult {
                 let Some(end) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                let is_captured = captures::is_captured(stream);
+                let is_captured = streams::is_captured(stream);
                 // SAFETY: the caller's arguments.
                 let code = unsafe { end(stream, graph) };
                 // A call that found no capture, or one of another thread, has not ended one.
-                if is_captured && !captures::is_captured(stream) {
+                if is_captured && !streams::is_captured(stream) {
                     captures::ended_if_begun(stream);
                 }
                 code
@@ -140,4 +142,30 @@ macro_rules! destroys {
 destroys! {
     cuStreamDestroy
     cuStreamDestroy_v2
+}
+
+/// Functions that create a stream.
+macro_rules! creates {
+    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            /// # Safety
+            /// The contract is that of the driver's function.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $symbol(place: *mut CUstream, $($argument: $type),*) -> CUresult {
+                let Some(create) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                // SAFETY: the caller's arguments.
+                let code = unsafe { create(place, $($argument),*) };
+                if code == CUDA_SUCCESS && !place.is_null() {
+                    // SAFETY: not NULL, so the caller's, and the driver has written it.
+                    streams::note_created(unsafe { *place });
+                }
+                code
+            }
+        )*
+    };
+}
+
+creates! {
+    cuStreamCreate(flags: c_uint);
+    cuStreamCreateWithPriority(flags: c_uint, priority: c_int);
 }

@@ -67,6 +67,9 @@ impl Pool {
             && let Ok(address) = self.request(bytes, stream, BFC_REQUEST_NO_GROWTH)
         {
             return Ok(address);
+        } else if self.waiting() != 0 && !settings::is_limited() && self.can_never_settle() {
+            // What the driver serves is freed to it, and it waits by itself.
+            return Err(Refused::Pass(PassReason::Capture));
         }
         // In the order of a stream, the pool may return memory that other streams' work still uses, because the stream
         // waits for that work. Users of cudaMalloc's memory do not wait, so their request is made without a stream and

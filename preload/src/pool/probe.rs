@@ -13,7 +13,7 @@ use cuda_sys::*;
 use super::handle::{POOLS, Pool};
 use super::waiting_frees::WaitingFrees;
 use crate::driver;
-use crate::state::{captures, contexts};
+use crate::state::{captures, contexts, streams};
 use crate::sys::lock::OwnerLock;
 
 /// With more contexts than this, a probe is not supported.
@@ -143,7 +143,7 @@ impl Probe {
     fn is_done(&self, driver: Driver) -> bool {
         let Ok(query) = driver.cuEventQuery() else { return false };
         let mut recorded = self.entries.iter().filter(|entry| entry.is_recorded);
-        captures::relaxed(|| {
+        streams::relaxed(|| {
             recorded.all(|entry| {
                 // SAFETY: an event of an existing context. If the context has ended meanwhile the driver returns an
                 // error, and the event is not done.

@@ -9,7 +9,7 @@ use super::probe::ProbeResult;
 use super::waiting_frees::WaitingFrees;
 use crate::bfc;
 use crate::driver::real;
-use crate::state::captures;
+use crate::state::{captures, contexts};
 
 /// This many waiting frees justify a synchronization, if much of the pool is idle.
 const MIN_WAITING_FREES: u64 = 128;
@@ -65,6 +65,13 @@ impl Pool {
             self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
         }
         code
+    }
+
+    /// Returns whether waiting frees cannot become reusable because a thread has ended in a capture of the device's
+    /// context. "It is also invalid to [...] synchronize a broader handle which encompasses an active stream capture, such
+    /// as a device or context handle" (CUDA C++ Programming Guide, Prohibited and Unhandled Operations).
+    pub(super) fn can_never_settle(self) -> bool {
+        self.device().is_some_and(|owner| captures::is_abandoned_in(contexts::primary_of_device(owner)))
     }
 
     /// Waits for the device, and makes all frees until now reusable.

@@ -4,32 +4,46 @@
 //! observed here.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cuda_sys::*;
 
 use crate::bfc;
-use crate::driver;
-use crate::state::contexts;
-use crate::sys::lock;
+use crate::state::streams::{self, named};
+use crate::sys::{lock, process};
 
 /// A captured stream and its context, as far as the driver reports it. NULL is none.
 struct Place {
     stream: AtomicPtr<CUstream_st>,
     context: AtomicPtr<CUctx_st>,
+    /// The only thread that can end the capture, or 0. "If mode is not CU_STREAM_CAPTURE_MODE_RELAXED, cuStreamEndCapture
+    /// must be called on this stream from the same thread" (cuda.h, cuStreamBeginCapture), and no other thread has a handle
+    /// of its default stream.
+    thread: AtomicI32,
+    /// That thread has ended, so there will be no graph. The capture is not counted any more, but its context cannot be
+    /// synchronized as long as the stream exists.
+    is_abandoned: AtomicBool,
 }
 
 /// The captured streams. A stream that does not fit here counts until its capture ends.
-static PLACES: [Place; u64::BITS as usize] =
-    [const { Place { stream: AtomicPtr::new(ptr::null_mut()), context: AtomicPtr::new(ptr::null_mut()) } };
-        u64::BITS as usize];
+static PLACES: [Place; u64::BITS as usize] = [const {
+    Place {
+        stream: AtomicPtr::new(ptr::null_mut()),
+        context: AtomicPtr::new(ptr::null_mut()),
+        thread: AtomicI32::new(0),
+        is_abandoned: AtomicBool::new(false),
+    }
+}; u64::BITS as usize];
 
 /// Not a stream's handle: the place is being taken or released.
 const CHANGING: CUstream = ptr::without_provenance_mut(usize::MAX);
 
 /// The number of captures, so that a check costs one load if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of captures that were abandoned, so that a check costs one load if there are none.
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of threads that synchronize, or are about to.
 static SYNCHRONIZING: AtomicUsize = AtomicUsize::new(0);
@@ -65,21 +79,6 @@ pub(crate) fn unless_capturing(synchronize: impl FnOnce() -> CUresult) -> CUresu
     code
 }
 
-/// Calls `work` with the thread's capture mode relaxed: a query of an event "is prohibited" while a thread captures in
-/// another mode (cuda.h, cuThreadExchangeStreamCaptureMode), and would invalidate that capture.
-pub(crate) fn relaxed<T>(work: impl FnOnce() -> T) -> T {
-    let exchange = driver::load().and_then(|driver| driver.cuThreadExchangeStreamCaptureMode().ok());
-    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: the pointer is valid for reading and writing.
-    let is_exchanged = exchange.is_some_and(|exchange| unsafe { exchange(&mut mode) } == CUDA_SUCCESS);
-    let result = work();
-    if let Some(exchange) = exchange.filter(|_| is_exchanged) {
-        // SAFETY: as above.
-        unsafe { exchange(&mut mode) };
-    }
-    result
-}
-
 /// Waits until no thread is on its way into a call that synchronizes.
 fn let_entries_pass() {
     let is_entering = || {
@@ -110,33 +109,81 @@ fn announce_end() {
 }
 
 /// Returns whether any stream is captured.
+#[inline]
 pub(crate) fn any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0 && are_any_left()
+}
+
+#[cold]
+fn are_any_left() -> bool {
+    PLACES.iter().for_each(Place::look_after_thread);
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// The name of a stream in the table. The legacy default stream is never captured, so 0 is the thread's default stream
-/// in a twin; and NULL would be a free place.
-fn named(stream: CUstream) -> CUstream {
-    if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
+/// Returns whether a thread has ended in a capture of this context, which therefore cannot be synchronized.
+pub(crate) fn is_abandoned_in(context: CUcontext) -> bool {
+    let is_of = |place: &Place| place.context.load(Ordering::Relaxed) == context;
+    ABANDONED.load(Ordering::Acquire) != 0 && PLACES.iter().any(|place| place.is_abandoned() && is_of(place))
 }
 
 impl Place {
-    /// Replaces a stream in this place, if it is there.
-    fn change(&self, from: CUstream, stream: CUstream, context: CUcontext) -> bool {
+    /// Replaces a stream in this place, if it is there, after `work` has changed the rest.
+    fn change(&self, from: CUstream, stream: CUstream, work: impl FnOnce()) -> bool {
         if self.stream.compare_exchange(from, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
-        self.context.store(context, Ordering::Relaxed);
+        work();
         self.stream.store(stream, Ordering::Release);
         true
     }
 
-    fn give_up(&self, stream: CUstream) -> bool {
-        self.change(stream, ptr::null_mut(), ptr::null_mut())
+    fn take(&self, stream: CUstream, context: CUcontext, thread: i32) -> bool {
+        self.change(ptr::null_mut(), stream, || {
+            self.context.store(context, Ordering::Relaxed);
+            self.thread.store(thread, Ordering::Relaxed);
+        })
     }
 
-    fn is_taken(&self) -> bool {
-        !self.stream.load(Ordering::Acquire).is_null()
+    /// Takes the capture of a stream out of the table. Returns `None` if it is not there, and otherwise whether it was
+    /// counted.
+    fn give_up(&self, stream: CUstream) -> Option<bool> {
+        let mut was_abandoned = false;
+        let is_there = self.change(stream, ptr::null_mut(), || {
+            self.context.store(ptr::null_mut(), Ordering::Relaxed);
+            was_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
+        });
+        ABANDONED.fetch_sub(usize::from(was_abandoned), Ordering::AcqRel);
+        is_there.then_some(!was_abandoned)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    /// Does not count the capture any more if the only thread that can end it has ended.
+    fn look_after_thread(&self) {
+        let stream = self.stream.load(Ordering::Acquire);
+        let has_ended = || match self.thread.load(Ordering::Relaxed) {
+            0 => false,
+            thread => !self.is_abandoned() && !process::has_thread(thread),
+        };
+        if stream.is_null() || stream == CHANGING || !has_ended() {
+            return;
+        }
+        let mut is_new = false;
+        self.change(stream, stream, || {
+            // Meanwhile the place may have been given to another capture.
+            is_new = has_ended();
+            self.is_abandoned.fetch_or(is_new, Ordering::AcqRel);
+        });
+        if is_new {
+            ABANDONED.fetch_add(1, Ordering::AcqRel);
+            one_less();
+        }
+    }
+
+    fn is_counted(&self) -> bool {
+        !self.stream.load(Ordering::Acquire).is_null() && !self.is_abandoned()
     }
 
     /// Returns the stream, if it is of that context.
@@ -148,26 +195,40 @@ impl Place {
 }
 
 /// Counts a capture that is about to begin. Waits for synchronizations that are about to begin.
-pub(crate) fn begun(stream: CUstream) {
-    let context = contexts::of_stream(named(stream)).unwrap_or(ptr::null_mut());
-    PLACES.iter().find(|place| place.change(ptr::null_mut(), named(stream), context));
+pub(crate) fn begun(stream: CUstream, mode: CUstreamCaptureMode) {
+    let context = streams::of_stream(named(stream)).unwrap_or(ptr::null_mut());
+    let is_own = named(stream) == named(ptr::null_mut()) || mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    let thread = if is_own { process::this_thread() } else { 0 };
+    PLACES.iter().find(|place| place.take(named(stream), context, thread));
     COUNT.fetch_add(1, Ordering::SeqCst);
     announce_begin();
     let_entries_pass();
 }
 
+/// Takes the calling thread's capture of a stream out of the table, as [`Place::give_up`] does. The handle of a thread's
+/// default stream stands for another one in each thread.
+fn give_up(stream: CUstream) -> Option<bool> {
+    let stream = named(stream);
+    let is_created = stream != named(ptr::null_mut());
+    let is_own =
+        |place: &&Place| is_created || place.thread.load(Ordering::Relaxed) == process::this_thread();
+    PLACES.iter().filter(is_own).find_map(|place| place.give_up(stream))
+}
+
 /// Reverts [`begun`]: the capture did not begin.
 pub(crate) fn ended(stream: CUstream) {
-    PLACES.iter().find(|place| place.give_up(named(stream)));
-    one_less();
+    if give_up(stream).unwrap_or(true) {
+        one_less();
+    }
 }
 
 /// Counts the end of a capture. One whose beginning was not seen has no place in the table and is not counted:
 /// otherwise the count would lack another capture that is in progress. Only where more captures are counted than there
 /// are places it may be one of those.
 pub(crate) fn ended_if_begun(stream: CUstream) {
-    let is_known = PLACES.iter().any(|place| place.give_up(named(stream)));
-    if is_known || COUNT.load(Ordering::Acquire) > PLACES.iter().filter(|place| place.is_taken()).count() {
+    let was_counted = give_up(stream);
+    let counted = || PLACES.iter().filter(|place| place.is_counted()).count();
+    if was_counted.unwrap_or_else(|| COUNT.load(Ordering::Acquire) > counted()) {
         one_less();
     }
 }
@@ -181,7 +242,11 @@ fn one_less() {
 
 /// Counts the end of the capture, if any, that a destroyed stream was in.
 pub(crate) fn destroyed(stream: CUstream) {
-    if any() && !stream.is_null() && PLACES.iter().any(|place| place.give_up(stream)) {
+    let is_worth_a_look = COUNT.load(Ordering::Acquire) | ABANDONED.load(Ordering::Acquire) != 0;
+    if is_worth_a_look
+        && !stream.is_null()
+        && PLACES.iter().find_map(|place| place.give_up(stream)) == Some(true)
+    {
         one_less();
     }
 }
@@ -198,7 +263,8 @@ pub(crate) fn in_context(context: CUcontext) -> ContextCaptures {
     let mut within = ContextCaptures { context, places: 0 };
     if any() && !context.is_null() {
         for (bit, place) in PLACES.iter().enumerate() {
-            within.places |= u64::from(place.stream_of(context).is_some()) << bit;
+            let is_counted = !place.is_abandoned() && place.stream_of(context).is_some();
+            within.places |= u64::from(is_counted) << bit;
         }
     }
     within
@@ -226,22 +292,15 @@ impl ContextCaptures {
         }
     }
 
-    /// Counts the end of these captures, which have ended with their context.
+    /// Counts the end of these captures, which have ended with their context, and so have those that were abandoned.
     pub(crate) fn ended(self) {
-        let places = PLACES.iter().enumerate().filter(|(bit, _)| self.places >> bit & 1 != 0);
+        let is_one = |bit: usize, place: &Place| self.places >> bit & 1 != 0 || place.is_abandoned();
+        let places = PLACES.iter().enumerate().filter(|&(bit, place)| is_one(bit, place));
         for (_, place) in places {
-            if place.stream_of(self.context).is_some_and(|stream| place.give_up(stream)) {
+            let stream = place.stream_of(self.context);
+            if stream.and_then(|stream| place.give_up(stream)) == Some(true) {
                 one_less();
             }
         }
     }
-}
-
-/// Returns whether the stream is in a capture, including one that has become invalid.
-pub(crate) fn is_captured(stream: CUstream) -> bool {
-    let Some(Ok(ask)) = driver::load().map(|driver| driver.cuStreamIsCapturing()) else { return false };
-    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the caller's stream, and a pointer that is valid for writing.
-    let code = unsafe { ask(named(stream), &mut status) };
-    code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
 }

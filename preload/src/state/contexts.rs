@@ -71,18 +71,6 @@ pub(crate) fn is_default(stream: CUstream) -> bool {
     stream.addr() <= 2
 }
 
-/// Returns the context of a stream.
-pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
-    if is_default(stream) {
-        return current_handle();
-    }
-    let ask = driver::load()?.cuStreamGetCtx().ok()?;
-    let mut context = ptr::null_mut();
-    // SAFETY: the caller's stream, and a pointer that is valid for writing.
-    let code = unsafe { ask(stream, &mut context) };
-    (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
-}
-
 #[cold]
 fn unknown(context: CUcontext) -> Current {
     if NON_PRIMARY.iter().any(|other| other.load(Ordering::Relaxed) == context) {

@@ -6,4 +6,5 @@ pub(crate) mod contexts;
 pub(crate) mod green_contexts;
 pub(crate) mod internal_streams;
 pub(crate) mod relations;
+pub(crate) mod streams;
 pub(crate) mod user_contexts;

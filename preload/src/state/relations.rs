@@ -16,12 +16,14 @@
 //!
 //! A relation is never removed, because disabling the access does not affect work that is already queued.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
 use super::contexts::{self, Current, DEVICES};
 use super::green_contexts;
+use super::streams;
 use super::user_contexts::{self, UserContext};
 use crate::bfc;
 
@@ -36,12 +38,16 @@ static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
 /// program has done.
 pub(crate) fn is_primary_related(user: usize, owner: usize) -> bool {
     IS_UNKNOWN.load(Ordering::Acquire)
+        || is_used_by_unknown(owner)
         || USERS.get(owner).is_none_or(|users| users.load(Ordering::Acquire) >> user & 1 != 0)
 }
 
 /// Returns the same for a context created by the program.
 pub(crate) fn is_user_context_related(user: UserContext, owner: usize) -> bool {
-    IS_UNKNOWN.load(Ordering::Acquire) || owner >= DEVICES || user.is_related(owner)
+    IS_UNKNOWN.load(Ordering::Acquire)
+        || owner >= DEVICES
+        || is_used_by_unknown(owner)
+        || user.is_related(owner)
 }
 
 /// Relates every context to every pool.
@@ -92,11 +98,105 @@ pub(crate) fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
         if owner >= DEVICES {
             continue;
         }
-        match contexts::of_stream(stream) {
+        match streams::of_stream(stream) {
             Some(user) if primary_device(user) == Some(owner) => {}
             Some(user) => note(user, owner),
-            // Either there is no context, so the call fails, or the context is unknown.
-            None => relate_all(),
+            None => note_unknown(stream, owner),
+        }
+    }
+}
+
+/// A stream whose context is not known, with a bit for each device whose memory its work may use. It is captured, so it
+/// cannot be asked about, and the work comes with the launch of its graph. Or the driver has failed.
+struct Unknown {
+    /// NULL if the place is free.
+    stream: AtomicPtr<CUstream_st>,
+    owners: AtomicU64,
+}
+
+static UNKNOWN: [Unknown; 16] =
+    [const { Unknown { stream: AtomicPtr::new(ptr::null_mut()), owners: AtomicU64::new(0) } }; 16];
+
+/// Set if there may be any, so that a check costs one load.
+static ARE_UNKNOWN: AtomicBool = AtomicBool::new(false);
+
+#[cold]
+fn note_unknown(stream: CUstream, owner: usize) {
+    // A driver before CUDA 9.2 never tells.
+    if !streams::can_ask() {
+        return relate_all();
+    }
+    // Without a context the call fails.
+    if contexts::is_default(stream) {
+        return;
+    }
+    let is_place = |place: &&Unknown| {
+        let free = ptr::null_mut();
+        let taken = place.stream.compare_exchange(free, stream, Ordering::AcqRel, Ordering::Acquire);
+        taken.is_ok() || taken == Err(stream)
+    };
+    match UNKNOWN.iter().find(is_place) {
+        Some(place) => {
+            place.owners.fetch_or(1 << owner, Ordering::AcqRel);
+            ARE_UNKNOWN.store(true, Ordering::Release);
+        }
+        None => relate_all(),
+    }
+}
+
+/// Asks again for the contexts that are not known, as far as their streams are not captured any more. Until then, the
+/// pools in question wait for every context.
+fn ask_again(is_asked: impl Fn(CUstream) -> bool) {
+    if !ARE_UNKNOWN.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    for place in &UNKNOWN {
+        let stream = place.stream.load(Ordering::Acquire);
+        if stream.is_null() {
+            continue;
+        }
+        let Some(user) = Some(stream).filter(|&stream| is_asked(stream)).and_then(streams::of_stream) else {
+            ARE_UNKNOWN.store(true, Ordering::Release);
+            continue;
+        };
+        let owners = place.owners.swap(0, Ordering::AcqRel);
+        (0..DEVICES).filter(|owner| owners >> owner & 1 != 0).for_each(|owner| note(user, owner));
+        let _ = place.stream.compare_exchange(stream, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether the work of a stream whose context is not known may use a device's memory.
+fn is_used_by_unknown(owner: usize) -> bool {
+    if !ARE_UNKNOWN.load(Ordering::Acquire) {
+        return false;
+    }
+    ask_again(|_| true);
+    UNKNOWN.iter().any(|place| place.owners.load(Ordering::Acquire) >> owner & 1 != 0)
+}
+
+/// Asks for the context of a stream that is about to end. If it is captured, it ends without a graph.
+pub(crate) fn stream_ends(stream: CUstream) {
+    if !ARE_UNKNOWN.load(Ordering::Acquire) {
+        return;
+    }
+    ask_again(|other| other == stream);
+    for place in UNKNOWN.iter().filter(|place| place.stream.load(Ordering::Acquire) == stream) {
+        place.owners.store(0, Ordering::Release);
+        let _ = place.stream.compare_exchange(stream, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// The same for all streams, because a context is about to end. Those whose contexts stay unknown are not asked about
+/// again, because they may end with it.
+pub(crate) fn context_ends() {
+    if !ARE_UNKNOWN.load(Ordering::Acquire) {
+        return;
+    }
+    ask_again(|_| true);
+    for place in UNKNOWN.iter() {
+        if !place.stream.swap(ptr::null_mut(), Ordering::AcqRel).is_null() {
+            place.owners.store(0, Ordering::Release);
+            relate_all();
         }
     }
 }

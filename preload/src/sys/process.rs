@@ -9,6 +9,26 @@ pub(crate) fn id() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// Returns the number that the system gave the calling thread.
+pub(crate) fn this_thread() -> i32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::gettid() }
+}
+
+/// Returns whether a thread of this process exists. The number may belong to another one by now. The program's `errno` stays
+/// as it is.
+pub(crate) fn has_thread(thread: i32) -> bool {
+    // SAFETY: no preconditions.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: it is this thread's.
+    let before = unsafe { *errno };
+    // SAFETY: the signal 0 only checks.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, id(), thread, 0) };
+    // SAFETY: as above.
+    let is_gone = sent != 0 && unsafe { std::mem::replace(&mut *errno, before) } == libc::ESRCH;
+    !is_gone
+}
+
 /// Reads the beginning of a file.
 fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     // SAFETY: the path is NUL-terminated.

@@ -1,0 +1,215 @@
+//! Captures under the interposer, on the simulated driver (a simulation, and no device): its own questions end none, whatever
+//! the driver answers to a question about a stream, and none is counted for ever.
+
+mod common;
+#[allow(dead_code)] // what tests/preload_races uses
+#[path = "preload_races/hooked.rs"]
+mod hooked;
+
+use common::gpu::{Gpu, PER_THREAD};
+use common::preload::{self, Interposer};
+use common::simcuda::simulated_with;
+use common::*;
+use cuda_sys::{
+    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUstreamCaptureMode,
+};
+use hooked::Hooked;
+
+const MODES: [CUstreamCaptureMode; 3] =
+    [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED];
+
+/// What a driver may answer to cuStreamGetCtx during a capture: refuse it as an unsafe call, of a captured stream even in the
+/// relaxed mode, or not at all.
+const ANSWERS: [[(&str, &str); 2]; 3] = [
+    [("SIMCUDA_STREAM_QUERIES_UNSAFE", "1"), ("SIMCUDA_CAPTURED_STREAMS_HIDE", "0")],
+    [("SIMCUDA_STREAM_QUERIES_UNSAFE", "1"), ("SIMCUDA_CAPTURED_STREAMS_HIDE", "1")],
+    [("SIMCUDA_STREAM_QUERIES_UNSAFE", "0"), ("SIMCUDA_CAPTURED_STREAMS_HIDE", "0")],
+];
+
+/// Runs a program on two devices in processes of their own, one with each answer of the driver.
+fn preloaded(test: &str, settings: &[(&'static str, &'static str)], program: impl Fn(Hooked)) {
+    for answers in ANSWERS {
+        let mut variables = vec![("SIMCUDA_DEVICES", "2")];
+        variables.extend(answers);
+        variables.extend(settings);
+        if !child::is_child(test) {
+            variables.push(("LD_PRELOAD", preload::library(Interposer::Shipped).to_str().expect("UTF-8")));
+        }
+        simulated_with(test, &variables, |sim| program(Hooked::new(Gpu::new(sim))));
+        if child::is_child(test) {
+            return;
+        }
+    }
+}
+
+/// A device's context, with memory that is pooled.
+fn begin(gpu: Hooked, device: i32) -> (u64, u64) {
+    let context = gpu.enter(device);
+    (context, gpu.alloc(MIB).expect("there is room"))
+}
+
+#[track_caller]
+fn end_whole(gpu: Hooked, stream: u64) {
+    match gpu.end_capture(stream) {
+        Ok(graph) => gpu.destroy_graph(graph),
+        Err(code) => panic!("the capture is broken: {code}"),
+    }
+}
+
+/// Copies, fills, and a second capture, as conditional nodes begin one: of streams that the interposer saw created, and of those
+/// that it did not.
+#[test]
+fn work_on_a_captured_stream_leaves_it_whole() {
+    preloaded("work_on_a_captured_stream_leaves_it_whole", &[], |gpu| {
+        let (second, there) = begin(gpu, 1);
+        let (first, here) = begin(gpu, 0);
+        for mode in MODES {
+            for is_seen in [true, false] {
+                let make = || if is_seen { gpu.stream(false) } else { (*gpu).stream(false) };
+                let streams = [make(), make()];
+                gpu.begin_capture(streams[0], mode);
+                gpu.set_bytes(streams[0], here, KIB);
+                gpu.copy(here, first, there, second, KIB, streams[0]);
+                gpu.begin_capture(streams[1], mode);
+                gpu.set_bytes(streams[1], here, KIB);
+                streams.into_iter().for_each(|stream| end_whole(gpu, stream));
+                streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+            }
+        }
+        assert_eq!(gpu.free(here), Ok(()));
+        gpu.leave(0);
+        gpu.set_current(second);
+        assert_eq!(gpu.free(there), Ok(()));
+        gpu.leave(1);
+    });
+}
+
+/// cuMemFreeAsync of pooled memory on a thread in the usual mode.
+#[test]
+fn frees_in_stream_order_leave_another_thread_s_capture_whole() {
+    let test = "frees_in_stream_order_leave_another_thread_s_capture_whole";
+    for asynchronous in ["0", "1"] {
+        preloaded(test, &[("BFC_PRELOAD_ASYNC", asynchronous)], |gpu| {
+            let (second, there) = begin(gpu, 1);
+            let (first, here) = begin(gpu, 0);
+            let streams = [gpu.stream(false), gpu.stream(false), (*gpu).stream(false)];
+            let more = gpu.alloc(MIB).expect("there is room");
+            gpu.begin_capture(streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    gpu.set_current(first);
+                    assert_eq!(gpu.free_async(here, streams[1]), Ok(()));
+                    assert_eq!(gpu.free_async(more, streams[2]), Ok(()));
+                });
+            });
+            end_whole(gpu, streams[0]);
+            streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
+            gpu.leave(0);
+            gpu.set_current(second);
+            assert_eq!(gpu.free(there), Ok(()));
+            gpu.leave(1);
+        });
+    }
+}
+
+/// How many contexts a request waits for that needs what was just freed.
+fn contexts_waited_for(gpu: Hooked, bytes: u64) -> u64 {
+    let chunk = gpu.alloc(bytes).expect("there is room");
+    assert_eq!(gpu.free(chunk), Ok(()));
+    let before = gpu.sim.calls("cuCtxSynchronize");
+    let again = gpu.alloc(bytes).expect("what was freed serves it");
+    let waited = gpu.sim.calls("cuCtxSynchronize") - before;
+    assert_eq!(gpu.free(again), Ok(()));
+    waited
+}
+
+/// A question that has no answer yet relates a pool to no other context for ever.
+#[test]
+fn a_stream_that_cannot_be_asked_about_is_asked_about_later() {
+    let test = "a_stream_that_cannot_be_asked_about_is_asked_about_later";
+    preloaded(test, &[("BFC_MEMORY_LIMIT", "8m")], |gpu| {
+        let (second, there) = begin(gpu, 1);
+        let (_, here) = begin(gpu, 0);
+        assert_eq!(contexts_waited_for(gpu, 6 * MIB), 1, "its own");
+        let stream = (*gpu).stream(false);
+        // Not while it is captured, and not while the driver fails.
+        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+        gpu.set_bytes(stream, here, KIB);
+        end_whole(gpu, stream);
+        assert_eq!(contexts_waited_for(gpu, 6 * MIB), 1, "its own");
+        gpu.sim.fail(Some("cuStreamGetCtx"), 1, CUDA_ERROR_UNKNOWN);
+        gpu.set_bytes(stream, here, KIB);
+        gpu.sim.clear_faults();
+        assert_eq!(contexts_waited_for(gpu, 6 * MIB), 1, "its own");
+        gpu.destroy_stream(stream);
+        assert_eq!(gpu.free(here), Ok(()));
+        gpu.leave(0);
+        gpu.set_current(second);
+        assert_eq!(gpu.free(there), Ok(()));
+        gpu.leave(1);
+    });
+}
+
+/// The thread is gone for the system too when this returns.
+fn on_a_thread_that_ends(work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
+}
+
+/// It ends in a capture of its own default stream, or of another one that only it can end. Nothing in that context can be
+/// waited for any more, not by the program either; but memory is used again, there and elsewhere.
+#[test]
+fn a_thread_that_ends_in_a_capture_is_not_counted_for_ever() {
+    preloaded("a_thread_that_ends_in_a_capture_is_not_counted_for_ever", &[], |gpu| {
+        let (second, there) = begin(gpu, 1);
+        let (first, here) = begin(gpu, 0);
+        for (is_created, mode) in [(false, MODES[1]), (false, MODES[2]), (true, MODES[1])] {
+            let stream = if is_created { gpu.stream(false) } else { PER_THREAD };
+            on_a_thread_that_ends(|| {
+                gpu.set_current(first);
+                gpu.begin_capture(stream, mode);
+            });
+            // That of a living thread, with the same handle.
+            gpu.begin_capture(PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED);
+            end_whole(gpu, PER_THREAD);
+            for context in [second, first] {
+                gpu.set_current(context);
+                for round in 0..24 {
+                    let address = gpu.alloc(4 * GIB).unwrap_or_else(|code| panic!("round {round}: {code}"));
+                    assert_eq!(gpu.free(address), Ok(()));
+                }
+            }
+        }
+        gpu.set_current(first);
+        assert_eq!(gpu.free(here), Ok(()));
+        gpu.leave(0);
+        gpu.set_current(second);
+        assert_eq!(gpu.free(there), Ok(()));
+        gpu.leave(1);
+    });
+}
+
+/// Another thread may end a relaxed capture, which counts until then.
+#[test]
+fn a_relaxed_capture_outlives_its_thread() {
+    preloaded("a_relaxed_capture_outlives_its_thread", &[("BFC_MEMORY_LIMIT", "8m")], |gpu| {
+        let (first, here) = begin(gpu, 0);
+        let stream = gpu.stream(false);
+        on_a_thread_that_ends(|| {
+            gpu.set_current(first);
+            gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+        });
+        let chunk = gpu.alloc(6 * MIB).expect("there is room");
+        assert_eq!(gpu.free(chunk), Ok(()));
+        assert_ne!(
+            gpu.alloc(6 * MIB).err().unwrap_or(CUDA_SUCCESS),
+            CUDA_SUCCESS,
+            "it waits for the capture"
+        );
+        end_whole(gpu, stream);
+        let chunk = gpu.alloc(6 * MIB).expect("what was freed serves it");
+        [chunk, here].into_iter().for_each(|address| assert_eq!(gpu.free(address), Ok(())));
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
+    });
+}
