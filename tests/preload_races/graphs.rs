@@ -54,6 +54,16 @@ impl World {
                 chunks.push(chunk.number);
                 let Chunk { address, bytes, pattern, .. } = *chunk;
                 self.at(place, move |gpu, stream| gpu.expect(stream, address, bytes, pattern));
+                if self.random.one_in(3) {
+                    // A copy by the driver, onto itself.
+                    let context = self.contexts[device];
+                    self.at(place, move |gpu, stream| {
+                        gpu.copy(address, context, address, context, bytes, stream);
+                    });
+                }
+            }
+            if self.random.one_in(4) {
+                self.capture_besides(mode);
             }
         }
         let ended = self.at(place, |gpu, stream| gpu.end_capture(stream));
@@ -62,6 +72,16 @@ impl World {
             ended.unwrap_or_else(|code| panic!("{}\nthe capture was broken: {code}", self.log()));
         self.say(|| format!("stream {place} is captured no more: {chunks:?}"));
         self.graphs.push(Graph { executable, chunks });
+    }
+
+    /// A second capture in the midst of the first, as conditional nodes begin one.
+    fn capture_besides(&mut self, mode: CUstreamCaptureMode) {
+        let Some(place) = self.any_stream().filter(|&place| self.streams[place].created) else { return };
+        self.at(place, move |gpu, stream| gpu.begin_capture(stream, mode));
+        match self.at(place, |gpu, stream| gpu.end_capture(stream)) {
+            Ok(executable) => self.gpu.destroy_graph(executable),
+            Err(code) => panic!("{}\nthe second capture was broken: {code}", self.log()),
+        }
     }
 
     /// A mode of capture.

@@ -22,7 +22,10 @@ mod world;
 
 use common::gpu::Gpu;
 use common::preload::{self, Interposer};
-use common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, RECYCLE_HANDLES, RETAINS};
+use common::simcuda::steer::{
+    ALLOCATIONS, CAPTURED_STREAMS_HIDE, EVENTS, FREE_SYNCHRONIZES, RECYCLE_HANDLES, RETAINS,
+    STREAM_QUERIES_UNSAFE,
+};
 use common::simcuda::{Simulation, simulated_saying};
 use hooked::Hooked;
 use progress::Progress;
@@ -127,6 +130,9 @@ fn begin(sim: Simulation, kind: Kind, seed: u64) -> Hooked {
 
 /// One program from beginning to end: short, but for some that free so much that it is waited for.
 fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
+    // What a driver may answer to questions about streams during a capture.
+    gpu.sim.set(STREAM_QUERIES_UNSAFE, i64::from(seed % 3 != 2));
+    gpu.sim.set(CAPTURED_STREAMS_HIDE, i64::from(seed % 3 == 1));
     let mut world = World::new(gpu, kind, seed);
     // Without a limit only those have memory handed out again.
     let long = if kind.sizes == UNLIMITED { 8 } else { 32 };
@@ -365,7 +371,8 @@ fn granules_and_posted_receives() {
 /// The pool grows until the device has no more: then it gives back, which no capture is to suffer from.
 #[test]
 fn captures_of_all_modes_on_a_small_device() {
-    let kind = Kind { variables: &[], graphs: true, modes: true, memory: 16 << 20, sizes: LARGE, ..PLAIN };
+    let variables = &[("BFC_TRIM_AFTER", "0.002")];
+    let kind = Kind { variables, graphs: true, modes: true, memory: 16 << 20, sizes: LARGE, ..PLAIN };
     random_kind("captures_of_all_modes_on_a_small_device", 24, kind);
 }
 

@@ -1,13 +1,17 @@
 //! Captured graphs in the random programs: their memory comes from private pools and is theirs until these are
 //! released, however often they are launched and whatever else comes and goes.
 
+use crate::common::adapters::{ORT_ON_STREAM, TORCH, begin_to_pool};
 use crate::common::*;
 use crate::shadow::{self, Entry};
-use crate::world::World;
+use crate::world::{Chunk, World};
 use cuda_sys::{
     CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     CUstreamCaptureMode,
 };
+
+/// PyTorch's name for a pool.
+const TORCH_ID: (u64, u64) = (0, 1);
 
 /// A graph that may be launched, with what it keeps.
 pub struct Graph {
@@ -99,19 +103,53 @@ impl World {
         }
     }
 
-    /// A stream with memory in use is captured, and `bfc_pool_begin` is not called for it. What is captured uses no memory
-    /// of the allocator's.
+    /// A stream is captured, and `bfc_pool_begin` is not called for it: the library learns of the capture in one of the other
+    /// ways. What is captured uses no memory of the allocator's.
     fn capture_unannounced(&mut self, place: usize) {
         let (gpu, handle, device) = (self.gpu, self.streams[place].handle, self.pool.device());
-        let Ok(in_use) = alloc_async(device, 1, handle) else { return };
+        let way = self.random.below(4);
+        // Otherwise memory in use tells that the stream exists.
+        let is_of = |chunk: &Chunk| way != 0 && (chunk.home == Some(place) || chunk.lent.contains(&place));
+        while let Some(index) = self.chunks.iter().position(is_of) {
+            self.free_at(index);
+        }
+        let in_use = if way == 0 { alloc_async(device, 1, handle) } else { Ok(0) };
+        let Ok(in_use) = in_use else { return };
+        if way == 1 {
+            begin_to_pool(TORCH_ID, handle);
+        }
         let mode = self.some_mode();
         gpu.begin_capture_in(handle, mode);
         self.streams[place].capturing = Some(0);
-        self.say(|| format!("stream {place} is captured in mode {mode}, not announced"));
+        self.say(|| format!("stream {place} is captured in mode {mode}, known in way {way}"));
+        let mut of_ort = 0;
+        match way {
+            0 => {}
+            // A temporary, of which nothing is left.
+            1 => (TORCH.free)((TORCH.alloc)(1, handle), handle),
+            2 => of_ort = (ORT_ON_STREAM.alloc)(1, handle),
+            _ => assert_eq!(alloc_async(device, 1 << 40, handle), Err(BFC_ERROR_OUT_OF_MEMORY)),
+        }
+        if self.random.one_in(2) {
+            (ORT_ON_STREAM.free)(std::mem::take(&mut of_ort), handle);
+        }
         (0..self.random.between(1, 8)).for_each(|_| self.act());
+        if self.random.one_in(2) {
+            self.trim();
+        }
         let executable = self.end_capture(place);
         gpu.destroy_graph(executable);
         assert_eq!(free_async(device, in_use, handle), BFC_OK);
+        (ORT_ON_STREAM.free)(of_ort, handle);
+        match way {
+            1 => {
+                bfc_torch_end_allocate_to_pool(device, TORCH_ID.0, TORCH_ID.1);
+                bfc_torch_release_pool(device, TORCH_ID.0, TORCH_ID.1);
+            }
+            // There is none if the request was refused.
+            2 => _ = bfc_pool_release(device, BFC_POOL_OF_CAPTURES),
+            _ => {}
+        }
         self.say(|| format!("stream {place} is captured no more"));
     }
 

@@ -18,7 +18,7 @@ struct Mutation {
     says: &'static [&'static str],
 }
 
-const MUTATIONS: [Mutation; 6] = [
+const MUTATIONS: [Mutation; 7] = [
     // An event is recorded when the memory is needed, behind what was queued since the free.
     Mutation { name: "late-event", binary: "races", test: "posted_receives", says: &[" deadlocks, "] },
     // Events are recorded in the pool's own context only, and its synchronization vouches for all streams.
@@ -41,6 +41,13 @@ const MUTATIONS: [Mutation; 6] = [
         binary: "races",
         test: "threads_at_once_with_captures",
         says: &["capture is broken", "STREAM_CAPTURE_UNSUPPORTED", "901"],
+    },
+    // What a request or a free on a captured stream tells of the capture is forgotten.
+    Mutation {
+        name: "forgotten-capture",
+        binary: "races",
+        test: "captures_of_all_modes",
+        says: &["was broken"],
     },
     // A stream is asked and recorded on though its memory is settled.
     Mutation {

@@ -215,6 +215,7 @@ impl World {
         match self.random.below(100) {
             0..38 => self.allocate(),
             38..62 => self.free(),
+            62..66 if self.kind.graphs => self.act_on_graphs(),
             62..80 => self.step(),
             80..86 if self.kind.records => self.lend(),
             86..88 if self.kind.ends => self.end_stream(),
@@ -392,7 +393,7 @@ impl World {
         self.say(|| format!("stream {place} synchronised, said: {vouch}"));
     }
 
-    fn trim(&mut self) {
+    pub fn trim(&mut self) {
         let keep = self.random.below(if self.kind.granules { 24 << 20 } else { 64 << 10 });
         let trimmed = self.pool.try_trim(keep);
         let captured = self.streams.iter().any(|stream| stream.capturing.is_some());
