@@ -545,9 +545,15 @@ bfc_status_t bfc_free(int32_t device,
 // Streams of other contexts and devices are supported, here and in bfc_free_async, bfc_record_stream and
 // bfc_forget_stream. Events are recorded in the stream's own context. The memory must be accessible there.
 //
+// A default stream (NULL, 0x1, 0x2) is that of the context current at the call, if that is a context of the
+// allocator's device. Otherwise it is that of the device's primary context, and a free or a recorded use also covers
+// that of the current context, if there is one. The driver is asked for the current context (cuCtxGetCurrent) in each
+// call that names a default stream.
+//
 // A stream must exist while memory that was allocated on it or recorded for it is in use, and during each call that
 // names it. Call bfc_forget_stream before it is destroyed. This is not necessary for a stream whose memory was all
 // freed and which was synchronized after that, unless the last call that named it was made while it was captured.
+// A default stream ends with its context.
 //
 // On backends without a device a stream is any token. Its work has completed when bfc_stream_synchronized declares it.
 //
@@ -599,7 +605,7 @@ bfc_status_t bfc_record_stream(int32_t device,
 // is accepted.
 //
 // For a stream of another context the library keeps no event of that context, so the context may be destroyed
-// afterwards too. If the context of such a stream is destroyed or reset without this call, memory that waits for the
+// afterwards too. A default stream is named with its context current. If the context of such a stream is destroyed or reset without this call, memory that waits for the
 // stream is not reused until bfc_stream_synchronized.
 //
 // On backends without a device, the work of a forgotten stream has still completed only when bfc_stream_synchronized

@@ -143,7 +143,7 @@ impl Device {
     /// Allocates memory with an alignment and a bound on acceptable stamps.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
         let Request { bytes, alignment, freed_before, stream, in_512, no_growth, short_lived } = *request;
-        let stream = stream.map_or(Ok(Stream::NONE), order::stream_of)?;
+        let stream = stream.map_or(Ok(Stream::NONE), |handle| order::stream_of(self.slot(), handle))?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
@@ -239,7 +239,7 @@ impl Device {
     /// others once their work is done. 0 and 1 are the default stream, 2 is the calling thread's own default stream.
     #[inline]
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
-        let stream = order::stream_of(stream)?;
+        let stream = order::stream_of(self.slot(), stream)?;
         if scope::is_open() {
             return self.serve_in_scope(&RequestParams { bytes, stream, ..RequestParams::default() });
         }
@@ -252,20 +252,20 @@ impl Device {
         if addr == 0 {
             return self.slot().accepts_null();
         }
-        let freed = free::free_on(self.slot(), addr, order::stream_of(stream)?);
-        freed.map_err(|error| self.explain_pointer(error, addr))
+        let stream = order::stream_of_use(self.slot(), addr, stream)?;
+        free::free_on(self.slot(), addr, stream).map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Records that a live allocation is also used on a stream. Once freed, the memory waits for the work queued there.
     pub fn record_stream(self, addr: u64, stream: u64) -> Result<(), Error> {
-        let recorded = free::record_use(self.slot(), addr, order::stream_of(stream)?);
-        recorded.map_err(|error| self.explain_pointer(error, addr))
+        let stream = order::stream_of_use(self.slot(), addr, stream)?;
+        order::record_use(self.slot(), addr, stream).map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Declares that a stream is about to be destroyed and gets no more work. Another stream may have its handle
     /// afterwards.
     pub fn forget_stream(self, stream: u64) -> Result<(), Error> {
-        let stream = order::stream_of(stream)?;
+        let stream = order::stream_there(self.slot(), stream)?;
         let guard = self.enter()?;
         guard.require_no_timestamps()?;
         order::forget(guard, stream)?.1
@@ -273,7 +273,7 @@ impl Device {
 
     /// Declares that all work queued on a stream so far is done.
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
-        let stream = order::stream_of(stream)?;
+        let stream = order::stream_there(self.slot(), stream)?;
         let guard = self.enter_for_long()?;
         guard.require_no_timestamps()?;
         order::declare_done(guard, stream);
@@ -283,12 +283,14 @@ impl Device {
     /// Routes the stream's requests to a private pool from now on. A captured graph uses this memory, and it stays at
     /// the same addresses until the pool is released.
     pub fn pool_begin(self, pool: u64, stream: u64) -> Result<(), Error> {
-        graph_pools::begin(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+        graph_pools::begin(self.slot(), order::stream_of(self.slot(), stream)?, pool)
+            .map_err(|error| self.explain(error))
     }
 
     /// Routes the stream's requests to common memory again.
     pub fn pool_end(self, pool: u64, stream: u64) -> Result<(), Error> {
-        graph_pools::end(self.slot(), order::stream_of(stream)?, pool).map_err(|error| self.explain(error))
+        graph_pools::end(self.slot(), order::stream_of(self.slot(), stream)?, pool)
+            .map_err(|error| self.explain(error))
     }
 
     /// Declares that the addresses of a private pool are no longer used, except for live allocations.

@@ -9,7 +9,7 @@ pub(crate) mod life;
 pub(crate) mod memory;
 pub(crate) mod order;
 
-pub(crate) use cuda::{Cuda, CudaVmm, current_device, open_preferring_vmm};
+pub(crate) use cuda::{Cuda, CudaVmm, current_context, current_device, open_preferring_vmm};
 pub(crate) use custom::Custom;
 pub use custom::{AllocCallback, FreeCallback};
 pub(crate) use host::{Host, HugePages};

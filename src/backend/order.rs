@@ -2,10 +2,29 @@
 
 use crate::error::{Error, fail};
 
-/// A stream as in the driver: a `CUstream`, where 1 is the legacy default stream and 2 the default stream of the
-/// calling thread.
+/// A stream as in the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stream(pub(crate) u64);
+pub(crate) struct Stream {
+    /// A `CUstream`, where 1 is the legacy default stream and 2 the default stream of the calling thread.
+    pub(crate) handle: u64,
+    /// The number of the context whose default stream this is ([`Current`]). 0 is the device's own, and stands for any
+    /// context with the handle of a created stream.
+    pub(crate) context: u32,
+}
+
+/// The context that is current to the calling thread, which default streams belong to. Other contexts than the device's
+/// own have a number each, which no other context ever has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Current {
+    /// The device's own.
+    Own,
+    /// Another context of the device.
+    Beside(u32),
+    /// A context of another device.
+    Elsewhere(u32),
+    /// None, or one that has ended.
+    Nothing,
+}
 
 /// A context that streams and events belong to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +74,17 @@ pub(crate) enum State {
 pub(crate) trait Streams {
     /// Calls `work` immediately, with the context current. An error is that of `work`, or `work` was not called.
     fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error>;
+
+    /// Returns the driver's handle of the device's own context, or 0 if default streams are those of that context
+    /// whichever context is current.
+    fn own_context(&self) -> u64 {
+        0
+    }
+
+    /// Returns which context is current.
+    fn current(&self) -> Result<Current, Error> {
+        Ok(Current::Own)
+    }
 }
 
 impl dyn Streams + '_ {
@@ -79,7 +109,7 @@ impl dyn Streams + '_ {
 ///   for a stream whose capture is announced or reported by `capture_of`. If the program begins an unannounced capture
 ///   during these calls, `record` may be called for its stream. `state` then reports [`State::Captured`].
 pub(crate) trait Order {
-    /// Returns the context of a stream. Default streams are those of the device's own context.
+    /// Returns the context of a stream.
     fn context_of(&self, stream: Stream) -> Result<Context, Error>;
 
     /// Creates an event without timing. It is not recorded yet.
@@ -91,7 +121,7 @@ pub(crate) trait Order {
     /// Records the event: it is done when all work queued on the stream so far is. Both must be of the same context.
     fn record(&self, event: Event, on: Stream) -> Result<(), Error>;
 
-    /// Records an event of the device's own context on a stream of another context, which may be about to end. Until
+    /// Records an event of the device's own context on a stream of another context, which may end unnoticed. Until
     /// the event is done, a synchronization of the device's own context also waits for that stream.
     fn record_across(&self, event: Event, on: Stream) -> Result<(), Error>;
 

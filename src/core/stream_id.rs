@@ -6,7 +6,8 @@
 /// compared by two instructions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Stream {
-    /// 0 is no stream, 1 the default stream, 2 the default stream of a thread.
+    /// 0 is no stream, 1 the default stream, 2 the default stream of a thread. With [`ELSEWHERE`] it is one of the latter
+    /// two, of another context than the device's own, with the number of that context.
     handle: u64,
     /// In the upper half the number of the thread whose default stream this is, otherwise 0. In the lower half the
     /// private pool that requests are routed to, otherwise 0.
@@ -45,6 +46,25 @@ impl Stream {
         Stream::new(Self::OF_THIS_THREAD, thread)
     }
 
+    /// Returns the default stream of the same kind of another context than the device's own. `context` is a number from
+    /// 1 that no other context of the process ever has.
+    pub(crate) fn in_context(self, context: u32) -> Self {
+        Stream { handle: ELSEWHERE | u64::from(context) << KIND_BITS | self.handle, ..self }
+    }
+
+    /// Returns the number of the other context whose default stream this is, or 0 for any other stream. On backends
+    /// without a device, where any number is a stream, it says nothing.
+    #[allow(clippy::cast_possible_truncation)] // as it was stored
+    pub(crate) fn context(self) -> u32 {
+        if self.handle & ELSEWHERE == 0 { 0 } else { (self.handle >> KIND_BITS) as u32 }
+    }
+
+    /// Returns the handle by which the driver knows the stream, in the stream's own context if [`Self::context`] is not
+    /// 0.
+    pub(crate) fn driver_handle(self) -> u64 {
+        if self.context() == 0 { self.handle } else { self.handle & KIND }
+    }
+
     /// Returns the number of a thread, or that of an order without a stream.
     #[allow(clippy::cast_possible_truncation)] // the upper half
     fn number(self) -> u32 {
@@ -66,10 +86,20 @@ impl Stream {
         self.handle != 0
     }
 
-    /// Returns whether this is the default stream of the device's context or of a thread. Such a stream exists as long
-    /// as the context does.
+    /// Returns whether this is the default stream of the device's own context, or of a thread in it. Such a stream exists
+    /// as long as the context does.
     pub(crate) fn is_default(self) -> bool {
         matches!(self.handle, 1 | Self::OF_THIS_THREAD)
+    }
+
+    /// Returns whether this is the legacy default stream of any context.
+    pub(crate) fn is_legacy(self) -> bool {
+        self.driver_handle() == Self::DEFAULT.handle
+    }
+
+    /// Returns whether the stream ends without notice: with its thread, or with a context that the program has created.
+    pub(in crate::core) fn ends_unnoticed(self) -> bool {
+        self.thread() != 0 || self.context() != 0
     }
 
     /// Returns whether work in this order runs one piece after the other. Only then can a pool belong to this order
@@ -120,5 +150,34 @@ impl Stream {
     }
 }
 
+/// Marks default streams of other contexts. No address of a process has this bit.
+const ELSEWHERE: u64 = 1 << 63;
+/// The bits of the handle of a default stream.
+const KIND_BITS: u32 = 2;
+const KIND: u64 = (1 << KIND_BITS) - 1;
+
 /// Used instead of a handle while no stream has the fast path. Default streams of threads never have it.
 pub(in crate::core) const NO_FAST_STREAM: u64 = Stream::OF_THIS_THREAD;
+
+#[cfg(test)]
+mod tests {
+    use super::Stream;
+
+    /// The driver's handles are the same in each context, and the streams are not.
+    #[test]
+    fn default_streams_of_contexts_differ() {
+        let own = [Stream::DEFAULT, Stream::of_thread(7), Stream::of_thread(8)];
+        let there = [1, 2, u32::MAX].map(|context| own.map(|stream| stream.in_context(context)));
+        let all: Vec<Stream> = own.into_iter().chain(there.into_iter().flatten()).collect();
+        for (place, stream) in all.iter().enumerate() {
+            let as_own = own[place % 3];
+            assert!(!all[..place].contains(stream));
+            assert_eq!(stream.driver_handle(), as_own.handle());
+            assert_eq!((stream.thread(), stream.is_legacy()), (as_own.thread(), as_own.is_legacy()));
+            assert_eq!((stream.is_default(), stream.context() == 0), (place < 3, place < 3));
+            assert_eq!(stream.in_pool(5).context(), stream.context());
+        }
+        assert_eq!(all[5].in_pool(5).pool(), 5);
+        assert_eq!([all[3].context(), all[6].context(), all[9].context()], [1, 2, u32::MAX]);
+    }
+}

@@ -84,7 +84,7 @@ impl Device {
 
     /// Allocates in the order of a stream, like [`Self::alloc_on`], with the driver's alignment.
     pub(crate) fn alloc_for_stream(self, bytes: u64, stream: u64) -> Result<u64, Error> {
-        self.alloc_as(bytes, order::stream_of(stream)?)
+        self.alloc_as(bytes, order::stream_of(self.slot(), stream)?)
     }
 
     /// Allocates for a client that may use any stream and names none. No queued work uses the returned memory. It is
@@ -102,7 +102,11 @@ impl Device {
         stream: u64,
         pool_of_captures: u64,
     ) -> Result<u64, Error> {
-        let order = graph_pools::order_of_any(self.slot(), order::stream_of(stream)?, pool_of_captures);
+        let order = graph_pools::order_of_any(
+            self.slot(),
+            order::stream_there(self.slot(), stream)?,
+            pool_of_captures,
+        );
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
@@ -119,7 +123,7 @@ impl Device {
     /// Allocates a single request like [`Self::alloc_for_stream`] from a private pool, which is created if needed. The
     /// stream must exist until [`Self::end_routes`] or [`Self::forget_stream`].
     pub(crate) fn alloc_in_pool(self, bytes: u64, stream: u64, pool: u64) -> Result<u64, Error> {
-        let order = graph_pools::order_of(self.slot(), order::stream_of(stream)?, pool);
+        let order = graph_pools::order_of(self.slot(), order::stream_of(self.slot(), stream)?, pool);
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 

@@ -64,6 +64,7 @@ pub(super) fn renewed(mut guard: Guard<'_>, requested: u64) -> Result<Guard<'_>,
             Ok(backend) => {
                 guard.backend.go_on_with(backend);
                 guard.forgotten = false;
+                guard.publish_context();
                 if let Some(granules) = backend.get().granules() {
                     guard.arena.set_range(granules.range());
                 }

@@ -1,10 +1,10 @@
-//! Frees, and recorded uses of chunks on other streams.
+//! Frees.
 
 use super::guarded;
 use super::slot::{AtOnce, Slot};
 use super::take_back::{free_now, free_now_on};
 use crate::core::stream_id::Stream;
-use crate::error::{Error, fail};
+use crate::error::Error;
 
 /// Frees a chunk.
 #[inline(always)]
@@ -119,15 +119,5 @@ fn free_otherwise_on(
             }
             free_now_on(guard, addr, stream)
         }
-    }
-}
-
-/// Records that a live chunk is also used on a stream.
-pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
-    let mut guard = slot.enter_emptied()?;
-    guard.require_no_timestamps()?;
-    match guard.arena.streams_mut().record_use(addr, stream)? {
-        Ok(()) => Ok(()),
-        Err(_) => Err(fail!(Error::InvalidPointer, "{addr:#x} is not the start of a live allocation")),
     }
 }

@@ -104,6 +104,7 @@ fn put_in(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
     pool.begin_history();
     let inner = guard.inner_mut();
     (inner.phase, inner.pool) = (Phase::of(&pool), Some(pool));
+    guard.publish_context();
     Ok(())
 }
 
@@ -185,6 +186,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let inner = guard.inner_mut();
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);
+    guard.publish_context();
     drop(guard);
     // The metadata may be large, so it is freed with the lock open. This also closes the backend.
     drop(pool);

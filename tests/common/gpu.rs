@@ -165,6 +165,11 @@ impl Gpu {
         cu!(self, cuStreamSynchronize(stream as CUstream));
     }
 
+    /// Waits for all work of the current context.
+    pub fn synchronize_context(self) {
+        cu!(self, cuCtxSynchronize());
+    }
+
     /// An event of the program's, recorded on a stream.
     pub fn recorded(self, on: u64) -> u64 {
         let mut event = ptr::null_mut();

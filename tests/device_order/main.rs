@@ -7,6 +7,7 @@ mod age;
 #[path = "../common/mod.rs"]
 mod common;
 mod contexts;
+mod defaults;
 mod destroyed;
 mod lasting;
 mod late;

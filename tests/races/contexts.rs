@@ -2,10 +2,10 @@
 //! of another device, whose kernels and copies reach the pool's memory.
 
 use crate::common::gpu::Gpu;
-use crate::common::ordered::record_stream;
+use crate::common::ordered::{forget_stream, record_stream};
 use crate::common::*;
 use crate::shadow;
-use crate::world::{Kind, World};
+use crate::world::{Chunk, Kind, World};
 
 /// The contexts of a program.
 pub struct Contexts {
@@ -14,6 +14,10 @@ pub struct Contexts {
     /// Of each but the first a buffer of the program's, which copies go to.
     buffers: Vec<u64>,
 }
+
+/// The place of the one that the program has created, and of another device's.
+const CREATED: usize = 1;
+const PEER: usize = 2;
 
 /// The largest part of a chunk that is copied.
 const BUFFER: u64 = 64 << 10;
@@ -45,6 +49,19 @@ impl Contexts {
         self.all[0]
     }
 
+    /// Whether it is of another device than the pool's.
+    pub fn is_of_peer(&self, context: usize) -> bool {
+        context == PEER
+    }
+
+    /// Ends the one that the program has created, and creates another, which perhaps has its handle.
+    fn renew(&mut self, gpu: Gpu) {
+        gpu.set_current(self.all[CREATED]);
+        gpu.destroy_context(self.all[CREATED]);
+        self.all[CREATED] = gpu.own_context(0);
+        self.buffers[CREATED] = gpu.alloc(BUFFER * STREAMS);
+    }
+
     /// One of them.
     pub fn any(&self, random: &mut Random) -> usize {
         if self.all.len() > 1 { random.index(self.all.len()) } else { 0 }
@@ -74,6 +91,46 @@ impl Contexts {
 }
 
 impl World {
+    /// The program's own context ends, with its streams, once it has waited for them. What was allocated there lives on.
+    pub fn end_context(&mut self) {
+        if self.streams.iter().any(|stream| stream.capturing.is_some()) || !self.kind.defaults {
+            return;
+        }
+        let of_it = |place: &usize| self.streams[*place].context == CREATED;
+        let places: Vec<usize> = (0..self.streams.len()).filter(of_it).collect();
+        let device = self.pool.device();
+        // Work of streams that were destroyed may be queued too.
+        self.contexts.set_current(self.gpu, CREATED);
+        self.gpu.synchronize_context();
+        for &place in &places {
+            let is_used =
+                |chunk: &Chunk| chunk.home == Some(place) && !chunk.moved || chunk.lent.contains(&place);
+            let created = self.streams[place].created;
+            let forgets = created || self.chunks.iter().any(is_used) || self.random.one_in(2);
+            self.at(place, move |gpu, stream| {
+                if forgets {
+                    assert_eq!(forget_stream(device, stream), BFC_OK, "{}", last_error());
+                }
+                if created {
+                    gpu.destroy_stream(stream);
+                }
+            });
+            for chunk in &mut self.chunks {
+                chunk.lent.retain(|&to| to != place);
+                if chunk.home == Some(place) {
+                    (chunk.home, chunk.moved) = (Some(0), true);
+                }
+            }
+        }
+        self.contexts.renew(self.gpu);
+        for place in places {
+            self.streams[place].handle = 0;
+            self.streams[place] = self.some_stream(place);
+            self.at(place, |gpu, stream| gpu.hold(stream));
+        }
+        self.say(|| "the program's own context ends".to_owned());
+    }
+
     /// A chunk is copied to another context's memory or device, on a stream of that context, which is recorded.
     pub fn copy(&mut self) {
         let foreign = |place: &usize| self.streams[*place].context != 0;

@@ -199,6 +199,20 @@ fn granules_and_other_contexts() {
     random_programs("granules_and_other_contexts", 12, all);
 }
 
+/// NULL and the thread's own stream of each of the contexts: as the only streams, and among others.
+#[test]
+fn default_streams_of_contexts() {
+    let kind = Kind { records: true, contexts: true, defaults: true, ..SIMPLE };
+    random_programs("default_streams_of_contexts", 23, kind);
+}
+
+/// The same where one of the contexts ends now and then, and another one comes, perhaps with its handle.
+#[test]
+fn default_streams_of_contexts_that_end() {
+    let kind = Kind { records: true, ends: true, plain: true, contexts: true, defaults: true, ..SIMPLE };
+    random_programs("default_streams_of_contexts_that_end", 24, kind);
+}
+
 #[test]
 fn streams_that_are_not_forgotten() {
     let all = Kind { records: true, ends: true, unforgotten: true, ..SIMPLE };

@@ -18,7 +18,7 @@ struct Mutation {
     says: &'static [&'static str],
 }
 
-const MUTATIONS: [Mutation; 7] = [
+const MUTATIONS: [Mutation; 8] = [
     // An event is recorded when the memory is needed, behind what was queued since the free.
     Mutation { name: "late-event", binary: "races", test: "posted_receives", says: &[" deadlocks, "] },
     // Events are recorded in the pool's own context only, and its synchronization vouches for all streams.
@@ -26,6 +26,13 @@ const MUTATIONS: [Mutation; 7] = [
         name: "own-context",
         binary: "races",
         test: "streams_of_other_contexts",
+        says: &[" races, work on", "are pending: races"],
+    },
+    // A default stream is always that of the pool's own context.
+    Mutation {
+        name: "default-context",
+        binary: "races",
+        test: "default_streams_of_contexts",
         says: &[" races, work on", "are pending: races"],
     },
     // An event is recorded anew while another thread queries it.

@@ -34,6 +34,8 @@ pub struct Kind {
     pub granules: bool,
     /// Some streams are of a context that the program has created, and of another device, which is a peer.
     pub contexts: bool,
+    /// Some are the default streams of their contexts. Only these may be all there is.
+    pub defaults: bool,
     /// Streams are destroyed without `bfc_forget_stream`, once all that was allocated there or recorded is freed.
     pub unforgotten: bool,
     /// Receives are posted, whose sends are queued later on other streams.
@@ -54,6 +56,7 @@ pub const SIMPLE: Kind = Kind {
     lies: false,
     granules: false,
     contexts: false,
+    defaults: false,
     unforgotten: false,
     receives: false,
     frees_behind: false,
@@ -151,10 +154,24 @@ impl World {
     }
 
     pub fn some_stream(&mut self, place: usize) -> Stream {
+        let stream = self.choose_stream(place);
+        let Stream { handle, context, .. } = stream;
+        self.say(|| format!("{place} is stream {handle:#x} of context {context}"));
+        stream
+    }
+
+    fn choose_stream(&mut self, place: usize) -> Stream {
         let gpu = self.gpu;
         // The first is of the pool's own context, where requests without a stream work.
         let context = if place == 0 { 0 } else { self.contexts.any(&mut self.random) };
         self.contexts.set_current(gpu, context);
+        if self.kind.defaults && self.random.one_in(2) {
+            let handle = [LEGACY, PER_THREAD][self.random.index(2)];
+            let is_it = |stream: &Stream| (stream.handle, stream.context) == (handle, context);
+            if !self.streams.iter().any(is_it) {
+                return Stream { handle, worker: None, created: false, capturing: None, context };
+            }
+        }
         // The default streams wait for each other, and for the blocking ones: behind a receive this is the program's.
         let may_block = !self.kind.receives;
         let (handle, worker, created) = if self.kind.threads && place != 0 {
@@ -224,6 +241,7 @@ impl World {
             92..94 => self.synchronize(),
             94 if self.random.one_in(4) => self.trim(),
             95..97 if self.kind.contexts => self.copy(),
+            97 if self.kind.contexts && self.kind.ends => self.end_context(),
             95..98 if self.kind.receives => self.receive(),
             _ => self.read(),
         }
@@ -241,6 +259,11 @@ impl World {
     }
 
     pub fn allocate_on(&mut self, place: usize) {
+        // What another device's default stream gets is safe on that of the pool's own context.
+        let Stream { created, context, .. } = self.streams[place];
+        if !created && self.contexts.is_of_peer(context) {
+            return;
+        }
         let (bytes, device) = (self.some_bytes(), self.pool.device());
         self.gpu.sim.set(EVENTS_LIE, i64::from(self.kind.lies));
         let got = self.at(place, move |_, stream| alloc_async(device, bytes as usize, stream));

@@ -29,11 +29,16 @@ pub(super) fn inside_in_any_mode<T>(
     if cuda.is_over() {
         return Err(Failure::Gone);
     }
-    let checked = |driver: Driver| {
-        cuda.require_same(driver)?;
-        work(driver)
+    // One call tells that a context is current and that it is the one that was opened.
+    let done = match cuda.id {
+        Some(_) if calls::current_id(cuda.driver) == Ok(cuda.id) => work(cuda.driver),
+        Some(_) => pushed(cuda, |driver| {
+            cuda.require_same(driver)?;
+            work(driver)
+        }),
+        None => in_context(cuda, work),
     };
-    in_context(cuda, checked).map_err(|failure| cuda.look_after(failure))
+    done.map_err(|failure| cuda.look_after(failure))
 }
 
 /// Like [`inside`], without checking that the context is still the one that was opened.
@@ -47,6 +52,11 @@ fn in_context<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -
     if before == cuda.context {
         return work(driver);
     }
+    pushed(cuda, work)
+}
+
+fn pushed<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
+    let driver = cuda.driver;
     calls::push(driver, cuda.context)?;
     let _context = Pushed { driver, context: cuda.context };
     work(driver)

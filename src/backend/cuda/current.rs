@@ -1,4 +1,4 @@
-//! The device meant by a thread that names none.
+//! The current context, and the device meant by a thread that names none.
 
 use super::calls::{self, Failure};
 use crate::error::Error;
@@ -13,6 +13,13 @@ pub(crate) fn current_device() -> Result<Option<i32>, Error> {
         Err(failure) if failure.is(CUDA_ERROR_NOT_INITIALIZED) => Ok(None),
         found => found.map_err(|failure| failure.explain(driver)),
     }
+}
+
+/// Returns the handle of the context that is current in the calling thread, or 0.
+#[inline]
+pub(crate) fn current_context() -> u64 {
+    let Ok(driver) = Driver::load() else { return 0 };
+    calls::current(driver).map_or(0, |context| context as u64)
 }
 
 fn ordinal_of_current(driver: Driver) -> Result<Option<i32>, Failure> {

@@ -3,9 +3,10 @@
 use super::Cuda;
 use super::calls::{self, Failure};
 use super::context::{self, Relaxed, inside_in_any_mode};
+use super::other_contexts;
 use crate::backend::life::Life;
-use crate::backend::order::{Capture, Context, Event, Order, State, Stream, Streams};
-use crate::error::Error;
+use crate::backend::order::{Capture, Context, Current, Event, Order, State, Stream, Streams};
+use crate::error::{Error, fail};
 use cuda_sys::{
     CU_EVENT_DISABLE_TIMING, CU_STREAM_PER_THREAD, CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_INVALID_HANDLE,
     CUcontext, CUevent, CUstream, Driver,
@@ -19,8 +20,13 @@ impl Event {
 }
 
 impl Stream {
+    /// Returns whether this is a default stream, of whichever context.
+    fn is_default(self) -> bool {
+        self.handle <= CU_STREAM_PER_THREAD as u64
+    }
+
     fn handle(self) -> CUstream {
-        self.0 as CUstream
+        self.handle as CUstream
     }
 }
 
@@ -35,6 +41,30 @@ impl Streams for Cuda {
             Ok(())
         });
         entered.map_err(|failure| failure.explain(self.driver)).and(result)
+    }
+
+    fn own_context(&self) -> u64 {
+        self.context as u64
+    }
+
+    fn current(&self) -> Result<Current, Error> {
+        let current = calls::current(self.driver).map_err(|failure| failure.explain(self.driver))?;
+        if current == self.context {
+            return Ok(Current::Own);
+        }
+        // These functions name no context, so that they fail for one that has ended.
+        let known = calls::current_device(self.driver)
+            .and_then(|device| calls::current_id(self.driver).map(|id| (device, id.unwrap_or(0))));
+        let Ok((device, number)) = known else {
+            other_contexts::note_end(current as u64);
+            return Ok(Current::Nothing);
+        };
+        let number = other_contexts::number_of(Context { handle: current as u64, number })?;
+        Ok(match number {
+            Some(number) if device == self.device => Current::Beside(number),
+            Some(number) => Current::Elsewhere(number),
+            None => Current::Nothing,
+        })
     }
 }
 
@@ -62,6 +92,15 @@ impl Inside<'_> {
         })
     }
 
+    /// Like [`Self::ordering`], with the context current that the stream belongs to if it is a default stream.
+    fn on<T>(&self, stream: Stream, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
+        if stream.context == 0 {
+            return self.ordering(work);
+        }
+        let done = self.ordering(|driver| other_contexts::inside(driver, stream.context, work))?;
+        done.ok_or_else(no_context)
+    }
+
     /// Runs `work` with a context current that need not be the device's own.
     fn within<T>(
         &self,
@@ -81,12 +120,18 @@ impl Inside<'_> {
     }
 }
 
+#[cold]
+fn no_context() -> Error {
+    fail!(Error::BackendFailed, "a context was destroyed whose default stream the allocator knows")
+}
+
 impl Order for Inside<'_> {
     fn context_of(&self, stream: Stream) -> Result<Context, Error> {
-        if stream.0 <= CU_STREAM_PER_THREAD as u64 {
-            // cuStreamGetCtx: "If any of the special stream handles is passed in, the API will operate on the context
-            // current to the calling thread", which is the device's own.
-            return Ok(Context::OWN);
+        if stream.is_default() {
+            return match stream.context {
+                0 => Ok(Context::OWN),
+                number => other_contexts::context(number).ok_or_else(no_context),
+            };
         }
         // Querying a stream may be prohibited while another is captured.
         self.relaxed(|driver| {
@@ -117,7 +162,7 @@ impl Order for Inside<'_> {
 
     fn record(&self, event: Event, on: Stream) -> Result<(), Error> {
         // SAFETY: the event is the pool's; the stream exists until the program reports its destruction.
-        self.ordering(|driver| unsafe { calls::record(driver, event.handle(), on.handle()) })
+        self.on(on, |driver| unsafe { calls::record(driver, event.handle(), on.handle()) })
     }
 
     fn record_across(&self, event: Event, on: Stream) -> Result<(), Error> {
@@ -161,7 +206,7 @@ impl Order for Inside<'_> {
 
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
         // SAFETY: the event is the pool's; the stream exists until the program reports its destruction.
-        self.ordering(|driver| unsafe { calls::make_wait(driver, stream.handle(), event.handle()) })
+        self.on(stream, |driver| unsafe { calls::make_wait(driver, stream.handle(), event.handle()) })
     }
 
     fn synchronize(&self) -> Result<(), Error> {
@@ -170,15 +215,18 @@ impl Order for Inside<'_> {
 
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
         // SAFETY: the stream exists until the program reports its destruction.
-        self.ordering(|driver| match unsafe { calls::is_capturing(driver, stream.handle()) } {
+        let ask = |driver: Driver| match unsafe { calls::is_capturing(driver, stream.handle()) } {
             Ok(captured) => Ok(if captured { Capture::Active } else { Capture::None }),
-            // The program destroyed the stream without reporting it. The default streams always exist.
-            Err(failure)
-                if failure.is(CUDA_ERROR_INVALID_HANDLE) && stream.0 > CU_STREAM_PER_THREAD as u64 =>
-            {
+            // The program destroyed the stream without reporting it. A default stream exists as long as its context.
+            Err(failure) if failure.is(CUDA_ERROR_INVALID_HANDLE) && !stream.is_default() => {
                 Ok(Capture::NoStream)
             }
             Err(failure) => Err(failure),
-        })
+        };
+        if stream.context == 0 {
+            return self.ordering(ask);
+        }
+        let asked = self.ordering(|driver| other_contexts::inside(driver, stream.context, ask))?;
+        Ok(asked.unwrap_or(Capture::NoStream))
     }
 }

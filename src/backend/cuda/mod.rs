@@ -10,11 +10,12 @@ mod current;
 mod events;
 mod life;
 mod memory;
+mod other_contexts;
 mod vmm;
 
 use self::calls::Failure;
 use self::context::{inside, within};
-pub(crate) use self::current::current_device;
+pub(crate) use self::current::{current_context, current_device};
 pub(crate) use self::vmm::CudaVmm;
 use super::life::Life;
 use super::memory::Memory;

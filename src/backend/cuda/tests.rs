@@ -49,7 +49,7 @@ fn new_stream(cuda: &Cuda, flags: CUstream_flags) -> Stream {
         Ok(())
     };
     inside(cuda, create).unwrap();
-    Stream(stream as u64)
+    Stream { handle: stream as u64, context: 0 }
 }
 
 fn order<T>(cuda: &Cuda, work: impl FnOnce(&dyn Order) -> Result<T, Error>) -> Result<T, Error> {
@@ -72,7 +72,7 @@ fn events_say_what_is_done() {
         let cuda = Cuda::open(0).unwrap();
         let granted = cuda.alloc(256, MIB).unwrap().unwrap();
         let [first, second] = [0; 2].map(|_| new_stream(&cuda, CU_STREAM_NON_BLOCKING));
-        let [one, other] = [first, second].map(|stream| stream.0 as *mut std::ffi::c_void);
+        let [one, other] = [first, second].map(|stream| stream.handle as *mut std::ffi::c_void);
         sim.hold(one);
         sim.fill(one, granted.base, MIB, 7);
         let [event, later] = [0; 2].map(|_| order(&cuda, |order| order.create_event(Context::OWN)).unwrap());
@@ -113,13 +113,13 @@ fn events_say_what_is_done() {
 #[test]
 fn a_capture_is_seen_and_breaks_no_event_of_others() {
     simcuda::simulated("backend::cuda::tests::a_capture_is_seen_and_breaks_no_event_of_others", |sim| {
-        const LEGACY: Stream = Stream(1);
+        const LEGACY: Stream = Stream { handle: 1, context: 0 };
         let cuda = Cuda::open(0).unwrap();
         let [blocking, free] =
             [CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING].map(|flags| new_stream(&cuda, flags));
         let event = order(&cuda, |order| order.create_event(Context::OWN)).unwrap();
         let captured = |stream: Stream, work: &dyn Fn()| {
-            let stream = stream.0 as CUstream;
+            let stream = stream.handle as CUstream;
             // SAFETY: the stream exists.
             let code = unsafe {
                 cuda.driver.cuStreamBeginCapture_v2().unwrap()(stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
@@ -165,7 +165,10 @@ fn a_driver_past_its_end_is_told_from_one_that_fails() {
         });
         sim.shutdown();
         assert_eq!(order(&cuda, |order| order.state(event)), Err(Error::ShuttingDown));
-        assert_eq!(order(&cuda, |order| order.record(event, Stream(1))), Err(Error::ShuttingDown));
+        assert_eq!(
+            order(&cuda, |order| order.record(event, Stream { handle: 1, context: 0 })),
+            Err(Error::ShuttingDown)
+        );
         assert_eq!(order(&cuda, |order| order.create_event(Context::OWN)), Err(Error::ShuttingDown));
         destroy(&cuda, event);
         cuda.close();

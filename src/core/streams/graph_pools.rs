@@ -151,9 +151,9 @@ impl StreamHeap {
     }
 
     /// Returns whether work queued on a stream may break a capture that the program has announced for another stream.
-    /// Only the default stream can do so, because it waits for all blocking streams.
+    /// Only a legacy default stream can do so, because it waits for all blocking streams.
     pub(crate) fn is_at_risk_of_others(&self, stream: Stream) -> bool {
-        stream == Stream::DEFAULT && self.redirects_others(stream)
+        stream.is_legacy() && self.redirects_others(stream)
     }
 
     /// Returns whether work queued on a stream may break any announced capture, one of that stream included.

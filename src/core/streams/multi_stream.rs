@@ -24,7 +24,7 @@ impl StreamHeap {
         if *sole == stream {
             return Ok(());
         }
-        let may_be_sole = stream.is_an_order() && (stream.thread() == 0 || !self.settings.events);
+        let may_be_sole = stream.is_an_order() && (!stream.ends_unnoticed() || !self.settings.events);
         if self.heap.counters().is_unused() && may_be_sole && !self.settings.timestamps {
             *sole = stream;
             if self.fast_stream != NO_FAST_STREAM {

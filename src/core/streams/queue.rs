@@ -101,9 +101,9 @@ impl StreamQueue {
     }
 
     /// Returns whether the queue's position may be reused for another stream. Nothing may refer to the queue,
-    /// and its stream must be forgotten or a thread's, because threads come and go unannounced.
+    /// and its stream must be forgotten, or end without notice.
     pub(super) fn is_vacant(&self) -> bool {
-        self.is_idle() && (self.forgotten || self.stream.thread() != 0)
+        self.is_idle() && (self.forgotten || self.stream.ends_unnoticed())
     }
 
     /// Returns whether a free chunk of the queue's own waits for work of other queues.

@@ -161,7 +161,7 @@ impl StreamQueues {
             }
         };
         self.names.insert(&mut self.entries, self.seed, node(queue));
-        if stream.thread() != 0 {
+        if stream.ends_unnoticed() {
             self.lists.add(&mut self.entries, List::Recyclable, queue);
         }
         Ok(queue)

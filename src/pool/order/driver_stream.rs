@@ -14,7 +14,7 @@ pub(super) fn each<T>(tasks: &mut [T], work: impl FnMut(&mut T) -> Result<(), Er
 
 /// Returns the driver's handle of a stream.
 pub(super) fn handle(stream: Stream) -> driver::Stream {
-    driver::Stream(stream.handle())
+    driver::Stream { handle: stream.driver_handle(), context: stream.context() }
 }
 
 /// Returns whether this thread may record events on a stream. Another thread's own default stream has no handle here.
@@ -43,7 +43,8 @@ pub(in crate::pool) fn is_one_captured(order: &dyn Order, streams: &[driver::Str
 
 impl Pool {
     /// Returns the streams that certainly exist and may be captured, `also` first. Returns none without a
-    /// stream-ordered driver.
+    /// stream-ordered driver. A default stream of another context is included only as `also`, which the caller names:
+    /// to ask about it the context is entered, and a synchronization of the pool's own breaks no capture there.
     pub(super) fn live_streams(&self, also: Stream) -> Result<Vec<Stream>, HostMemoryExhausted> {
         if self.backend.get().order().is_none() {
             return Ok(Vec::new());
@@ -55,6 +56,7 @@ impl Pool {
                 .chain(self.arena.streams().living_streams())
                 .chain(self.events.captured())
                 .filter(|&stream| stream.exists() && is_reachable(stream))
+                .filter(|&stream| stream.context() == 0 || stream == also)
         };
         let mut streams = list(reachable().count())?;
         streams.extend(reachable());
@@ -87,14 +89,3 @@ pub(super) fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
 /// the allocator is not usable any more. A failure of the driver is deferred, because the request may still succeed
 /// without it.
 pub(in crate::pool) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, DeferredError>), Error>;
-
-/// Returns the stream that a caller's handle stands for in this thread.
-pub(crate) fn stream_of(handle: u64) -> Result<Stream, Error> {
-    if handle != Stream::OF_THIS_THREAD {
-        return Ok(Stream::of_handle(handle));
-    }
-    match thread::number() {
-        Some(number) => Ok(Stream::of_thread(number)),
-        None => Err(HostMemoryExhausted.into()),
-    }
-}

@@ -5,7 +5,7 @@
 //!   driver_stream  stream handles, and shared helpers     record  records an event at each free with several streams
 //!   capture_state  whether streams are being captured     poll    queries events
 //!   synchronize    waits for the whole context            wait    waits for events
-//!   forget         the end of a stream or the allocator
+//!   forget         the end of a stream or the allocator    naming  the stream that a caller's handle stands for
 //! ```
 //!
 //! Each stream is a queue. The frees of a pool are counted, and the count at a free is its point. A free chunk waits
@@ -22,6 +22,10 @@
 //!   there, and spare events are kept by context. `synchronize` waits for the pool's own context and says nothing about
 //!   queues of other contexts. `wait_for_all` and the end of the allocator wait for the newest events of those queues.
 //!   `forget` records the last event across contexts (`record_across`), so that nothing of the other context is left.
+//! - **A default stream is one of its context.** [`Stream::context`](crate::core::stream_id::Stream::context) is 0 for
+//!   those of the pool's own. A context that the program has created may end unnoticed. So events on its default streams
+//!   are of the pool's own context too, and it is entered only in calls that name such a stream, and in frees of memory
+//!   that was used on it.
 //! - **A destroyed stream's handle is not passed to the driver.** The handle of a created stream is passed in calls in
 //!   which the caller names the stream, in frees of memory that was used on it, and in queries for captures while such
 //!   memory is in use (`StreamHeap::living_streams`). INVALID_HANDLE is tolerated all the same, but nothing depends on
@@ -38,6 +42,7 @@
 mod capture_state;
 mod driver_stream;
 mod forget;
+mod naming;
 mod poll;
 mod record;
 mod synchronize;
@@ -47,9 +52,9 @@ mod wait;
 
 pub(super) use self::capture_state::{is_any_captured, leave_alone, may_disturb};
 pub(super) use self::driver_stream::is_one_captured;
-pub(crate) use self::driver_stream::stream_of;
 pub(super) use self::forget::end;
 pub(crate) use self::forget::forget;
+pub(crate) use self::naming::{record_use, stream_of, stream_of_use, stream_there};
 pub(super) use self::poll::poll;
 pub(super) use self::record::record_free;
 pub(crate) use self::synchronize::declare_done;

@@ -11,7 +11,6 @@
 use super::driver_stream::{Ordered, each, handle, is_reachable};
 use crate::backend::order::{self as driver, Capture, Context, Event, Order};
 use crate::core::arena::Arena;
-use crate::core::stream_id::Stream;
 use crate::core::streams::Work;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::events::{Events, Kind};
@@ -60,7 +59,7 @@ impl Recording {
         let context = events.context_of(work.queue, progress).filter(|&context| context == Context::OWN);
         // The context usually is the device's own.
         let event = events.take_spare(Context::OWN);
-        let is_own = stream.handle() == Stream::OF_THIS_THREAD;
+        let is_own = stream.thread() != 0;
         let (stream, outcome) = (handle(stream), Outcome::NotRecorded);
         Recording {
             work,
@@ -104,7 +103,8 @@ impl Recording {
             None if mutation::is("own-context") => Context::OWN,
             None => *self.context.insert(order.context_of(self.stream)?),
         };
-        let of = if self.is_last { Context::OWN } else { context };
+        // The context of a default stream may end unnoticed, so nothing of it is kept.
+        let of = if self.is_last || self.stream.context != 0 { Context::OWN } else { context };
         if let Some(spare) = self.event.take_if(|event| event.context != of) {
             self.spare = Some(spare);
         }

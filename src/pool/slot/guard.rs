@@ -12,7 +12,7 @@ use crate::sys::thread;
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 impl Slot {
@@ -235,6 +235,12 @@ impl<'a> Guard<'a> {
         let Inner { phase, pool, published, .. } = self.inner_mut();
         let arena = pool.as_ref().filter(|_| phase.is_live()).map(|pool| &pool.arena);
         slot.ranges.publish(arena, published);
+    }
+
+    /// Publishes the context that default streams belong to, after the pool or its backend has changed.
+    pub(in crate::pool) fn publish_context(&self) {
+        let order = self.inner().pool.as_ref().and_then(|pool| pool.backend.get().order());
+        self.slot.context.store(order.map_or(0, |streams| streams.own_context()), Release);
     }
 
     /// Returns the host memory that the slot occupies beside itself, in bytes: the published table of regions, and the

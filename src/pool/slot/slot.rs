@@ -8,7 +8,8 @@ use crate::pool::pool::Pool;
 use crate::sys::lock::{Lock, NotTaken};
 use crate::sys::thread::ThreadId;
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +101,8 @@ pub(crate) struct Slot {
     /// The address ranges of the memory of a pool in service.
     pub(super) ranges: Ranges,
     pub(super) magazines: Magazines,
+    /// The driver's handle of the pool's context, or 0 if its streams belong to none.
+    pub(super) context: AtomicU64,
     pub(super) inner: UnsafeCell<Inner>,
 }
 
@@ -111,12 +114,20 @@ impl Slot {
     pub(crate) const fn new() -> Self {
         let (lock, event, ranges) = (Lock::new(), AtomicU32::new(0), Ranges::new());
         let inner = UnsafeCell::new(Inner::EMPTY);
-        Slot { lock, event, ranges, magazines: Magazines::new(), inner }
+        let context = AtomicU64::new(0);
+        Slot { lock, event, ranges, magazines: Magazines::new(), context, inner }
     }
 
     /// Returns the identity of this slot.
     pub(in crate::pool) fn id(&self) -> SlotId {
         SlotId::at(self)
+    }
+
+    /// Returns the driver's handle of the context that default streams belong to unless another one is current, or 0 if
+    /// streams belong to no context. Read without the lock.
+    #[inline]
+    pub(in crate::pool) fn context(&self) -> u64 {
+        self.context.load(Acquire)
     }
 
     /// Returns the magazines, which are used without the lock.

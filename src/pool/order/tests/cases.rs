@@ -292,7 +292,7 @@ fn many_events_take_few_questions() {
 fn a_recorded_stream_is_waited_for() {
     let pool = Pool::new(4);
     let first = pool.get(4, A).unwrap();
-    assert_eq!(free::record_use(pool.slot, first, b()), Ok(()));
+    assert_eq!(order::record_use(pool.slot, first, b()), Ok(()));
     pool.launch(1);
     pool.put(first, A);
     assert_eq!(pool.get(4, A), Ok(first), "behind B's work");

@@ -171,7 +171,7 @@ impl State {
     }
 
     /// Returns the queue that a handle stands for in this thread.
-    fn queue(&mut self, Stream(handle): Stream) -> usize {
+    fn queue(&mut self, Stream { handle, .. }: Stream) -> usize {
         let thread = if handle == 2 { thread::number().unwrap() } else { 0 };
         match self.names.get(&(handle, thread)) {
             Some(&queue) => queue,
@@ -463,7 +463,7 @@ impl Order for Device {
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
         let mut state = self.called();
         state.tick(DriverCall::IsCapturing)?;
-        if state.destroyed.contains(&stream.0) {
+        if state.destroyed.contains(&stream.handle) {
             return Ok(Capture::NoStream);
         }
         let queue = state.queue(stream);

@@ -441,7 +441,7 @@ impl Program {
         let stream = self.act(actor);
         let addr = self.live[place].addr;
         self.say(format!("record {addr:#x} on {stream:?}"));
-        assert_eq!(free::record_use(self.slot, addr, stream), Ok(()));
+        assert_eq!(order::record_use(self.slot, addr, stream), Ok(()));
         let queue = self.actors[actor].queue;
         if !self.live[place].users.contains(&queue) {
             self.live[place].users.push(queue);

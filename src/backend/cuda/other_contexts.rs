@@ -1,0 +1,78 @@
+//! Contexts beside a device's own whose default streams were named: those that the program has created, and those of
+//! other devices. Each has a number, which a stream's identity includes.
+//!
+//! A destroyed context must not be "accessed or passed in subsequent API calls" (cuCtxDestroy), but it stays current to
+//! other threads, whose calls then fail. So the library asks only about the current context, and the program keeps a
+//! context while memory is in use that was allocated or recorded on its default streams. Handles come again, so a
+//! context is entered only if its number in the driver (cuCtxGetId) is the same as before.
+
+use super::calls::{self, Failure};
+use crate::backend::order::Context;
+use crate::sys::HostMemoryExhausted;
+use crate::sys::mutex::Mutex;
+use cuda_sys::{CUcontext, Driver};
+
+#[derive(Clone, Copy)]
+struct Known {
+    context: Context,
+    has_ended: bool,
+}
+
+/// The contexts in the order of their numbers, which begin at 1. None is removed, because pools may know its number.
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+/// Returns the number of a context that exists. An earlier one with its handle has ended.
+pub(super) fn number_of(context: Context) -> Result<Option<u32>, HostMemoryExhausted> {
+    // A signal handler that has interrupted this very function is told nothing.
+    let Ok(mut known) = KNOWN.lock() else { return Ok(None) };
+    let mut place = None;
+    for (at, other) in known.iter_mut().enumerate() {
+        if other.context == context && !other.has_ended {
+            place = Some(at);
+        } else if other.context.handle == context.handle {
+            other.has_ended = true;
+        }
+    }
+    let place = match place {
+        Some(place) => place,
+        None => {
+            known.try_reserve(1)?;
+            known.push(Known { context, has_ended: false });
+            known.len() - 1
+        }
+    };
+    Ok(u32::try_from(place + 1).ok())
+}
+
+/// Returns the context with a number, unless it is known to have ended.
+pub(super) fn context(number: u32) -> Option<Context> {
+    let known = KNOWN.lock().ok()?;
+    let known = known.get((number as usize).checked_sub(1)?)?;
+    (!known.has_ended).then_some(known.context)
+}
+
+/// Notes that the contexts with a handle have ended.
+pub(super) fn note_end(handle: u64) {
+    let Ok(mut known) = KNOWN.lock() else { return };
+    known.iter_mut().filter(|known| known.context.handle == handle).for_each(|known| known.has_ended = true);
+}
+
+/// Calls `work` with the context of a number current. Returns `None` if the context has ended.
+pub(super) fn inside<T>(
+    driver: Driver,
+    number: u32,
+    work: impl FnOnce(Driver) -> Result<T, Failure>,
+) -> Result<Option<T>, Failure> {
+    let Some(context) = context(number) else { return Ok(None) };
+    // SAFETY: the context exists, as this module requires of the program.
+    let id = unsafe { calls::id_of(driver, context.handle as CUcontext) };
+    if id.map(Option::unwrap_or_default) != Ok(context.number) {
+        note_end(context.handle);
+        return Ok(None);
+    }
+    // SAFETY: it exists.
+    unsafe { calls::push_other(driver, context.handle as CUcontext) }?;
+    let done = work(driver);
+    let popped = calls::pop(driver);
+    done.and_then(|done| popped.map(|()| Some(done)))
+}
