@@ -468,20 +468,6 @@ macro_rules! driver_functions {
             handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType,
             flags: c_ulonglong
         );
-        // Memory of several devices.
-        fn cuMulticastCreate as "cuMulticastCreate" since 12010 (
-            mc_handle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp
-        );
-        fn cuMulticastAddDevice as "cuMulticastAddDevice" since 12010 (
-            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice
-        );
-        fn cuMulticastBindMem as "cuMulticastBindMem" since 12010 (
-            mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, mem_handle: CUmemGenericAllocationHandle,
-            mem_offset: usize, size: usize, flags: c_ulonglong
-        );
-        fn cuMulticastUnbind as "cuMulticastUnbind" since 12010 (
-            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, size: usize
-        );
         // Memory pools and stream-ordered allocation.
         fn cuMemAllocAsync as "cuMemAllocAsync" since 11020 twin cuMemAllocAsync_ptsz (
             dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream
@@ -532,6 +518,32 @@ macro_rules! driver_functions {
         );
         fn cuMemSetMemPool as "cuMemSetMemPool" since 13000 (
             location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool
+        );
+        // Multicast objects.
+        fn cuMulticastCreate as "cuMulticastCreate" since 12010 (
+            mc_handle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp
+        );
+        fn cuMulticastAddDevice as "cuMulticastAddDevice" since 12010 (
+            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice
+        );
+        fn cuMulticastBindMem as "cuMulticastBindMem" since 12010 (
+            mc_handle: CUmemGenericAllocationHandle, mc_offset: usize,
+            mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize, flags: c_ulonglong
+        );
+        fn cuMulticastBindMem_v2 as "cuMulticastBindMem" since 13010 (
+            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize,
+            mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize, flags: c_ulonglong
+        );
+        fn cuMulticastBindAddr as "cuMulticastBindAddr" since 12010 (
+            mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, memptr: CUdeviceptr, size: usize,
+            flags: c_ulonglong
+        );
+        fn cuMulticastBindAddr_v2 as "cuMulticastBindAddr" since 13010 (
+            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, memptr: CUdeviceptr,
+            size: usize, flags: c_ulonglong
+        );
+        fn cuMulticastUnbind as "cuMulticastUnbind" since 12010 (
+            mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, size: usize
         );
         // Graphs.
         fn cuGraphCreate as "cuGraphCreate" since 10000 (ph_graph: *mut CUgraph, flags: c_uint);
@@ -600,6 +612,10 @@ macro_rules! driver_functions {
             device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void
         );
         // Modules and launches.
+        fn cuModuleLoad as "cuModuleLoad" since 2000 (module: *mut CUmodule, fname: *const c_char);
+        fn cuModuleLoadFatBinary as "cuModuleLoadFatBinary" since 2000 (
+            module: *mut CUmodule, fat_cubin: *const c_void
+        );
         fn cuModuleLoadData as "cuModuleLoadData" since 2000 (module: *mut CUmodule, image: *const c_void);
         fn cuModuleLoadDataEx as "cuModuleLoadDataEx" since 2010 (
             module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut CUjit_option,
@@ -616,6 +632,37 @@ macro_rules! driver_functions {
             f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint,
             block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream,
             kernel_params: *mut *mut c_void, extra: *mut *mut c_void
+        );
+        fn cuLaunchKernelEx as "cuLaunchKernelEx" since 11060 twin cuLaunchKernelEx_ptsz (
+            config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void,
+            extra: *mut *mut c_void
+        );
+        fn cuLaunchCooperativeKernel as "cuLaunchCooperativeKernel" since 9000
+            twin cuLaunchCooperativeKernel_ptsz (
+            f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint,
+            block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream,
+            kernel_params: *mut *mut c_void
+        );
+        fn cuFuncLoad as "cuFuncLoad" since 12040 (function: CUfunction);
+        fn cuLibraryLoadData as "cuLibraryLoadData" since 12000 (
+            library: *mut CUlibrary, code: *const c_void, jit_options: *mut CUjit_option,
+            jit_options_values: *mut *mut c_void, num_jit_options: c_uint,
+            library_options: *mut CUlibraryOption, library_option_values: *mut *mut c_void,
+            num_library_options: c_uint
+        );
+        fn cuLibraryLoadFromFile as "cuLibraryLoadFromFile" since 12000 (
+            library: *mut CUlibrary, file_name: *const c_char, jit_options: *mut CUjit_option,
+            jit_options_values: *mut *mut c_void, num_jit_options: c_uint,
+            library_options: *mut CUlibraryOption, library_option_values: *mut *mut c_void,
+            num_library_options: c_uint
+        );
+        fn cuLibraryGetModule as "cuLibraryGetModule" since 12000 (p_mod: *mut CUmodule, library: CUlibrary);
+        fn cuLibraryGetGlobal as "cuLibraryGetGlobal" since 12000 (
+            dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char
+        );
+        fn cuKernelGetFunction as "cuKernelGetFunction" since 12000 (p_func: *mut CUfunction, kernel: CUkernel);
+        fn cuKernelSetAttribute as "cuKernelSetAttribute" since 12000 (
+            attrib: CUfunction_attribute, val: c_int, kernel: CUkernel, dev: CUdevice
         );
         fn cuFuncGetAttribute as "cuFuncGetAttribute" since 2020 (
             pi: *mut c_int, attrib: CUfunction_attribute, hfunc: CUfunction

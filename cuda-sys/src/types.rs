@@ -130,6 +130,7 @@ types! {
     CUgraphInstantiateResult = c_uint;
     CUfunction_attribute = c_uint;
     CUjit_option = c_uint;
+    CUlibraryOption = c_uint;
     CUdriverProcAddress_flags = c_uint;
     CUdriverProcAddressQueryResult = c_uint;
     CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
@@ -151,6 +152,7 @@ handles! {
     CUdevResourceDesc = *mut CUdevResourceDesc_st;
     CUmodule = *mut CUmod_st;
     CUfunction = *mut CUfunc_st;
+    CUlibrary = *mut CUlib_st;
     CUstream = *mut CUstream_st;
     CUarray = *mut CUarray_st;
     CUmipmappedArray = *mut CUmipmappedArray_st;
@@ -228,6 +230,19 @@ structs! {
     }
     CUmemPoolPtrExportData {
         reserved: [c_uchar; 64],
+    }
+    CUlaunchConfig {
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        hStream: CUstream,
+        // Its type is a struct that no function of the list needs.
+        attrs: *mut c_void,
+        numAttrs: c_uint,
     }
     CUDA_MEMCPY2D {
         srcXInBytes: usize,

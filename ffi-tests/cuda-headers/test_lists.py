@@ -16,7 +16,7 @@ LISTS = json.loads(pathlib.Path(os.environ["LIBBFC_TESTS_CUDA_LISTS"]).read_text
 SINCE_13 = """
     cuCtxGetDevice_v2 cuCtxSynchronize_v2 cuMemGetDefaultMemPool cuMemGetMemPool cuMemSetMemPool cuStreamBeginCaptureToCig
     cuStreamEndCaptureToCig cuStreamBeginRecaptureToGraph CUstreamCigCaptureParams CUgraphRecaptureCallback
-    CUDA_ERROR_STREAM_DETACHED cuGreenCtxGetId
+    CUDA_ERROR_STREAM_DETACHED cuGreenCtxGetId cuMulticastBindMem_v2 cuMulticastBindAddr_v2
 """.split()
 ABSENT = {12: SINCE_13, 13: []}
 # Only the driver fills these, and CUDA 13 ends them with a pointer that CUDA 12 does not have.

@@ -181,6 +181,9 @@ static Allocation *numbered(size_t id) {
   return &allocations[id];
 }
 
+/* How often the driver was told to wait, or asked whether the work is done. */
+static uint64_t settled(void) { return calls("cuCtxSynchronize") + calls("cuCtxRecordEvent"); }
+
 static size_t rounded(size_t bytes) { return (bytes + 511) & ~(size_t)511; }
 
 static void replay(const char *path, int is_real) {
@@ -189,7 +192,7 @@ static void replay(const char *path, int is_real) {
   char line[256];
   size_t id, bytes, now_live = 0, peak = 0;
   uint64_t failed = 0, frees = 0;
-  uint64_t synchronized = is_real ? calls("cuCtxSynchronize") : 0;
+  uint64_t synchronized = is_real ? settled() : 0;
   while (fgets(line, sizeof line, trace)) {
     if (sscanf(line, "+ %zu %zu", &id, &bytes) == 2) {
       Allocation *it = numbered(id);
@@ -209,7 +212,7 @@ static void replay(const char *path, int is_real) {
     }
   }
   fclose(trace);
-  if (is_real) synchronized = calls("cuCtxSynchronize") - synchronized;
+  if (is_real) synchronized = settled() - synchronized;
   printf("{\"peak\": %zu, \"frees\": %" PRIu64 ", \"synchronizations\": %" PRIu64 ", \"failed\": %" PRIu64 "}\n", peak,
          frees, synchronized, failed);
 }

@@ -26,6 +26,49 @@ macro_rules! hooks {
         cuMemCreate: cuMemCreate, Passed, "physical memory; trimmed and asked again, as above";
         cuMemAllocFromPoolAsync: cuMemAllocFromPoolAsync, Passed, "from a memory pool that the program names; trimmed and asked again, as above";
         cuMemAllocFromPoolAsync_ptsz: cuMemAllocFromPoolAsync, Passed, "the same";
+        cuMemPoolCreate: cuMemPoolCreate, Retried, "memory pools of the program";
+        cuMemPoolImportFromShareableHandle: cuMemPoolImportFromShareableHandle, Retried, "the same";
+        cuMemPoolImportPointer: cuMemPoolImportPointer, Retried, "the same";
+        cuMemMap: cuMemMap, Retried, "page tables";
+        cuMemHostRegister_v2: cuMemHostRegister_v2, Retried, "page tables";
+        cuIpcOpenMemHandle: cuIpcOpenMemHandle, Retried, "page tables for memory of another process";
+        cuIpcOpenMemHandle_v2: cuIpcOpenMemHandle_v2, Retried, "the same";
+        cuMulticastCreate: cuMulticastCreate, Retried, "memory of multicast objects";
+        cuMulticastAddDevice: cuMulticastAddDevice, Retried, "the same";
+        cuMulticastBindMem: cuMulticastBindMem, Retried, "the same";
+        cuMulticastBindMem_v2: cuMulticastBindMem_v2, Retried, "the same";
+        cuMulticastBindAddr: cuMulticastBindAddr, Retried, "memory of multicast objects; all devices of the object may use the bound memory, so from then on every pool waits for every context";
+        cuMulticastBindAddr_v2: cuMulticastBindAddr_v2, Retried, "the same";
+        cuGraphInstantiate: cuGraphInstantiate, Retried, "memory that a graph owns";
+        cuGraphInstantiate_v2: cuGraphInstantiate_v2, Retried, "the same";
+        cuGraphInstantiateWithFlags: cuGraphInstantiateWithFlags, Retried, "the same";
+        cuGraphInstantiateWithParams: cuGraphInstantiateWithParams, Retried, "the same";
+        cuGraphInstantiateWithParams_ptsz: cuGraphInstantiateWithParams, Retried, "the same";
+        cuGraphUpload: cuGraphUpload, Retried, "the same";
+        cuGraphUpload_ptsz: cuGraphUpload, Retried, "the same";
+        cuGraphLaunch: cuGraphLaunch, Retried, "memory that a graph owns; the stream of one context may order work of another, so from then on every pool waits for every context";
+        cuGraphLaunch_ptsz: cuGraphLaunch, Retried, "the same";
+        cuModuleLoad: cuModuleLoad, Retried, "code and variables";
+        cuModuleLoadData: cuModuleLoadData, Retried, "the same";
+        cuModuleLoadDataEx: cuModuleLoadDataEx, Retried, "the same";
+        cuModuleLoadFatBinary: cuModuleLoadFatBinary, Retried, "the same";
+        cuLibraryLoadData: cuLibraryLoadData, Retried, "the same";
+        cuLibraryLoadFromFile: cuLibraryLoadFromFile, Retried, "the same";
+        cuModuleGetFunction: cuModuleGetFunction, Retried, "code that is loaded at its first use";
+        cuModuleGetGlobal_v2: cuModuleGetGlobal_v2, Retried, "the same";
+        cuLibraryGetModule: cuLibraryGetModule, Retried, "the same";
+        cuLibraryGetGlobal: cuLibraryGetGlobal, Retried, "the same";
+        cuKernelGetFunction: cuKernelGetFunction, Retried, "the same";
+        cuKernelSetAttribute: cuKernelSetAttribute, Retried, "the same";
+        cuFuncLoad: cuFuncLoad, Retried, "the same";
+        cuLaunchKernel: cuLaunchKernel, Retried, "the same";
+        cuLaunchKernel_ptsz: cuLaunchKernel, Retried, "the same";
+        cuLaunchKernelEx: cuLaunchKernelEx, Retried, "the same";
+        cuLaunchKernelEx_ptsz: cuLaunchKernelEx, Retried, "the same";
+        cuLaunchCooperativeKernel: cuLaunchCooperativeKernel, Retried, "the same";
+        cuLaunchCooperativeKernel_ptsz: cuLaunchCooperativeKernel, Retried, "the same";
+        cuCtxSetLimit: cuCtxSetLimit, Retried, "stacks, and heaps of kernels";
+        cuEventCreate: cuEventCreate, Retried, "resources of the device";
         // Stream-ordered memory.
         cuMemAllocAsync: cuMemAllocAsync, Optional, "passed to the driver; with BFC_PRELOAD_ASYNC=1 served in the order of the stream, except during a capture";
         cuMemAllocAsync_ptsz: cuMemAllocAsync, Optional, "the same";
@@ -52,7 +95,7 @@ macro_rules! hooks {
         cuStreamEndCapture_ptsz: cuStreamEndCapture, Watched, "the same";
         cuStreamEndCaptureToCig: cuStreamEndCaptureToCig, Watched, "the same";
         cuStreamEndCaptureToCig_ptsz: cuStreamEndCaptureToCig, Watched, "the same";
-        cuStreamCreate: cuStreamCreate, Watched, "the stream's context is remembered: it cannot be asked for during a capture";
+        cuStreamCreate: cuStreamCreate, Watched, "the stream's context is remembered: it cannot be asked for during a capture; trimmed and asked again, as above";
         cuStreamCreateWithPriority: cuStreamCreateWithPriority, Watched, "the same";
         cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too; with BFC_PRELOAD_ASYNC=1 the pool forgets the stream";
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
@@ -140,8 +183,10 @@ pub(crate) enum HookKind {
     Corrected,
     /// Passed to the driver and recorded.
     Watched,
-    /// Passed to the driver.
+    /// Passed to the driver, and called again after a trim if memory ran out.
     Passed,
+    /// The same, of a function that does not allocate memory for the program.
+    Retried,
     /// Refused for pooled memory, otherwise passed to the driver.
     Refused,
 }
@@ -154,7 +199,7 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
         "cuMemAlloc cuMemFree cuMemGetInfo cuMemAllocPitch cuMemAllocHost cuMemGetAddressRange",
         "the 32-bit functions of CUDA before 3.2",
     ),
-    ("cuMemHostRegister_v2 cuMemHostUnregister", "the program's own memory"),
+    ("cuMemHostUnregister", "the program's own memory"),
     (
         "cuMemHostGetFlags cuMemHostGetDevicePointer_v2",
         "the driver's answer is right for pooled memory too: its region has the same flags",
@@ -165,18 +210,14 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
         "arrays are opaque: they have no address",
     ),
     (
-        "cuMemMap cuMemMapArrayAsync cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree",
+        "cuMemMapArrayAsync cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree",
         "virtual memory that the program manages itself",
     ),
     (
-        "cuMulticastBindMem cuMulticastBindMem_v2 cuMulticastUnbind cuLogicalEndpointBindMem cuLogicalEndpointUnbind",
+        "cuMulticastUnbind cuLogicalEndpointBindMem cuLogicalEndpointUnbind",
         "bind virtual memory that the program manages itself",
     ),
-    (
-        "cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute cuMemPoolImportFromShareableHandle \
-         cuMemPoolImportPointer",
-        "the driver's own pools",
-    ),
+    ("cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute", "the driver's own pools"),
     (
         "cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray \
          cuDestroyExternalMemory",
@@ -191,7 +232,7 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
         "the driver's handle names the given range, also inside of a region; the range must consist of whole pages of \
          the host, and pooled allocations of 1 MiB and more begin at one",
     ),
-    ("cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle", "memory of another process"),
+    ("cuIpcCloseMemHandle", "memory of another process"),
     ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuDeviceGraphMemTrim", "memory that a graph owns"),
     (
         "cuPointerSetAttribute",

@@ -76,11 +76,7 @@ macro_rules! unanalyzed {
         cuGraphAddBatchMemOpNode as "cuGraphAddBatchMemOpNode" since 11070, "the same";
         cuGraphBatchMemOpNodeSetParams as "cuGraphBatchMemOpNodeSetParams" since 11070, "the same";
         cuGraphExecBatchMemOpNodeSetParams as "cuGraphExecBatchMemOpNodeSetParams" since 11070, "the same";
-        cuGraphLaunch as "cuGraphLaunch" since 10000, "the stream of one context may order work of another";
-        cuGraphLaunch_ptsz as "cuGraphLaunch" since 10000, "the same";
         // Mappings.
-        cuMulticastBindAddr as "cuMulticastBindAddr" since 12010, "all devices of the multicast object may use the bound memory";
-        cuMulticastBindAddr_v2 as "cuMulticastBindAddr" since 13010, "the same";
         cuLogicalEndpointBindAddr as "cuLogicalEndpointBindAddr" since 13030, "other devices may use the bound memory";
         cuImportExternalMemory as "cuImportExternalMemory" since 10000, "may be pooled memory that was exported";
         }
@@ -121,8 +117,8 @@ pub(crate) const HARMLESS: &[(&str, &str)] = &[
     ),
     ("cuGraphAddMemAllocNode cuGraphAddMemFreeNode", "memory that a graph owns"),
     (
-        "cuMulticastBindMem* cuLogicalEndpointBindMem",
-        "take a memory handle; for pooled memory only cuMemRetainAllocationHandle returns one, which is hooked",
+        "cuLogicalEndpointBindMem",
+        "takes a memory handle; for pooled memory only cuMemRetainAllocationHandle returns one, which is hooked",
     ),
 ];
 

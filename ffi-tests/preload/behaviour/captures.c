@@ -272,16 +272,17 @@ static void second_context(void) {
   no_misuse();
 }
 
-/* Another thread is about to synchronize, and the scheduler puts it aside for a tenth of a second: the simulation looks for
+/* Another thread is about to synchronize, or to ask whether a context's work is done, and the scheduler puts it aside for a tenth of a second: the simulation looks for
  * captures after the delay. */
 static void late_entry(void) {
   pthread_t thread;
   cudaStream_t stream = plain_stream();
   OK(cudaFree(pooled(700 * MIB)));
-  simcuda_delay("cuCtxSynchronize", 100000000);
-  const uint64_t before = simcuda_calls("cuCtxSynchronize");
+  const char *entered = getenv("SIMCUDA_DRIVER_VERSION") ? "cuCtxSynchronize" : "cuCtxRecordEvent";
+  simcuda_delay(entered, 100000000);
+  const uint64_t before = simcuda_calls(entered);
   OK(pthread_create(&thread, NULL, allocate, (void *)(700 * MIB)));
-  await_call("cuCtxSynchronize", before);
+  await_call(entered, before);
   OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   OK(pthread_join(thread, NULL));
   simcuda_clear_faults();
@@ -381,6 +382,7 @@ static const Case CASES[] = {
     {"put_off", put_off, "BFC_PRELOAD_ASYNC=1"},
     {"second_context", second_context, LIMIT},
     {"late_entry", late_entry, LIMIT},
+    {"late_synchronization", late_entry, LIMIT " " WITHOUT_PROBES},
     {"midst_of_a_collection", midst_of_a_collection, LIMIT},
     {"long_synchronization", long_synchronization, LIMIT},
     {"own_trim", own_trim, NULL},

@@ -136,14 +136,14 @@ static Handle captured(int mode) {
 
 /* So much that it is waited for, unless something is captured. */
 static uint64_t waits(void) {
-  const uint64_t before = synchronizations();
+  const uint64_t before = settlements();
   Address address = 0;
   for (int each = 0; each < 3000; each++) {
     OK(cuMemAlloc_v2(&address, 500));
     CHECK(is_pooled((void *)address));
     OK(cuMemFree_v2(address));
   }
-  return synchronizations() - before;
+  return settlements() - before;
 }
 
 /* A capture ends with its context: afterwards it is waited for again. By a reset: */

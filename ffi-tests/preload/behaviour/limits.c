@@ -179,7 +179,8 @@ static void odd_place(void) {
   CHECK(pooled(16 * MIB - 512) == small + 512);
 }
 
-/* A request of 32 MiB after some frees, with room to grow: whether it waits for the device. */
+/* A request of 32 MiB after some frees, with room to grow: whether it waits for the device, where the driver cannot be asked
+ * about a context's work. */
 static void after_frees(int count, size_t bytes, int waits) {
   char *memory[128];
   use(held_stream(), pooled(1), 1, 1);
@@ -196,6 +197,24 @@ static void frees_of_little(void) { after_frees(128, 512 * KIB, 1); }
 static void frees_of_next_to_nothing(void) { after_frees(128, 128 * KIB, 0); }
 static void few_frees_of_less_than_256_mib(void) { after_frees(14, 16 * MIB, 0); }
 static void few_frees_of_256_mib(void) { after_frees(16, 16 * MIB, 1); }
+
+/* Where it can be asked, the pool grows while there is work, and does not where there is none. */
+static void frees_with_work(void) {
+  char *memory[128];
+  cudaStream_t stream = held_stream();
+  for (int each = 0; each < 128; each++) memory[each] = pooled(4 * MIB);
+  use(stream, memory[0], MIB, 1);
+  for (int each = 0; each < 128; each++) OK(cudaFree(memory[each]));
+  const uint64_t before = synchronizations(), used = simcuda_used(0);
+  char *other = pooled(32 * MIB);
+  CHECK(simcuda_used(0) > used && simcuda_pending(stream) == 2);
+  use_at_once(other, MIB, 2);
+  OK(simcuda_release(stream));
+  for (int each = 0; each < 128; each++) pooled(4 * MIB);
+  IS(synchronizations(), before);
+  IS(simcuda_used(0), used + 32 * MIB);
+  no_misuse();
+}
 
 static const Case CASES[] = {
     {"sizes", sizes, "BFC_PRELOAD_MIN=1000 BFC_PRELOAD_MAX=1M"},
@@ -216,11 +235,12 @@ static const Case CASES[] = {
     {"regions_of_the_host_vmm", regions, "BFC_BACKEND=host_vmm"},
     {"limit_of_each", limit_of_each, "BFC_MEMORY_LIMIT=100M"},
     {"odd_place", odd_place, "BFC_MEMORY_LIMIT=16M BFC_FORCE_ALLOW_GROWTH=0"},
-    {"few_frees_of_little", few_frees_of_little, NULL},
-    {"frees_of_little", frees_of_little, NULL},
-    {"frees_of_next_to_nothing", frees_of_next_to_nothing, NULL},
-    {"few_frees_of_less_than_256_mib", few_frees_of_less_than_256_mib, NULL},
-    {"few_frees_of_256_mib", few_frees_of_256_mib, NULL},
+    {"few_frees_of_little", few_frees_of_little, WITHOUT_PROBES},
+    {"frees_of_little", frees_of_little, WITHOUT_PROBES},
+    {"frees_of_next_to_nothing", frees_of_next_to_nothing, WITHOUT_PROBES},
+    {"few_frees_of_less_than_256_mib", few_frees_of_less_than_256_mib, WITHOUT_PROBES},
+    {"few_frees_of_256_mib", few_frees_of_256_mib, WITHOUT_PROBES},
+    {"frees_with_work", frees_with_work, NULL},
     {"others", others, NULL},
     {"in_vain", in_vain, NULL},
     {"taken_by_others", taken_by_others, NULL},

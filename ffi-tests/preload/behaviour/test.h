@@ -98,6 +98,12 @@ UNUSED static uint64_t synchronizations(void) {
   return simcuda_calls("cuCtxSynchronize") + simcuda_calls("cuStreamSynchronize");
 }
 
+/* How often the driver was told to wait for a context, or asked whether its work is done. */
+UNUSED static uint64_t settlements(void) { return synchronizations() + simcuda_calls("cuCtxRecordEvent"); }
+
+/* A driver that cannot be asked whether a context's work is done (cuCtxRecordEvent). */
+#define WITHOUT_PROBES "SIMCUDA_DRIVER_VERSION=12040"
+
 /* Nothing was done that would be undefined with a real driver. */
 UNUSED static void no_misuse(void) {
   char words[300] = "";

@@ -5,7 +5,7 @@ use std::ptr;
 use cuda_sys::*;
 
 use super::device::free_in;
-use super::fallback::{call_driver, no_context_error};
+use super::fallback::{Source, call_driver, no_context_error};
 use super::refusals::{self, Verdict};
 use crate::diagnostics::check_log::{self, PassReason};
 use crate::diagnostics::{report, trace};
@@ -90,7 +90,7 @@ macro_rules! allocates {
                 // SAFETY: the caller's arguments.
                 let call = || unsafe { alloc(place, bytes, stream) };
                 // SAFETY: the driver writes it.
-                unsafe { call_driver(place, bytes, number, verdict, call) }
+                unsafe { call_driver(place, bytes, number, verdict, Source::Stream(stream), call) }
             }
         )*
     };

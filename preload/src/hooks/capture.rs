@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use cuda_sys::*;
 
+use super::fallback::{Source, with_room};
 use crate::driver::real;
 use crate::pool::known_streams;
 use crate::state::{captures, streams};
@@ -154,7 +155,7 @@ macro_rules! creates {
             pub unsafe extern "C" fn $symbol(place: *mut CUstream, $($argument: $type),*) -> CUresult {
                 let Some(create) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 // SAFETY: the caller's arguments.
-                let code = unsafe { create(place, $($argument),*) };
+                let code = with_room(|| (Source::Current, 0), || unsafe { create(place, $($argument),*) });
                 if code == CUDA_SUCCESS && !place.is_null() {
                     // SAFETY: not NULL, so the caller's, and the driver has written it.
                     streams::note_created(unsafe { *place });

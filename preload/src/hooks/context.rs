@@ -5,6 +5,7 @@ use std::ptr;
 
 use cuda_sys::*;
 
+use super::fallback::{Source, with_room};
 use crate::driver::real;
 use crate::pool::{self, Pool, WaitingFrees, known_streams, pinned};
 use crate::state::{captures, contexts, green_contexts, internal_streams, user_contexts};
@@ -44,7 +45,7 @@ fn of_device(device: CUdevice) -> Option<(usize, Pool)> {
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
     let Some(retain) = real::cuDevicePrimaryCtxRetain() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the caller's arguments.
-    let code = unsafe { retain(context, device) };
+    let code = with_room(|| (Source::Device(device), 0), || unsafe { retain(context, device) });
     if code == CUDA_SUCCESS && !context.is_null() {
         // SAFETY: not NULL, so the caller's, and the driver has written it.
         contexts::note_retained(device, unsafe { *context });
@@ -264,7 +265,7 @@ macro_rules! creates {
             pub unsafe extern "C" fn $symbol(place: *mut CUcontext, $($argument: $type),*) -> CUresult {
                 let Some(create) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 // SAFETY: the caller's arguments.
-                let code = unsafe { create(place, $($argument),*) };
+                let code = with_room(|| (Source::Device($device), 0), || unsafe { create(place, $($argument),*) });
                 if code == CUDA_SUCCESS && !place.is_null() {
                     // SAFETY: not NULL, so the caller's, and the driver has written it.
                     let context = unsafe { *place };

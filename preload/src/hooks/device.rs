@@ -1,10 +1,8 @@
-//! The hooks of device memory: cudaMalloc, cudaFree, cudaMemGetInfo, and functions that are passed on with a trim.
-
-use std::ffi::c_uint;
+//! The hooks of device memory: cudaMalloc, cudaFree, cudaMemGetInfo.
 
 use cuda_sys::*;
 
-use super::fallback;
+use super::fallback::{self, Source};
 use super::refusals::{self, Verdict};
 use crate::bfc;
 use crate::diagnostics::check_log::{self, PassReason};
@@ -33,7 +31,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
             // SAFETY: the caller's arguments.
             let call = || unsafe { alloc(place, bytes) };
             // SAFETY: the driver writes it.
-            unsafe { fallback::call_driver(place, bytes, 0, Verdict::of(why), call) }
+            unsafe { fallback::call_driver(place, bytes, 0, Verdict::of(why), Source::Current, call) }
         }
     }
 }
@@ -146,39 +144,4 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
         unsafe { *free = usize::try_from(bytes).unwrap_or(usize::MAX) };
     }
     code
-}
-
-/// Functions that are passed on, and called again after a trim if memory ran out.
-macro_rules! passes {
-    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
-        $(
-            /// # Safety
-            /// The contract is that of the driver's function.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
-                let Some(call) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
-                // SAFETY: the caller's arguments.
-                fallback::with_trim(|| unsafe { call($($argument),*) })
-            }
-        )*
-    };
-}
-
-passes! {
-    cuMemAllocPitch_v2(
-        place: *mut CUdeviceptr,
-        pitch: *mut usize,
-        width: usize,
-        height: usize,
-        element: c_uint
-    );
-    cuMemAllocManaged(place: *mut CUdeviceptr, bytes: usize, flags: c_uint);
-    cuMemCreate(
-        handle: *mut CUmemGenericAllocationHandle,
-        bytes: usize,
-        properties: *const CUmemAllocationProp,
-        flags: u64
-    );
-    cuMemAllocFromPoolAsync(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
-    cuMemAllocFromPoolAsync_ptsz(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
 }

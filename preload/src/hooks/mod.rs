@@ -10,4 +10,5 @@ pub(crate) mod fallback;
 pub(crate) mod pinned;
 pub(crate) mod pointers;
 pub(crate) mod refusals;
+pub(crate) mod retried;
 pub(crate) mod unanalyzed;

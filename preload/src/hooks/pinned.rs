@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_void};
 
 use cuda_sys::*;
 
-use super::fallback;
+use super::fallback::{self, Source};
 use super::refusals::{self, Verdict};
 use crate::diagnostics::{check_log, report};
 use crate::driver::real;
@@ -27,11 +27,11 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     served
 }
 
-/// Calls the driver. If memory ran out, trims the pool and calls it again.
-fn with_trim(bytes: usize, call: impl Fn() -> CUresult) -> CUresult {
-    let own = || Some(Pool::pinned()).filter(|pool| pool.is_ours());
-    let code = fallback::with_trim_of(own, call);
-    if let Some(pool) = own() {
+/// Calls the driver, if need be with what the pool can return.
+fn with_room(bytes: usize, call: impl Fn() -> CUresult) -> CUresult {
+    let code = fallback::with_room(|| (Source::Pinned, bytes), call);
+    let pool = Pool::pinned();
+    if pool.is_ours() {
         refusals::note_of(pool, code, bytes, Verdict::Driver("the driver has no pinned memory for it"));
     }
     code
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, f
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => with_trim(bytes, || unsafe { alloc(place, bytes, flags) }),
+        None => with_room(bytes, || unsafe { alloc(place, bytes, flags) }),
     }
 }
 
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
             CUDA_SUCCESS
         }
         // SAFETY: the caller's arguments.
-        None => with_trim(bytes, || unsafe { alloc(place, bytes) }),
+        None => with_room(bytes, || unsafe { alloc(place, bytes) }),
     }
 }
 

@@ -12,8 +12,7 @@ use crate::diagnostics::check_log::PassReason;
 use crate::settings;
 use crate::state::{captures, internal_streams};
 
-/// Pools with this many waiting frees are synchronized anyway, because the chunks take host memory and keep others from
-/// merging.
+/// Pools with this many waiting frees look for reusable ones at each request.
 const MAX_WAITING_FREES: u64 = 1024;
 
 impl Pool {
@@ -38,7 +37,7 @@ impl Pool {
             self.create()?;
         }
         if self.waiting() >= MAX_WAITING_FREES && self.has_quarantine() {
-            self.reuse_waiting_frees(u64::MAX);
+            self.reuse_many_frees();
         }
         self.flush_deferred_frees();
         match self.request(bytes, stream, BFC_REQUEST_NO_GROWTH) {
@@ -54,6 +53,7 @@ impl Pool {
         stream: Option<CUstream>,
         status: bfc_status_t,
     ) -> Result<u64, Refused> {
+        let settled = self.settled();
         if status == BFC_ERROR_NO_ALLOCATOR {
             self.create()?;
         } else if status != BFC_ERROR_OUT_OF_MEMORY {
@@ -63,7 +63,7 @@ impl Pool {
             return Err(Refused::Pass(PassReason::Capture));
         } else if self.waiting() != 0
             && self.has_quarantine()
-            && self.reuse_waiting_frees(bytes as u64)
+            && self.reuse_done_frees(bytes as u64)
             && let Ok(address) = self.request(bytes, stream, BFC_REQUEST_NO_GROWTH)
         {
             return Ok(address);
@@ -86,12 +86,12 @@ impl Pool {
         {
             return Ok(address);
         }
+        // Nothing is waited for in vain: the driver's own cudaMalloc would refuse at once.
+        let may_serve = self.may_serve(bytes as u64);
         // Without a quarantine libbfc has waited for everything already.
-        if self.waiting() != 0
+        if may_serve
             && self.has_quarantine()
-            && self.synchronize() == CUDA_SUCCESS
-            && let Ok(address) =
-                self.request(bytes, stream, 0).or_else(|_| self.request_at(ALIGNMENT, bytes, stream, 0))
+            && let Some(address) = self.alloc_after_waiting(bytes, stream, settled)
         {
             return Ok(address);
         }
@@ -100,7 +100,29 @@ impl Pool {
             return Err(Refused::OutOfMemory);
         }
         // The driver may find a contiguous range where the pool cannot.
-        self.trim();
+        if may_serve {
+            self.trim();
+        }
         Err(Refused::Pass(PassReason::Full))
+    }
+    /// Waits for the device as the last resort. `settled` is how many frees had become reusable when the request began:
+    /// another thread may have made some reusable meanwhile.
+    #[cold]
+    fn alloc_after_waiting(self, bytes: usize, stream: Option<CUstream>, mut settled: u64) -> Option<u64> {
+        // Busy threads could go on freeing what does not serve this request.
+        const ROUNDS: u32 = 4;
+        for _ in 0..ROUNDS {
+            let waits = self.waiting() != 0;
+            if waits && !self.settle() || !waits && self.settled() == settled {
+                return None;
+            }
+            settled = self.settled();
+            let served =
+                self.request(bytes, stream, 0).or_else(|_| self.request_at(ALIGNMENT, bytes, stream, 0));
+            if let Ok(address) = served {
+                return Some(address);
+            }
+        }
+        None
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct State {
     pub(super) freed: AtomicU64,
     /// How many of the frees were followed by a synchronization.
     pub(super) settled: AtomicU64,
+    /// How many there were when they were last probed because of their number.
+    pub(super) probed: AtomicU64,
     pub(super) synchronizations: AtomicU64,
     pub(super) obtained: AtomicU64,
     pub(super) returned: AtomicU64,
@@ -41,6 +43,7 @@ impl State {
             served: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            probed: AtomicU64::new(0),
             synchronizations: AtomicU64::new(0),
             obtained: AtomicU64::new(0),
             returned: AtomicU64::new(0),
@@ -144,8 +147,13 @@ impl Pool {
     /// Returns the number of frees that no synchronization has followed.
     #[inline]
     pub(super) fn waiting(self) -> u64 {
-        let settled = self.state.settled.load(Ordering::Relaxed);
-        self.state.freed.load(Ordering::Relaxed).saturating_sub(settled)
+        self.state.freed.load(Ordering::Relaxed).saturating_sub(self.settled())
+    }
+
+    /// Returns the number of frees that a synchronization has followed.
+    #[inline]
+    pub(super) fn settled(self) -> u64 {
+        self.state.settled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stats(self) -> Option<bfc_stats_t> {

@@ -1,9 +1,9 @@
 //! Pools: requests, frees, and when to wait for the device.
 //!
 //! cudaFree waits for the device before it returns, and programs rely on that: freed memory is not reused before the
-//! work that was queued until then is done. Here a freed chunk stays in quarantine instead (`BFC_QUARANTINE`), and one
-//! synchronization serves all chunks in it. It happens if a request finds no memory outside of the quarantine, and
-//! either many frees are waiting or the pool would grow beyond what is needed.
+//! work that was queued until then is done. Here a freed chunk stays in quarantine instead (`BFC_QUARANTINE`). A request
+//! that finds no memory outside of it probes the work, and one probe serves all chunks that were freed before. The device
+//! is waited for only where the pool cannot grow.
 //!
 //! ```text
 //! handle                        which pool it is, who created it, what was counted
@@ -13,6 +13,7 @@
 //! probe                         asking about the work of several devices without waiting for it
 //! wait                          waiting for the device: when, and what follows
 //! deferred_frees                frees that a capture has put off
+//! room                          what the pool can return to a driver that is out of memory
 //! create                        the beginning and the end of a pool
 //! alloc  free                   requests and frees
 //! pinned                        the pool of pinned host memory
@@ -30,6 +31,7 @@ pub(crate) mod known_streams;
 pub(crate) mod pinned;
 mod probe;
 mod requests;
+mod room;
 mod sharing;
 mod wait;
 mod waiting_frees;

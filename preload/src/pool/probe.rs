@@ -155,8 +155,17 @@ impl Probe {
 }
 
 impl Pool {
+    /// Probes, and once more if that has ended a probe in progress, which does not cover later frees.
+    pub(super) fn probe_twice(self) -> ProbeResult {
+        let result = self.probe();
+        if result == ProbeResult::Done && self.waiting() != 0 {
+            self.probe();
+        }
+        result
+    }
+
     /// Begins a probe of all contexts whose work may use this memory, or continues the one in progress.
-    pub(super) fn probe(self) -> ProbeResult {
+    fn probe(self) -> ProbeResult {
         let Some(driver) = driver::load() else { return ProbeResult::Unsupported };
         if driver.cuCtxRecordEvent().is_err() {
             return ProbeResult::Unsupported;

@@ -18,30 +18,49 @@ const MIN_WAITING_FREES: u64 = 128;
 const SMALL_POOL: u64 = 256 << 20;
 
 impl Pool {
-    /// Makes waiting frees reusable if that is worthwhile: for a request of `bytes` that found no memory, or because
-    /// many frees are waiting (`u64::MAX`). Returns whether any have become reusable.
+    /// Makes waiting frees reusable whose work is done, if asking is worthwhile: for a request of `bytes` that found no
+    /// memory, or because many frees are waiting (`u64::MAX`). Returns whether any have become reusable.
     ///
-    /// Another device's work may begin only after the calling thread's next action, and the driver's cudaMalloc waits
-    /// for no other device. So if work of several devices may use the memory, it is probed instead of waited for.
-    /// Waiting is the last resort, when the pool cannot grow.
-    pub(super) fn reuse_waiting_frees(self, bytes: u64) -> bool {
-        if !self.is_shared() {
-            let is_worth_it = bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
-            return is_worth_it && self.synchronize() == CUDA_SUCCESS;
+    /// Work may end only by the calling thread's next action, and the driver's cudaMalloc waits for none. So the work is
+    /// probed, and the pool grows if it is pending. Waiting is the last resort, when the pool cannot grow.
+    pub(super) fn reuse_done_frees(self, bytes: u64) -> bool {
+        let is_worth_it = || bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
+        let (is_pinned, is_shared) = (self.device().is_none(), self.is_shared());
+        // Pinned memory takes long to allocate, and work of several devices is often pending.
+        if !is_pinned && !is_shared && !is_worth_it() {
+            return false;
         }
-        match self.probe() {
+        match self.probe_twice() {
             ProbeResult::Done => true,
             ProbeResult::Pending => false,
             // An old driver. Pinned memory has no limit at which other devices would be waited for.
-            ProbeResult::Unsupported if self.device().is_none() => {
-                (bytes == u64::MAX || self.is_worth_a_synchronization(bytes))
-                    && self.synchronize() == CUDA_SUCCESS
+            ProbeResult::Unsupported => {
+                (is_pinned || !is_shared) && is_worth_it() && self.synchronize() == CUDA_SUCCESS
             }
-            ProbeResult::Unsupported => false,
         }
     }
 
-    /// Returns whether a request that found no memory should wait for the device instead of letting the pool grow.
+    /// Makes frees reusable because many are waiting: they take host memory and keep others from merging. While their work
+    /// is pending, it is probed again only after some more frees.
+    #[cold]
+    pub(super) fn reuse_many_frees(self) {
+        if captures::any() {
+            return;
+        }
+        let freed = self.state.freed.load(Ordering::Relaxed);
+        if freed.saturating_sub(self.state.probed.load(Ordering::Relaxed)) >= MIN_WAITING_FREES {
+            self.state.probed.store(freed, Ordering::Relaxed);
+            self.reuse_done_frees(u64::MAX);
+        }
+    }
+
+    /// Makes all waiting frees reusable. Waits for the device only if their work is pending.
+    pub(super) fn settle(self) -> bool {
+        self.probe_twice();
+        self.waiting() == 0 || self.synchronize() == CUDA_SUCCESS
+    }
+
+    /// Returns whether a request that found no memory should look for reusable frees instead of letting the pool grow.
     fn is_worth_a_synchronization(self, bytes: u64) -> bool {
         let waiting = self.waiting();
         let Some(stats) = self.stats() else { return false };
@@ -83,13 +102,5 @@ impl Pool {
         let code = self.wait();
         frees.settle(code);
         code
-    }
-
-    /// Trims the pool like [`Self::trim`], for a driver that is out of memory: makes waiting frees reusable first.
-    pub(crate) fn trim_all(self) -> u64 {
-        if self.waiting() != 0 && self.has_quarantine() {
-            self.synchronize();
-        }
-        self.trim()
     }
 }

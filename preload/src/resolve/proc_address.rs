@@ -14,6 +14,7 @@ use crate::hooks::cross_device::*;
 use crate::hooks::device::*;
 use crate::hooks::pinned::*;
 use crate::hooks::pointers::*;
+use crate::hooks::retried::*;
 use crate::hooks::unanalyzed::*;
 use crate::state::relations;
 

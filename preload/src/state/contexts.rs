@@ -71,6 +71,18 @@ pub(crate) fn is_default(stream: CUstream) -> bool {
     stream.addr() <= 2
 }
 
+/// Returns the device of the current context, whichever kind of context that is.
+pub(crate) fn current_device() -> Option<usize> {
+    if let Current::Primary(device) = current() {
+        return Some(device);
+    }
+    let ask = driver::load()?.cuCtxGetDevice().ok()?;
+    let mut device = 0;
+    // SAFETY: the pointer is valid for writing.
+    let code = unsafe { ask(&mut device) };
+    usize::try_from(device).ok().filter(|_| code == CUDA_SUCCESS)
+}
+
 #[cold]
 fn unknown(context: CUcontext) -> Current {
     if NON_PRIMARY.iter().any(|other| other.load(Ordering::Relaxed) == context) {

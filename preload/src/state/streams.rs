@@ -121,6 +121,16 @@ pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
     CREATED.context_of(stream).or_else(|| ask(stream))
 }
 
+/// Returns the device of a stream's context.
+pub(crate) fn device_of_stream(stream: CUstream) -> Option<usize> {
+    let mut device = None;
+    contexts::run_in(of_stream(stream)?, || {
+        device = contexts::current_device();
+        CUDA_SUCCESS
+    });
+    device
+}
+
 #[cold]
 fn ask(stream: CUstream) -> Option<CUcontext> {
     let ask = driver::load()?.cuStreamGetCtx().ok()?;

@@ -1,0 +1,54 @@
+//! Room for a request that the driver or the pool has refused: the memory that the pool holds and does not use.
+
+use cuda_sys::*;
+
+use super::handle::Pool;
+use crate::bfc;
+use crate::driver::real;
+use crate::state::contexts;
+
+impl Pool {
+    /// Returns the pool's memory that is not in use to a driver that is out of memory for a request of `bytes`, or of an
+    /// unknown size (0). Returns the number of bytes. First makes waiting frees reusable, which may wait for the device:
+    /// the driver's cudaFree would have waited. Does nothing if the request cannot be served in any case.
+    #[cold]
+    pub(crate) fn make_room(self, bytes: u64) -> u64 {
+        if !self.may_serve_others(bytes) {
+            return 0;
+        }
+        self.flush_deferred_frees();
+        if self.waiting() != 0 && self.has_quarantine() {
+            self.settle();
+        }
+        self.trim()
+    }
+
+    /// Returns whether a request to this pool might be served once all work is done.
+    pub(super) fn may_serve(self, bytes: u64) -> bool {
+        let fits = |limit: u64, in_use: u64| limit.saturating_sub(in_use) >= bytes;
+        self.stats().is_some_and(|stats| fits(stats.bytes_limit, stats.bytes_in_use))
+            && self.may_serve_others(bytes)
+    }
+
+    /// Returns whether the driver might serve a request once the pool has returned what is not in use.
+    fn may_serve_others(self, bytes: u64) -> bool {
+        let Some(stats) = self.stats() else { return false };
+        let idle = bfc::idle_bytes(&stats);
+        idle != 0
+            && (bytes <= idle
+                || self.free_at_the_driver().is_none_or(|free| free.saturating_add(idle) >= bytes))
+    }
+
+    /// Returns the bytes that the driver has free on the pool's device, if it says so.
+    fn free_at_the_driver(self) -> Option<u64> {
+        let (ask, context) = (real::cuMemGetInfo_v2()?, contexts::primary_of_device(self.device()?));
+        if context.is_null() {
+            return None;
+        }
+        let (mut free, mut total) = (0, 0);
+        let places = (&raw mut free, &raw mut total);
+        // SAFETY: the pointers are valid for writing.
+        let code = contexts::run_in(context, || unsafe { ask(places.0, places.1) });
+        (code == CUDA_SUCCESS).then_some(free as u64)
+    }
+}
