@@ -206,6 +206,24 @@ fn a_context_that_could_not_be_destroyed_is_waited_for() {
     });
 }
 
+/// Nor is a primary context, which cuCtxDestroy and cuCtxDetach refuse.
+#[test]
+fn a_primary_context_is_not_destroyed() {
+    preloaded("a_primary_context_is_not_destroyed", &[], |gpu| {
+        let there = gpu.enter(1);
+        let stream = gpu.stream(false);
+        let here = gpu.enter(0);
+        gpu.set_current(there);
+        gpu.enable_peer(here);
+        assert_eq!(call!(cuCtxDestroy_v2(there as CUcontext)), CUDA_ERROR_INVALID_CONTEXT);
+        waits_for(gpu, here, there, stream);
+        gpu.set_current(there);
+        assert_eq!(call!(cuCtxDetach(there as CUcontext)), CUDA_ERROR_INVALID_CONTEXT);
+        waits_for(gpu, here, there, stream);
+        was_well_used(gpu);
+    });
+}
+
 /// A probe has an event in each context. One that ends takes its own along, and no other's is lost.
 #[test]
 fn probes_leave_no_events_behind() {

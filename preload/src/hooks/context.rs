@@ -8,6 +8,7 @@ use cuda_sys::*;
 use super::fallback::{Source, with_room};
 use crate::driver::real;
 use crate::pool::{self, Pool, WaitingFrees, known_streams, pinned};
+use crate::state::contexts::Current;
 use crate::state::{captures, contexts, green_contexts, internal_streams, user_contexts};
 
 /// # Safety
@@ -188,14 +189,20 @@ resets! {
 /// Ends a context that the program created, by a call of the driver.
 fn end_created(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     // Before the call, because afterwards another context may have the handle. Information that is forgotten needlessly is
-    // queried again.
-    contexts::forget(context);
+    // queried again. A primary context's handle is no other's, and the driver destroys none.
+    let is_primary = contexts::known_as(context) != Current::Other;
+    if !is_primary {
+        contexts::forget(context);
+    }
     pool::destroy_events(context);
     let ending = user_contexts::forget(context);
     let captured = captures::in_context(context);
     known_streams::forget_context(context);
     let code = call();
     if code == CUDA_SUCCESS {
+        if is_primary {
+            contexts::forget(context);
+        }
         pool::forget_events(context);
         captured.ended();
     }
