@@ -97,6 +97,7 @@ macro_rules! hooks {
         cuStreamEndCaptureToCig_ptsz: cuStreamEndCaptureToCig, Watched, "the same";
         cuStreamCreate: cuStreamCreate, Watched, "the stream's context is remembered: it cannot be asked for during a capture; trimmed and asked again, as above";
         cuStreamCreateWithPriority: cuStreamCreateWithPriority, Watched, "the same";
+        cuGreenCtxStreamCreate: cuGreenCtxStreamCreate, Watched, "the same";
         cuStreamDestroy: cuStreamDestroy, Watched, "ends a capture too; with BFC_PRELOAD_ASYNC=1 the pool forgets the stream";
         cuStreamDestroy_v2: cuStreamDestroy_v2, Watched, "the same";
         // Work that may use other devices' memory.

@@ -8,7 +8,7 @@ use cuda_sys::*;
 use super::fallback::{Source, with_room};
 use crate::driver::real;
 use crate::pool::known_streams;
-use crate::state::{captures, streams};
+use crate::state::{captures, contexts, green_contexts, streams};
 
 /// Functions that begin a capture.
 macro_rules! begins {
@@ -145,9 +145,9 @@ destroys! {
     cuStreamDestroy_v2
 }
 
-/// Functions that create a stream.
+/// Functions that create a stream, and in which context.
 macro_rules! creates {
-    ($($symbol:ident($($argument:ident: $type:ty),*);)*) => {
+    ($($symbol:ident($($argument:ident: $type:ty),*) in $context:expr;)*) => {
         $(
             /// # Safety
             /// The contract is that of the driver's function.
@@ -158,7 +158,7 @@ macro_rules! creates {
                 let code = with_room(|| (Source::Current, 0), || unsafe { create(place, $($argument),*) });
                 if code == CUDA_SUCCESS && !place.is_null() {
                     // SAFETY: not NULL, so the caller's, and the driver has written it.
-                    streams::note_created(unsafe { *place });
+                    streams::note_created(unsafe { *place }, $context);
                 }
                 code
             }
@@ -167,6 +167,7 @@ macro_rules! creates {
 }
 
 creates! {
-    cuStreamCreate(flags: c_uint);
-    cuStreamCreateWithPriority(flags: c_uint, priority: c_int);
+    cuStreamCreate(flags: c_uint) in contexts::current_handle();
+    cuStreamCreateWithPriority(flags: c_uint, priority: c_int) in contexts::current_handle();
+    cuGreenCtxStreamCreate(green: CUgreenCtx, flags: c_uint, priority: c_int) in green_contexts::context_of(green);
 }

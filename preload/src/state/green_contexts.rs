@@ -84,6 +84,13 @@ impl GreenContext {
     }
 }
 
+/// Returns what cuCtxFromGreenCtx returned for a green context.
+pub(crate) fn context_of(green: CUgreenCtx) -> Option<CUcontext> {
+    let is_this = |slot: &&Slot| slot.green.load(Ordering::Acquire) == green;
+    let slot = SLOTS.iter().find(|slot| !green.is_null() && is_this(slot))?;
+    Some(slot.context.load(Ordering::Relaxed)).filter(|context| !context.is_null())
+}
+
 /// Returns the device of the green context that a context represents.
 pub(crate) fn device_of(context: CUcontext) -> Option<usize> {
     let is_this = |slot: &&Slot| slot.context.load(Ordering::Relaxed) == context;

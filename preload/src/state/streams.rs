@@ -95,9 +95,9 @@ impl StreamTable {
 /// The streams that the program has created. Those that find no place are asked about each time.
 static CREATED: StreamTable = StreamTable::new();
 
-/// Remembers the context of a stream that the program has created, which is the current one.
-pub(crate) fn note_created(stream: CUstream) {
-    if let Some(context) = contexts::current_handle().filter(|_| !is_default(stream)) {
+/// Remembers the context of a stream that the program has created.
+pub(crate) fn note_created(stream: CUstream, context: Option<CUcontext>) {
+    if let Some(context) = context.filter(|_| !is_default(stream)) {
         CREATED.insert(stream, context);
     }
 }
