@@ -3,9 +3,11 @@
 mod common;
 use common::*;
 
+use std::ffi::CStr;
 use std::ptr::null;
 
-const FILL: &std::ffi::CStr = c".version 8.0\n.target sm_90\n.visible .entry fill(.param .u64 at, .param .u32 words, .param .u32 value) { }";
+const FILL: &CStr =
+    c".version 8.0 .target sm_90 .entry fill(.param .u64 at, .param .u32 words, .param .u32 value) { }";
 
 fn fill(machine: &Machine) -> CUfunction {
     let module = machine.module(FILL.as_ptr().cast()).unwrap();

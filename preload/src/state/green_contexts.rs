@@ -1,7 +1,7 @@
-//! Green contexts. "This API will retain the primary context on device dev, which [...] is released when the green context
-//! is destroyed" (cuda.h, cuGreenCtxCreate), so each is a hold on it. Their work needs no waiting of its own: "if the current
-//! context is the primary context, green contexts that have been created will also be synchronized" (cuCtxSynchronize), and
-//! cuCtxRecordEvent captures it.
+//! Green contexts. "This API will retain the primary context on device dev, which [...] is released when the green
+//! context is destroyed" (cuda.h, cuGreenCtxCreate), so each is a hold on it. Their work needs no waiting of its own: "If
+//! the current context is the primary context, green contexts that have been created will also be synchronized"
+//! (cuCtxSynchronize), and cuCtxRecordEvent of the primary context captures it.
 
 use std::ffi::c_int;
 use std::ptr;

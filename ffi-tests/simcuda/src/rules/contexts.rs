@@ -101,8 +101,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Ends a context with everything that it owns, green contexts included. Work queued there is never done. Memory of cuMemCreate and
-    /// cuMemAllocAsync stays (cuCtxDestroy in cuda.h).
+    /// Ends a context with everything that it owns, green contexts included. Work queued there is never done. Memory of
+    /// cuMemCreate and cuMemAllocAsync stays (cuCtxDestroy in cuda.h).
     pub(crate) fn end_context(&mut self, handle: u64) {
         let green = self.contexts.iter().filter(|(_, context)| context.primary() == Some(handle));
         for green in green.map(|(green, _)| *green).collect::<Vec<_>>() {
