@@ -47,6 +47,7 @@ int cuStreamCreate(Handle *stream, unsigned flags);
 int cuStreamBeginCapture_v2(Handle stream, int mode);
 int cuStreamBeginRecaptureToGraph(Handle stream, int mode, Handle graph, void *callback, void *data);
 int cuStreamEndCapture(Handle stream, Handle *graph);
+int cuGraphCreate(Handle *graph, unsigned flags);
 int cuGraphDestroy(Handle graph);
 int cuCtxEnablePeerAccess(Handle context, unsigned flags);
 /* CUDA_MEMCPY2D, and CUDA_MEMCPY3D, of which CUDA_MEMCPY3D_PEER has contexts where the other has reserved fields. */
