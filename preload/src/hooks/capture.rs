@@ -7,8 +7,18 @@ use cuda_sys::*;
 
 use super::fallback::{Source, with_room};
 use crate::driver::real;
-use crate::pool::known_streams;
-use crate::state::{captures, contexts, green_contexts, streams};
+use crate::pool::{Pool, known_streams};
+use crate::state::contexts::{self, Current};
+use crate::state::{captures, green_contexts, streams};
+
+/// Prepares the current device's pool for a capture.
+fn prepare() {
+    if let Current::Primary(device) = contexts::current()
+        && let Some(pool) = Pool::of_device(device)
+    {
+        pool.settle_before_capture();
+    }
+}
 
 /// Functions that begin a capture.
 macro_rules! begins {
@@ -19,6 +29,7 @@ macro_rules! begins {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol(stream: CUstream, $($argument: $type),*) -> CUresult {
                 let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
+                prepare();
                 // Counted before the call, so that no other thread synchronizes in the first moment.
                 captures::begun(stream, $mode);
                 // SAFETY: the caller's arguments.

@@ -86,6 +86,13 @@ impl Pool {
         code
     }
 
+    /// Makes waiting frees reusable whose work is done, before a capture begins in which nothing can be queried.
+    pub(crate) fn settle_before_capture(self) {
+        if self.waiting() != 0 && self.has_quarantine() && !captures::any() {
+            self.probe_twice();
+        }
+    }
+
     /// Returns whether waiting frees cannot become reusable because a thread has ended in a capture of the device's
     /// context. "It is also invalid to [...] synchronize a broader handle which encompasses an active stream capture, such
     /// as a device or context handle" (CUDA C++ Programming Guide, Prohibited and Unhandled Operations).

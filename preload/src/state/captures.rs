@@ -21,6 +21,8 @@ struct Place {
     /// must be called on this stream from the same thread" (cuda.h, cuStreamBeginCapture), and no other thread has a handle
     /// of its default stream.
     thread: AtomicI32,
+    /// Whether the mode is global: then the driver serves no other thread in that mode either.
+    is_global: AtomicBool,
     /// That thread has ended, so there will be no graph. The capture is not counted any more, but its context cannot be
     /// synchronized as long as the stream exists.
     is_abandoned: AtomicBool,
@@ -32,6 +34,7 @@ static PLACES: [Place; u64::BITS as usize] = [const {
         stream: AtomicPtr::new(ptr::null_mut()),
         context: AtomicPtr::new(ptr::null_mut()),
         thread: AtomicI32::new(0),
+        is_global: AtomicBool::new(false),
         is_abandoned: AtomicBool::new(false),
     }
 }; u64::BITS as usize];
@@ -120,9 +123,12 @@ fn are_any_left() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Returns whether a thread has ended in a capture of this context, which therefore cannot be synchronized.
+/// Returns whether a thread has ended in a capture of this context, which therefore cannot be synchronized, while the driver
+/// itself goes on serving other threads.
 pub(crate) fn is_abandoned_in(context: CUcontext) -> bool {
-    let is_of = |place: &Place| place.context.load(Ordering::Relaxed) == context;
+    let is_of = |place: &Place| {
+        place.context.load(Ordering::Relaxed) == context && !place.is_global.load(Ordering::Relaxed)
+    };
     ABANDONED.load(Ordering::Acquire) != 0 && PLACES.iter().any(|place| place.is_abandoned() && is_of(place))
 }
 
@@ -137,10 +143,11 @@ impl Place {
         true
     }
 
-    fn take(&self, stream: CUstream, context: CUcontext, thread: i32) -> bool {
+    fn take(&self, stream: CUstream, context: CUcontext, thread: i32, is_global: bool) -> bool {
         self.change(ptr::null_mut(), stream, || {
             self.context.store(context, Ordering::Relaxed);
             self.thread.store(thread, Ordering::Relaxed);
+            self.is_global.store(is_global, Ordering::Relaxed);
         })
     }
 
@@ -199,7 +206,8 @@ pub(crate) fn begun(stream: CUstream, mode: CUstreamCaptureMode) {
     let context = streams::of_stream(named(stream)).unwrap_or(ptr::null_mut());
     let is_own = named(stream) == named(ptr::null_mut()) || mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     let thread = if is_own { process::this_thread() } else { 0 };
-    PLACES.iter().find(|place| place.take(named(stream), context, thread));
+    let is_global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    PLACES.iter().find(|place| place.take(named(stream), context, thread, is_global));
     COUNT.fetch_add(1, Ordering::SeqCst);
     announce_begin();
     let_entries_pass();
