@@ -468,6 +468,7 @@ def main():
     facts.plain_kernels()
     simulation = facts.Simulation()
     torch.cuda.init()
+    facts.begin()
     ones = torch.ones(8, 8, device="cuda", requires_grad=True)
     (ones @ ones).sum().backward()
     del ones

@@ -32,8 +32,9 @@ def libraries():
 
 
 def environment(**more):
-    """Python with PyTorch, which wants NVIDIA's libraries and a runtime also where it is never asked for a GPU."""
-    return programs.environment(**{"LD_LIBRARY_PATH": libraries(), "SIMCUDA_DEVICES": None} | more)
+    """Python with PyTorch, which wants NVIDIA's libraries and a runtime also where it is never asked for a GPU. With two devices:
+    what is right with one may break a capture as soon as a second one has a context."""
+    return programs.environment(**{"LD_LIBRARY_PATH": libraries()} | more)
 
 
 def with_bfc(**more):

@@ -33,6 +33,7 @@ def main():
     simulation = facts.Simulation()
     used = bfc.torch.use(memory_limit=options.limit) if options.libbfc else None
     torch.cuda.init()
+    facts.begin()
     before = simulation.used()
     books = Books(bfc.torch if options.libbfc else torch.cuda)
     run = Run(books, simulation, used, options.mutate)

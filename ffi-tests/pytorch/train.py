@@ -38,6 +38,7 @@ def main():
         bfc.torch.use()
         ours = pluggable.Library(str(bfc.library_path()))
     torch.cuda.init()
+    facts.begin()
     if is_native():
         torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000)
     first_use()
