@@ -151,6 +151,35 @@ fn a_stream_that_cannot_be_asked_about_is_asked_about_later() {
     });
 }
 
+/// In a capture nothing is asked, so the interposer asks before one. Another device's work may use the memory, so no
+/// synchronization of one device tells.
+#[test]
+fn what_is_done_before_a_capture_serves_requests_in_it() {
+    let test = "what_is_done_before_a_capture_serves_requests_in_it";
+    preloaded(test, &[("BFC_MEMORY_LIMIT", "8m")], |gpu| {
+        let (second, there) = begin(gpu, 1);
+        let (first, here) = begin(gpu, 0);
+        gpu.set_current(second);
+        let elsewhere = gpu.stream(false);
+        gpu.copy(here, first, there, second, KIB, elsewhere);
+        gpu.set_current(first);
+        let stream = gpu.stream(false);
+        for round in 0..8 {
+            gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+            let chunk = gpu.alloc(5 * MIB).unwrap_or_else(|code| panic!("round {round}: {code}"));
+            end_whole(gpu, stream);
+            assert_eq!(gpu.free(chunk), Ok(()));
+        }
+        assert_eq!(gpu.free(here), Ok(()));
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
+        gpu.set_current(second);
+        gpu.destroy_stream(elsewhere);
+        assert_eq!(gpu.free(there), Ok(()));
+        gpu.leave(1);
+    });
+}
+
 /// The thread is gone for the system too when this returns.
 fn on_a_thread_that_ends(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
