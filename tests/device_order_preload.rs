@@ -133,6 +133,45 @@ fn a_stream_of_another_context_is_waited_for() {
     });
 }
 
+/// Requests for a memory pool of the program's own are the driver's, as long as that pool is the device's current one.
+#[test]
+fn memory_pools_of_the_programs_own_are_the_drivers() {
+    preloaded("memory_pools_of_the_programs_own_are_the_drivers", |sim, _| {
+        let gpu = Hooked::new(Gpu::new(sim));
+        gpu.enter(0);
+        let stream = gpu.stream(false);
+        for is_new in [false, true] {
+            let served = |serves: bool| {
+                let before = sim.calls("cuMemAllocAsync");
+                let address = gpu.alloc_async(KIB, stream).expect("there is room");
+                assert_eq!(sim.calls("cuMemAllocAsync") - before, u64::from(serves));
+                address
+            };
+            let pooled = served(false);
+            let own = gpu.memory_pool(0);
+            gpu.set_memory_pool(0, own, is_new);
+            let theirs = served(true);
+            assert!(gpu.used_of_memory_pool(own) >= KIB);
+            for address in [pooled, theirs] {
+                assert_eq!(gpu.free_async(address, stream), Ok(()));
+            }
+            assert_eq!(gpu.used_of_memory_pool(own), 0);
+            gpu.set_memory_pool(0, gpu.default_memory_pool(0), is_new);
+            let pooled = served(false);
+            gpu.set_memory_pool(0, own, is_new);
+            gpu.destroy_memory_pool(own);
+            let again = served(false);
+            for address in [pooled, again] {
+                assert_eq!(gpu.free_async(address, stream), Ok(()));
+            }
+        }
+        gpu.synchronize(stream);
+        assert_eq!(sim.misuse_texts(), Vec::<String>::new());
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
+    });
+}
+
 /// Streams end by `cuStreamDestroy`, or with their context.
 #[test]
 fn a_destroyed_stream_spoils_no_request() {

@@ -72,6 +72,8 @@ macro_rules! hooks {
         // Stream-ordered memory.
         cuMemAllocAsync: cuMemAllocAsync, Optional, "passed to the driver; with BFC_PRELOAD_ASYNC=1 served in the order of the stream, except during a capture";
         cuMemAllocAsync_ptsz: cuMemAllocAsync, Optional, "the same";
+        cuDeviceSetMemPool: cuDeviceSetMemPool, Watched, "requests of cuMemAllocAsync for a memory pool of the program's own are passed to the driver";
+        cuMemSetMemPool: cuMemSetMemPool, Watched, "the same, since CUDA 13";
         cuMemFreeAsync: cuMemFreeAsync, Pooled, "a pooled pointer is freed in the pool; others go to the driver";
         cuMemFreeAsync_ptsz: cuMemFreeAsync, Pooled, "the same";
         // Pinned host memory.
@@ -258,6 +260,8 @@ pub(crate) const RUNTIME: &[(&str, &str)] = &[
     ("cudaMallocAsync", "cuMemAllocAsync"),
     ("cudaMallocFromPoolAsync", "cuMemAllocFromPoolAsync"),
     ("cudaFreeAsync", "cuMemFreeAsync"),
+    ("cudaDeviceSetMemPool", "cuDeviceSetMemPool"),
+    ("cudaMemSetMemPool", "cuMemSetMemPool"),
     ("cudaGraphAddMemAllocNode", "cuGraphAddMemAllocNode"),
     ("cudaGraphAddMemFreeNode", "cuGraphAddMemFreeNode"),
     ("cudaMallocHost", "cuMemHostAlloc"),

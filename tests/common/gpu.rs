@@ -165,6 +165,39 @@ impl Gpu {
         cu!(self, cuStreamSynchronize(stream as CUstream));
     }
 
+    /// A memory pool of the program's own, for `cuMemAllocAsync`.
+    pub fn memory_pool(self, device: i32) -> u64 {
+        let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+        let wanted = CUmemPoolProps {
+            allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+            location,
+            ..CUmemPoolProps::default()
+        };
+        let mut pool = ptr::null_mut();
+        cu!(self, cuMemPoolCreate(&mut pool, &wanted));
+        pool as u64
+    }
+
+    /// The memory pool that a device has at first.
+    pub fn default_memory_pool(self, device: i32) -> u64 {
+        let mut pool = ptr::null_mut();
+        cu!(self, cuDeviceGetDefaultMemPool(&mut pool, device));
+        pool as u64
+    }
+
+    /// Bytes of a memory pool that are in use.
+    pub fn used_of_memory_pool(self, pool: u64) -> u64 {
+        let mut bytes = 0u64;
+        let attribute = CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+        cu!(self, cuMemPoolGetAttribute(pool as CUmemoryPool, attribute, (&raw mut bytes).cast()));
+        bytes
+    }
+
+    /// Ends a memory pool. A device's default one is current again.
+    pub fn destroy_memory_pool(self, pool: u64) {
+        cu!(self, cuMemPoolDestroy(pool as CUmemoryPool));
+    }
+
     /// Waits for all work of the current context.
     pub fn synchronize_context(self) {
         cu!(self, cuCtxSynchronize());

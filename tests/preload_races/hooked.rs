@@ -32,8 +32,9 @@ macro_rules! functions {
 
 functions! {
     cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxCreate_v2, cuCtxDestroy_v2,
-    cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuMemHostAlloc, cuMemFreeHost, cuCtxSynchronize, cuStreamBeginCapture_v2,
-    cuStreamEndCapture, cuStreamCreate, cuStreamDestroy_v2, cuCtxEnablePeerAccess, cuMemcpyPeerAsync, cuMemsetD8Async,
+    cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuDeviceSetMemPool, cuMemSetMemPool, cuMemHostAlloc,
+    cuMemFreeHost, cuCtxSynchronize, cuStreamBeginCapture_v2, cuStreamEndCapture, cuStreamCreate, cuStreamDestroy_v2,
+    cuCtxEnablePeerAccess, cuMemcpyPeerAsync, cuMemsetD8Async,
 }
 
 /// A function of a library, which the interposer must have put its own in the place of.
@@ -164,6 +165,17 @@ impl Hooked {
 
     pub fn free_async(self, address: u64, stream: u64) -> Result<(), CUresult> {
         result(call!(self.cuMemFreeAsync(address, stream as CUstream)), ())
+    }
+
+    /// Makes a memory pool the one that serves `alloc_async` on a device, by the function of CUDA 11 or of CUDA 13.
+    pub fn set_memory_pool(self, device: i32, pool: u64, is_new: bool) {
+        let pool = pool as CUmemoryPool;
+        if is_new {
+            let mut location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+            must!(self.cuMemSetMemPool(&mut location, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
+        } else {
+            must!(self.cuDeviceSetMemPool(device, pool));
+        }
     }
 
     /// The current context.

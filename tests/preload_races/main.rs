@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod graphs;
+#[allow(dead_code)] // what tests/device_order_preload.rs uses
 mod hooked;
 #[path = "../races/progress.rs"]
 mod progress;
@@ -52,6 +53,8 @@ pub struct Kind {
     modes: bool,
     /// Some streams are of a context that the program has created on the first device.
     foreign: bool,
+    /// All memory is allocated and freed on the legacy stream, which alone orders the other streams' work.
+    legacy: bool,
     /// Receives are posted, whose sends are queued later on other streams.
     receives: bool,
     /// Bytes of each device.
@@ -76,6 +79,7 @@ const PLAIN: Kind = Kind {
     graphs: false,
     modes: false,
     foreign: false,
+    legacy: false,
     receives: false,
     memory: 1 << 30,
     is_async: false,
@@ -301,6 +305,12 @@ fn stream_order_among_graphs() {
 #[test]
 fn stream_order_of_peers() {
     random_kind("stream_order_of_peers", 12, Kind { devices: 2, peers: true, ..ASYNC });
+}
+
+/// NULL is the only stream that the pool knows, and kernels run on blocking ones.
+#[test]
+fn stream_order_of_the_legacy_stream() {
+    random_kind("stream_order_of_the_legacy_stream", 26, Kind { legacy: true, ..ASYNC });
 }
 
 #[test]

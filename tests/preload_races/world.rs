@@ -132,7 +132,9 @@ impl World {
         gpu.set_current(context);
         // The default streams wait for each other, and for the blocking ones: behind a receive this is the program's.
         let may_block = !self.kind.receives;
-        let (handle, worker, created) = if self.kind.threads && place != 0 {
+        let (handle, worker, created) = if self.kind.legacy {
+            if place == 0 { (LEGACY, None, false) } else { (gpu.stream(true), None, true) }
+        } else if self.kind.threads && place != 0 {
             (PER_THREAD, Some(Worker::start(gpu, context)), false)
         } else if !self.kind.graphs && may_block && !is_foreign && place == 1 && self.random.one_in(4) {
             (LEGACY, None, false)
@@ -214,11 +216,13 @@ impl World {
 
     pub fn allocate(&mut self) {
         let (Some(place), bytes) = (self.any_stream(), self.some_bytes()) else { return };
+        let place = if self.kind.legacy { 0 } else { place };
         // One device's hooks have the pinned pool, and a context of the program's own has none.
         if self.kind.pinned && self.streams[place].device != 0 || self.streams[place].is_foreign {
             return;
         }
-        let (ordered, pinned) = (self.kind.is_async && self.random.one_in(2), self.kind.pinned);
+        let ordered = self.kind.is_async && (self.kind.legacy || self.random.one_in(2));
+        let pinned = self.kind.pinned;
         let got = self.at(place, move |gpu, stream| match ordered {
             true => gpu.alloc_async(bytes, stream),
             false if pinned => gpu.alloc_host(bytes),
@@ -245,6 +249,8 @@ impl World {
         self.freed.retain(|range| !touches(range));
         let entry = self.shadow.allocated(address, bytes, place, 0);
         let (number, pattern) = (entry.number, self.random.bits());
+        // Blocking streams' work comes behind that of the legacy stream, and so may use what is allocated there.
+        let place = if self.kind.legacy { self.random.index(self.streams.len()) } else { place };
         if ordered {
             self.at(place, move |gpu, stream| entry.look(*gpu, stream));
         } else {
@@ -343,15 +349,15 @@ impl World {
         let chunk = self.chunks[index].clone();
         let foreign = self.streams.iter().position(|stream| stream.is_foreign && !stream.captured);
         let foreign = foreign.filter(|_| self.kind.foreign && self.random.one_in(2));
-        let on = foreign.or_else(|| self.any_stream()).unwrap_or(0);
-        let ordered = self.kind.is_async && !self.random.one_in(3)
+        let on = foreign.or_else(|| self.any_stream()).filter(|_| !self.kind.legacy).unwrap_or(0);
+        let ordered = self.kind.is_async && (self.kind.legacy || !self.random.one_in(3))
             // Whose stream cannot be another device's.
             && self.streams[on].device == chunk.device
             && chunk.users.iter().all(|&user| self.may_order(user, on))
             && !self.streams[on].captured;
-        if ordered {
+        if ordered && !self.kind.legacy {
             chunk.users.iter().for_each(|&user| self.order(user, on));
-        } else if (chunk.ordered || self.is_own(chunk.device)) && !self.finish(&chunk) {
+        } else if !ordered && (chunk.ordered || self.is_own(chunk.device)) && !self.finish(&chunk) {
             return;
         }
         let (address, pinned) = (chunk.address, self.kind.pinned);

@@ -158,6 +158,10 @@ fn reason_in_words(reason: &str, rest: &str) -> String {
                 .to_owned()
         }
         "no-context" => "requests without a current context, to which the driver gives an error".to_owned(),
+        "own-pool" => {
+            "requests of cudaMallocAsync for a memory pool of the program's own (cudaDeviceSetMemPool)"
+                .to_owned()
+        }
         "capture" => "requests during a stream capture".to_owned(),
         "full" => {
             "requests for which the pool could not grow: the limit is reached (--limit, --fraction), or the \
@@ -333,6 +337,7 @@ mod tests {
             ("7 passed size\n", "BFC_PRELOAD_MIN"),
             ("7 passed context\n", "cuCtxCreate"),
             ("7 passed no-context\n", "without a current context"),
+            ("7 passed own-pool\n", "cudaDeviceSetMemPool"),
             ("7 passed full\n", "the pool could not grow"),
             ("7 passed pool no such device\n", "that libbfc refused: no such device (BFC_LOG"),
             ("7 passed new reason\n", "to the driver: new reason"),

@@ -298,13 +298,12 @@ static int touch_rectangle(Address there, Address here, Handle stream, Handle co
   return cuMemcpy2DAsync_v2(&copy, stream);
 }
 
-/* Boxes, and a node without a graph: the simulation does not support them, so other work stands for theirs. */
 static int touch_box(Address there, Address here, Handle stream, Handle contexts[2]) {
   const Box copy = {.from_type = 2, .from = here, .to_type = 2, .to = there, .width = 10, .height = 10, .depth = 10};
   (void)contexts;
   return cuMemcpy3DAsync_v2(&copy, stream);
 }
-/* The simulation does not support these, so other work stands for theirs. */
+/* The simulation does not support this one, so other work stands for its own. */
 static int touch_peer_box(Address there, Address here, Handle stream, Handle contexts[2]) {
   const Box copy = {.from_type = 2, .from = there, .to_type = 2, .to = here, .width = 10, .height = 10, .depth = 10};
   (void)contexts;

@@ -25,6 +25,7 @@ pub(crate) enum PassReason {
     Context,
     NoContext,
     Capture,
+    OwnPool,
     Full,
     Pool,
 }
@@ -123,7 +124,7 @@ fn say_served(bytes: usize) {
 #[cold]
 #[inline(never)]
 pub(crate) fn passed(why: PassReason) {
-    static FLAGS: [AtomicBool; 6] = [const { AtomicBool::new(false) }; 6];
+    static FLAGS: [AtomicBool; 7] = [const { AtomicBool::new(false) }; 7];
     if !FLAGS.get(why as usize).is_some_and(is_first) {
         return;
     }
@@ -132,6 +133,7 @@ pub(crate) fn passed(why: PassReason) {
         PassReason::Context => say(format_args!("passed context")),
         PassReason::NoContext => say(format_args!("passed no-context")),
         PassReason::Capture => say(format_args!("passed capture")),
+        PassReason::OwnPool => say(format_args!("passed own-pool")),
         PassReason::Full => say(format_args!("passed full")),
         PassReason::Pool => say(format_args!("passed pool {}", crate::bfc::LastError)),
     }

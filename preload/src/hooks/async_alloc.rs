@@ -14,7 +14,7 @@ use crate::pool::known_streams;
 use crate::pool::{Pool, Refused};
 use crate::settings;
 use crate::state::contexts::{self, Current, is_default};
-use crate::state::{captures, relations, streams};
+use crate::state::{captures, memory_pools, relations, streams};
 
 /// Returns the stream that NULL means in a twin: the per-thread default stream.
 fn per_thread(stream: CUstream) -> CUstream {
@@ -44,10 +44,14 @@ fn pool_of(place: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Result<Po
     // Registers the device if it is new.
     let current = contexts::current();
     let Current::Primary(device) = current else { return Err(Refused::Pass(PassReason::Context)) };
+    if memory_pools::is_own(device) {
+        return Err(Refused::Pass(PassReason::OwnPool));
+    }
     if !is_of(stream, current) || !known_streams::note(stream) {
         return Err(Refused::Pass(PassReason::Context));
     }
-    Pool::of_device(device).ok_or(Refused::Pass(PassReason::Context))
+    let pool = Pool::of_device(device).ok_or(Refused::Pass(PassReason::Context))?;
+    if pool.may_order(stream) { Ok(pool) } else { Err(Refused::Pass(PassReason::Pool)) }
 }
 
 /// Returns whether memory in the order of a stream belongs to the current context.
@@ -119,7 +123,11 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     if contexts::are_several() {
         relations::note_addresses(stream, &[address]);
     }
-    if !settings::serves_async() || is_default_elsewhere || !known_streams::note(stream) {
+    if !settings::serves_async()
+        || is_default_elsewhere
+        || !known_streams::note(stream)
+        || !pool.may_order(stream)
+    {
         return free_in(pool, address);
     }
     match pool.free_in_order(address, stream) {

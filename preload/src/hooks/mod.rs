@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod cross_device;
 pub(crate) mod device;
 pub(crate) mod fallback;
+pub(crate) mod memory_pools;
 pub(crate) mod pinned;
 pub(crate) mod pointers;
 pub(crate) mod refusals;

@@ -41,6 +41,9 @@ impl Verdict {
                 Verdict::Driver("requests of this size are left to the driver (--min, --max, --ipc)")
             }
             PassReason::Context => Verdict::Driver("the current context is not the device's primary one"),
+            PassReason::OwnPool => {
+                Verdict::Driver("the program has set a memory pool of its own (cudaDeviceSetMemPool)")
+            }
             PassReason::NoContext => Verdict::Driver("there was no current context"),
             PassReason::Capture => {
                 Verdict::Driver("a stream was captured, so the pool could not wait for memory")

@@ -3,7 +3,7 @@
 use bfc_sys::bfc_stats_t;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::bfc;
 use crate::diagnostics::check_log::PassReason;
@@ -18,6 +18,8 @@ pub(super) const MUTATED: bool = cfg!(feature = "without-quarantine");
 pub(super) struct State {
     /// [`NO_POOL`], [`OURS`] or [`OF_THE_PROGRAM`]. A larger number is the thread that is creating it.
     pub(super) origin: AtomicUsize,
+    /// libbfc tells streams apart in the pool ([`Pool::may_order`]).
+    pub(super) tells_apart: AtomicBool,
     /// How many requests were served. Counted for the report only.
     pub(super) served: AtomicU64,
     pub(super) freed: AtomicU64,
@@ -40,6 +42,7 @@ impl State {
     const fn new() -> Self {
         State {
             origin: AtomicUsize::new(NO_POOL),
+            tells_apart: AtomicBool::new(false),
             served: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             settled: AtomicU64::new(0),

@@ -28,6 +28,7 @@ mod deferred_frees;
 mod free;
 mod handle;
 pub(crate) mod known_streams;
+mod legacy_stream;
 pub(crate) mod pinned;
 mod probe;
 mod requests;

@@ -60,6 +60,39 @@ pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Answer
     Ok(())
 }
 
+/// Returns the device of a location that has pools of device memory. No other is simulated.
+fn device_at(location: *mut CUmemLocation, kind: CUmemAllocationType) -> Answer<CUdevice> {
+    let location = get(location)?;
+    match (location.type_, kind) {
+        (CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ALLOCATION_TYPE_PINNED) => Ok(location.id),
+        _ => Err(CUDA_ERROR_NOT_SUPPORTED),
+    }
+}
+
+pub(crate) fn cuMemGetDefaultMemPool(
+    pool: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> Answer {
+    cuDeviceGetDefaultMemPool(pool, device_at(location, kind)?)
+}
+
+pub(crate) fn cuMemGetMemPool(
+    pool: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> Answer {
+    cuDeviceGetMemPool(pool, device_at(location, kind)?)
+}
+
+pub(crate) fn cuMemSetMemPool(
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+    pool: CUmemoryPool,
+) -> Answer {
+    cuDeviceSetMemPool(device_at(location, kind)?, pool)
+}
+
 pub(crate) fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Answer {
     let mut sim = sim::lock();
     let properties = get(properties)?;
