@@ -185,19 +185,28 @@ fn the_last_detach_ends_a_context() {
     });
 }
 
-/// No context is too many to be waited for.
+/// No context is too many to be waited for, whether of the pool's device, or of another one that may use its memory.
 #[test]
 fn each_of_many_contexts_is_waited_for() {
     preloaded("each_of_many_contexts_is_waited_for", &[], |gpu| {
         let primary = gpu.enter(0);
-        let contexts: Vec<u64> = (0..150).map(|_| gpu.create_context(0)).collect();
-        for &context in [64, 65, 149].map(|number: usize| &contexts[number]) {
-            gpu.set_current(context);
-            let stream = gpu.stream(false);
-            waits_for(gpu, primary, context, stream);
+        for device in [0, 1] {
+            let create = |_| {
+                let context = gpu.create_context(device);
+                if device == 1 {
+                    gpu.enable_peer(primary);
+                }
+                context
+            };
+            let contexts: Vec<u64> = (0..150).map(create).collect();
+            for &context in [64, 65, 149].map(|number: usize| &contexts[number]) {
+                gpu.set_current(context);
+                let stream = gpu.stream(false);
+                waits_for(gpu, primary, context, stream);
+            }
+            contexts.into_iter().for_each(|context| gpu.destroy_context(context));
+            waits_for_nothing(gpu, primary);
         }
-        contexts.into_iter().for_each(|context| gpu.destroy_context(context));
-        waits_for_nothing(gpu, primary);
         was_well_used(gpu);
     });
 }
