@@ -300,6 +300,14 @@ typedef struct bfc_request_t {
   uint32_t reserved;
 } bfc_request_t;
 
+// Called before free memory of an idle allocator is released (BFC_TRIM_AFTER). Arguments: the pointer given to
+// bfc_set_idle_callback, and the device.
+//
+// Called from a thread of the library, without a lock held. The function may call any function of this library, also for
+// the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It must
+// not throw. While it waits, no allocator is trimmed.
+typedef void (*bfc_idle_callback_t)(void *user_data, int32_t device);
+
 // The statistics of an allocator at one moment: bytes and counts.
 typedef struct bfc_stats_t {
   // sizeof(bfc_stats_t); BFC_STATS_INIT sets it. Fields known to the library are filled, all others zeroed.
@@ -652,7 +660,8 @@ bfc_status_t bfc_set_safe_frontier(int32_t device,
 // addresses. Several streams may use one pool.
 //
 // The call queries the events of other streams, so that memory whose work has completed can be used in the capture,
-// during which nothing can be queried. It never waits for device work.
+// during which nothing can be queried. It never waits for device work. If another thread is in a call that synchronizes,
+// it waits until that call is inside the driver, for at most one second (see bfc_capture_begin).
 //
 // The call also announces the capture. From its return until bfc_pool_end, the library queues nothing on the stream or
 // on the legacy default stream. It neither synchronizes the context nor releases memory, except for requests of that
@@ -770,7 +779,8 @@ bfc_status_t bfc_owner(const void *ptr,
 // With a region callback (bfc_set_region_callback) the pages stay, because they may be registered.
 //
 // With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator
-// that was idle for that time.
+// that was idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made memory reusable
+// since. See also bfc_set_idle_callback.
 //
 // @param out_released  Receives the number of bytes released.
 // @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
@@ -781,6 +791,20 @@ bfc_status_t bfc_owner(const void *ptr,
 bfc_status_t bfc_trim(int32_t device,
                       uint64_t keep_bytes,
                       uint64_t *out_released);
+
+// Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can say which
+// work is done, by bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is left
+// afterwards, the function is called again after the same time.
+//
+// @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
+// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
+//                   call of this function has returned.
+// @return BFC_OK; BFC_ERROR_BUSY from the function itself; and the errors of every call.
+//
+// Precondition: The function may be called with `user_data` from any thread.
+bfc_status_t bfc_set_idle_callback(int32_t device,
+                                   bfc_idle_callback_t callback,
+                                   void *user_data);
 
 // Changes how many bytes an allocator may hold from its backend. Allocations stay valid and keep their contents.
 //

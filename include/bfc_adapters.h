@@ -109,7 +109,7 @@ void bfc_torch_record_stream(void *ptr, bfc_stream_t stream);
 // the stream. Until then, no call of any thread waits for the device or releases memory. From then on, until
 // bfc_torch_end_allocate_to_pool, the streams of accepted requests are queried first, and neither is done while one of
 // them is captured, whatever became of its memory. They must exist until then, or until bfc_forget_stream. This call
-// itself waits for the device first.
+// itself waits for no device work.
 //
 // @param id_first, id_second  PyTorch's MempoolId_t, a pair of numbers, which C++ passes as two arguments.
 // @param filter               Points to a std::function<bool(cudaStream_t)> of libstdc++, which is copied. C++ passes

@@ -18,10 +18,12 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, append_to_last_error, fail, keeping_last_error};
 use crate::options::{DEFAULT_FLAGS, Options, Resolution};
 use crate::pool::alloc::RequestParams;
+use crate::pool::idle_time::{IdleCallback, IdleFunction};
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{
-    Pool, alloc, cached, context_loss, free, graph_pools, guarded, lifecycle, order, shrink, snapshot,
+    Pool, alloc, cached, context_loss, free, graph_pools, guarded, idle_callback, lifecycle, order, shrink,
+    snapshot,
 };
 use crate::report::metrics::Sample;
 use crate::report::{self, Subject};
@@ -310,6 +312,19 @@ impl Device {
         user_data: *mut c_void,
     ) -> Result<(), Error> {
         lifecycle::set_region_callback(self.slot(), callback, user_data).map_err(|error| self.explain(error))
+    }
+
+    /// Sets a function that is called before memory of an idle allocator is given back. `None` removes it.
+    ///
+    /// # Safety
+    /// As for [`Self::set_region_callback`].
+    pub unsafe fn set_idle_callback(
+        self,
+        callback: Option<IdleFunction>,
+        user_data: *mut c_void,
+    ) -> Result<(), Error> {
+        let callback = callback.map(|function| IdleCallback::new(function, user_data));
+        idle_callback::set(self.slot(), callback).map_err(|error| self.explain(error))
     }
 
     /// Declares that the context of the device's memory was reset or destroyed. The memory is lost, and all earlier

@@ -133,6 +133,91 @@ fn the_thread_blocks_all_signals() {
     });
 }
 
+fn with_stamps(options: &mut bfc_options_t) {
+    options.flags = GROWING | BFC_TIMESTAMPS | BFC_QUARANTINE;
+}
+
+/// Many times as long as a pool here has to be idle.
+fn rest() {
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+#[test]
+fn memory_goes_back_when_the_frontier_rises() {
+    with_trim_after("memory_goes_back_when_the_frontier_rises", "0.05", || {
+        let pool = Pool::host(GIB, with_stamps);
+        pool.put(pool.get(100 * MIB));
+        rest();
+        assert!(pool.stats().pool_bytes >= 100 * MIB, "something may still use it");
+        assert_eq!(bfc_set_safe_frontier(pool.device(), u64::MAX), BFC_OK);
+        eventually("it goes back", || pool.stats().pool_bytes == 0);
+    });
+}
+
+#[test]
+fn memory_goes_back_when_a_stream_is_declared_done() {
+    with_trim_after("memory_goes_back_when_a_stream_is_declared_done", "0.05", || {
+        let pool = Pool::host(GIB, growing);
+        let stream = |number: usize| pointer(number as u64);
+        for number in [7, 8] {
+            let mut block = pointer(0);
+            let bytes = 100 * MIB as usize;
+            // SAFETY: the pointer is valid for writing.
+            assert_eq!(unsafe { bfc_alloc_async(pool.device(), bytes, stream(number), &mut block) }, BFC_OK);
+            assert_eq!(bfc_free_async(pool.device(), block, stream(number)), BFC_OK);
+        }
+        rest();
+        assert!(pool.stats().pool_bytes >= 100 * MIB, "their work may still use it");
+        for number in [7, 8] {
+            assert_eq!(bfc_stream_synchronized(pool.device(), stream(number)), BFC_OK);
+        }
+        eventually("it goes back", || pool.stats().pool_bytes == 0);
+    });
+}
+
+static CALLED: AtomicU64 = AtomicU64::new(0);
+static IS_DONE: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn settle(pool: *mut c_void, device: i32) {
+    CALLED.fetch_add(1, SeqCst);
+    assert_eq!(pool.addr(), 77);
+    assert_eq!([bfc_destroy(device), bfc_destroy_forced(device)], [BFC_ERROR_BUSY; 2]);
+    // SAFETY: nothing is called any more.
+    assert_eq!(unsafe { bfc_set_idle_callback(device, None, pointer(0)) }, BFC_ERROR_BUSY);
+    if IS_DONE.load(SeqCst) {
+        let mut stamp = 0;
+        // SAFETY: the pointer is valid for writing.
+        assert_eq!(unsafe { bfc_timestamp(device, &mut stamp) }, BFC_OK);
+        assert_eq!(bfc_set_safe_frontier(device, stamp + 1), BFC_OK);
+    }
+}
+
+/// The callback says what is done. While there is more it is called again and again, and afterwards not.
+#[test]
+fn the_callback_may_settle_what_waits() {
+    with_trim_after("the_callback_may_settle_what_waits", "0.05", || {
+        let pool = Pool::host(GIB, with_stamps);
+        // SAFETY: the function may be called with that number from any thread.
+        assert_eq!(unsafe { bfc_set_idle_callback(pool.device(), Some(settle), pointer(77)) }, BFC_OK);
+        rest();
+        assert_eq!(CALLED.load(SeqCst), 0, "there is nothing to give back");
+        pool.put(pool.get(100 * MIB));
+        eventually("it is called again", || CALLED.load(SeqCst) > 2);
+        assert!(pool.stats().pool_bytes >= 100 * MIB);
+        IS_DONE.store(true, SeqCst);
+        eventually("it goes back", || pool.stats().pool_bytes == 0);
+        rest();
+        let called = CALLED.load(SeqCst);
+        rest();
+        assert_eq!(CALLED.load(SeqCst), called, "nothing waits any more");
+        // SAFETY: nothing is called any more.
+        assert_eq!(unsafe { bfc_set_idle_callback(pool.device(), None, pointer(0)) }, BFC_OK);
+        pool.put(pool.get(100 * MIB));
+        rest();
+        assert_eq!(CALLED.load(SeqCst), called);
+    });
+}
+
 static FREES: AtomicU64 = AtomicU64::new(0);
 static MAY_RETURN: AtomicBool = AtomicBool::new(false);
 

@@ -239,6 +239,9 @@ impl Default for bfc_request_t {
         }
     }
 }
+pub type bfc_idle_callback_t = ::core::option::Option<
+    unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void, device: i32),
+>;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 #[derive(PartialEq, Eq)]
@@ -419,6 +422,11 @@ unsafe extern "C" {
         device: i32,
         keep_bytes: u64,
         out_released: *mut u64,
+    ) -> bfc_status_t;
+    pub fn bfc_set_idle_callback(
+        device: i32,
+        callback: bfc_idle_callback_t,
+        user_data: *mut ::core::ffi::c_void,
     ) -> bfc_status_t;
     pub fn bfc_set_memory_limit(device: i32, bytes: u64) -> bfc_status_t;
     pub fn bfc_stats(device: i32, out_stats: *mut bfc_stats_t) -> bfc_status_t;

@@ -117,6 +117,11 @@ pub type bfc_trim = unsafe extern "C" fn(
     keep_bytes: u64,
     out_released: *mut u64,
 ) -> bfc_status_t;
+pub type bfc_set_idle_callback = unsafe extern "C" fn(
+    device: i32,
+    callback: bfc_idle_callback_t,
+    user_data: *mut ::core::ffi::c_void,
+) -> bfc_status_t;
 pub type bfc_set_memory_limit = unsafe extern "C" fn(
     device: i32,
     bytes: u64,

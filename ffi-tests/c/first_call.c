@@ -75,6 +75,7 @@ static void stream_synchronized(void) { no_allocator(bfc_stream_synchronized(dev
 static void pool_begin(void) { no_allocator(bfc_pool_begin(device, 1, NULL)); }
 static void pool_end(void) { no_allocator(bfc_pool_end(device, 1, NULL)); }
 static void pool_release(void) { no_allocator(bfc_pool_release(device, 1)); }
+static void set_idle_callback(void) { no_allocator(bfc_set_idle_callback(device, NULL, NULL)); }
 static void set_region_callback(void) { no_allocator(bfc_set_region_callback(device, NULL, NULL)); }
 static void device_lost(void) { no_allocator(bfc_device_lost(device)); }
 
@@ -379,6 +380,7 @@ int main(int argc, char **argv) {
       CASE(pool_end),
       CASE(pool_release),
       CASE(set_region_callback),
+      CASE(set_idle_callback),
       CASE(device_lost),
       CASE(torch_alloc),
       CASE(torch_free),

@@ -73,7 +73,7 @@ TREES = [
         history
         pool
         slot
-        populating
+        populating idle_callback
         order region_io snapshot stamp_merge
         context_loss remap take_back
         give_back

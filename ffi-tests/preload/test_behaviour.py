@@ -13,7 +13,7 @@ FACTS = ["facts", "life_facts"]
 SETTINGS = ["", "BFC_PRELOAD_FREE=sync", "BFC_PRELOAD_PINNED=1", "BFC_PRELOAD_ASYNC=1"]
 # Programs whose cases are tests of their own, and what they are linked to.
 PROGRAMS = [
-    *((name, 12) for name in "free captures devices async pinned limits room waits life ipc others signals".split()),
+    *((name, 12) for name in "free captures devices async pinned limits room waits idle life ipc others signals".split()),
     ("others", 13),
     ("others", "static"),
 ]

@@ -14,7 +14,8 @@ use crate::pool::captures;
 /// addresses. Several streams may use one pool.
 ///
 /// The call queries the events of other streams, so that memory whose work has completed can be used in the capture,
-/// during which nothing can be queried. It never waits for device work.
+/// during which nothing can be queried. It never waits for device work. If another thread is in a call that synchronizes,
+/// it waits until that call is inside the driver, for at most one second (see bfc_capture_begin).
 ///
 /// The call also announces the capture. From its return until bfc_pool_end, the library queues nothing on the stream or
 /// on the legacy default stream. It neither synchronizes the context nor releases memory, except for requests of that

@@ -1,7 +1,7 @@
 //! Queries of allocations and allocators.
 
 use super::ffi_result::{status, status_and};
-use super::types::{bfc_stats_t, bfc_status_t};
+use super::types::{bfc_idle_callback_t, bfc_stats_t, bfc_status_t};
 use super::versioned;
 use crate::core::stats::Stats;
 use crate::device::Device;
@@ -121,7 +121,8 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 /// With a region callback (bfc_set_region_callback) the pages stay, because they may be registered.
 ///
 /// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator
-/// that was idle for that time.
+/// that was idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made memory reusable
+/// since. See also bfc_set_idle_callback.
 ///
 /// @param out_released  Receives the number of bytes released.
 /// @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
@@ -134,6 +135,30 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *mut u64) -> bfc_status_t {
     // SAFETY: by this function's contract.
     unsafe { status_and(out_released, 0, || Device::new(device)?.trim(keep_bytes)) }
+}
+
+/// Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can say which
+/// work is done, by bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is left
+/// afterwards, the function is called again after the same time.
+///
+/// @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
+/// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
+///                   call of this function has returned.
+/// @return BFC_OK; BFC_ERROR_BUSY from the function itself; and the errors of every call.
+///
+/// # Safety
+/// The function may be called with `user_data` from any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_set_idle_callback(
+    device: i32,
+    callback: bfc_idle_callback_t,
+    user_data: *mut c_void,
+) -> bfc_status_t {
+    status(|| {
+        let device = Device::new(device)?;
+        // SAFETY: by this function's contract.
+        unsafe { device.set_idle_callback(callback, user_data) }
+    })
 }
 
 /// Changes how many bytes an allocator may hold from its backend. Allocations stay valid and keep their contents.

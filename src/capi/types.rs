@@ -144,6 +144,14 @@ pub type bfc_region_callback_t = Option<
     unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32),
 >;
 
+/// Called before free memory of an idle allocator is released (BFC_TRIM_AFTER). Arguments: the pointer given to
+/// bfc_set_idle_callback, and the device.
+///
+/// Called from a thread of the library, without a lock held. The function may call any function of this library, also for
+/// the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It must
+/// not throw. While it waits, no allocator is trimmed.
+pub type bfc_idle_callback_t = Option<unsafe extern "C" fn(user_data: *mut c_void, device: i32)>;
+
 /// Receives a message of the library. Arguments: the pointer given to bfc_set_log_callback, a level, and a
 /// NUL-terminated text that is valid during the call.
 ///

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::yield_now;
+use std::time::Duration;
 
 use crate::backend::Backend;
 use crate::error::{Error, fail};
@@ -28,7 +29,7 @@ static ENTERED: AtomicU64 = AtomicU64::new(0);
 /// preceding requested tasks"). A captured operation is no such task. So only the entry into the call is at risk, and
 /// one second is enough for it even if the scheduler preempts the thread. Waiting for the end could deadlock, because
 /// the work that the driver waits for may depend on what the capturing thread does next.
-const ENTRY_MS: u64 = 1000;
+pub(super) const ENTRY: Duration = Duration::from_secs(1);
 
 /// Returns whether a capture is announced. In that case nothing waits for a device or gives its memory back.
 #[inline]
@@ -45,11 +46,15 @@ pub(super) fn concern(backend: &dyn Backend) -> bool {
 /// the driver.
 pub(crate) fn begin() {
     ANNOUNCED.fetch_add(1, Ordering::SeqCst);
-    while SYNCHRONIZING.load(Ordering::SeqCst) != 0
-        && monotonic_ms().saturating_sub(ENTERED.load(Ordering::SeqCst)) < ENTRY_MS
-    {
+    while is_entering() {
         yield_now();
     }
+}
+
+/// Returns whether a thread may still be on its way into a driver call that may synchronize.
+pub(super) fn is_entering() -> bool {
+    let since = || monotonic_ms().saturating_sub(ENTERED.load(Ordering::SeqCst));
+    SYNCHRONIZING.load(Ordering::SeqCst) != 0 && u128::from(since()) < ENTRY.as_millis()
 }
 
 /// Ends one announced capture. Returns false if none was announced.

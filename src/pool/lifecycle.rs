@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::region_io::{give_back, log_release};
 use super::slot::waiting::busy;
 use super::slot::{Guard, Phase, Slot, waiting};
-use super::{order, remap};
+use super::{idle_callback, order, remap};
 use crate::core::arena::{Arena, Parts};
 use crate::core::lifetimes::Lifetimes;
 use crate::core::stream_id::Stream;
@@ -134,6 +134,7 @@ pub(crate) fn end_history(slot: &Slot) -> Result<bool, Error> {
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = require_unused(slot.enter_emptied()?, forced)?;
+    idle_callback::refuse_inside(&guard)?;
     if guard.backend.get().order().is_some() && guard.arena.streams().redirects_others(Stream::NONE) {
         return Err(refuse_for_a_capture());
     }

@@ -13,6 +13,7 @@
 //!   order        pending device work                     give_back    giving free memory back
 //!   context_loss a reset of the device's context         remap        mapping and moving granules
 //!                                                        region_io    obtaining regions and giving them back
+//!                                                        idle_callback  the callback before an idle pool is trimmed
 //!                                                        populating   new regions, made resident in the background
 //!                                                        stamp_merge  merges of stamped chunks, in pieces
 //!                                                        snapshot     the copy that reports are written from
@@ -33,7 +34,8 @@ pub(crate) mod graph_pools;
 mod guard_state;
 pub(crate) mod guarded;
 mod history;
-mod idle_time;
+pub(crate) mod idle_callback;
+pub(crate) mod idle_time;
 pub(crate) mod lifecycle;
 mod limit_share;
 mod limits;

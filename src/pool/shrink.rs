@@ -2,10 +2,11 @@
 
 use super::captures::refuse_for_a_capture;
 use super::give_back::{discard_beyond, give_back_to, record_trim};
+use super::idle_time::Activity;
 use super::limits::{self, change_limit};
 use super::pool::Pool;
 use super::slot::{Guard, Slot};
-use super::{order, stamp_merge};
+use super::{idle_callback, order, stamp_merge};
 use crate::core::stream_id::Stream;
 use crate::error::{Error, LastError, keeping_last_error};
 use crate::log::{self, Level};
@@ -65,6 +66,10 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
 /// Waits for the work that uses free memory, and coalesces what it has left. Returns false if a capture forbids to wait.
 fn wait_until_idle(guard: Guard<'_>) -> Result<(Guard<'_>, bool), Error> {
     let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
+    if matches!(idle, Ok(true)) {
+        // Other contexts' work is not covered by that, and is not waited for.
+        (guard, _) = order::poll(guard, Stream::NONE)?;
+    }
     while guard.arena.streams().is_sharing() {
         guard = order::share_a_piece(guard)?;
     }
@@ -97,29 +102,40 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
     let after = guard.idle.after()?;
     // Requests that magazines have served are counted now. Blocks that are freed now look like calls once.
     guard.empty_magazines();
-    let (calls, device) = (calls_of(&guard), guard.device);
-    if guard.idle.is_due(calls, now) {
-        match trim_in_pieces(guard, calls) {
-            Ok(0) => {}
-            Ok(bytes) => log::emit(
-                Level::Info,
-                format_args!("device {device}: idle for {} s: gave {bytes} bytes back", after.as_secs_f64()),
-            ),
-            // A capture is under way, or the driver has refused.
-            Err(_) => {
-                if let Ok(mut guard) = slot.enter() {
-                    guard.idle.try_again(now);
-                }
-            }
-        }
+    let counted = activity_of(&guard);
+    if guard.idle.is_due(counted, now) {
+        // An allocator that is destroyed meanwhile is not looked at again.
+        let _ = trim_idle(guard, slot, now, counted.calls);
     }
     Some(after / LOOKS)
 }
 
-/// Returns the number of allocations and frees so far. `bfc_reset_stats` sets it back, which looks like a call.
-fn calls_of(guard: &Guard<'_>) -> u64 {
+/// Lets the client say which work is done, and gives all free memory back. Does so again after another such time if a
+/// capture is under way, the driver has refused, or the client may find more work to be done.
+fn trim_idle(guard: Guard<'_>, slot: &Slot, now: u64, calls: u64) -> Result<(), Error> {
+    let guard = idle_callback::call(guard)?;
+    let (device, after) = (guard.device, guard.idle.after().unwrap_or_default());
+    let trimmed = trim_in_pieces(guard, calls);
+    if let Ok(bytes @ 1..) = trimmed {
+        log::emit(
+            Level::Info,
+            format_args!("device {device}: idle for {} s: gave {bytes} bytes back", after.as_secs_f64()),
+        );
+    }
+    let mut guard = slot.enter()?;
+    let settled = activity_of(&guard).settled;
+    guard.idle.note_settled(settled);
+    if trimmed.is_err() || guard.idle.callback.is_some() && guard.arena.stamps_wait() {
+        guard.idle.try_again(now);
+    }
+    Ok(())
+}
+
+/// Returns what was counted so far. `bfc_reset_stats` sets the calls back, which looks like a call.
+fn activity_of(guard: &Guard<'_>) -> Activity {
     let counters = guard.arena.counters();
-    counters.num_allocs().wrapping_add(counters.num_frees())
+    let calls = counters.num_allocs().wrapping_add(counters.num_frees());
+    Activity { calls, settled: guard.arena.work_done() }
 }
 
 /// Gives all free memory back in pieces, as long as no call comes in between. The lock is open while the backend takes a
@@ -127,7 +143,7 @@ fn calls_of(guard: &Guard<'_>) -> u64 {
 fn trim_in_pieces(guard: Guard<'_>, calls: u64) -> Result<u64, Error> {
     let (mut guard, is_idle) = wait_until_idle(guard)?;
     let mut total = 0;
-    while calls_of(&guard) == calls && is_idle {
+    while activity_of(&guard).calls == calls && is_idle {
         let keep = guard.arena.held_without(PIECE);
         let released;
         (guard, released) = give_back_to(guard, keep, false)?;
@@ -137,7 +153,7 @@ fn trim_in_pieces(guard: Guard<'_>, calls: u64) -> Result<u64, Error> {
         }
     }
     let discarded;
-    (guard, discarded) = discard_beyond(guard, 0, |guard| calls_of(guard) == calls && is_idle)?;
+    (guard, discarded) = discard_beyond(guard, 0, |guard| activity_of(guard).calls == calls && is_idle)?;
     if total != 0 {
         forget_past(&mut guard);
     }

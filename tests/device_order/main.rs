@@ -4,6 +4,7 @@
 //! Each test runs all variants of its program and reports every one that fails.
 
 mod age;
+mod begins;
 #[path = "../common/mod.rs"]
 mod common;
 mod contexts;

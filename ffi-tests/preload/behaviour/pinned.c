@@ -133,6 +133,25 @@ static void many(void) {
   IS(synchronizations() != waits, getenv("SIMCUDA_DRIVER_VERSION") != NULL);
 }
 
+/* One buffer at a time, whose work the program waits for in some way: it is always the same. */
+static void one_at_a_time(int by_stream) {
+  cudaStream_t stream = NULL;
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const uint64_t before = simcuda_calls("cuMemHostAlloc");
+  for (int each = 0; each < 100; each++) {
+    char *memory = pooled_pinned(16 * MIB);
+    use(stream, memory, MIB, 1 + (uint64_t)each);
+    if (by_stream) OK(cudaStreamSynchronize(stream));
+    OK(cudaFreeHost(memory));
+    if (!by_stream) OK(cudaDeviceSynchronize());
+  }
+  IS(simcuda_calls("cuMemHostAlloc"), before + 1);
+  no_misuse();
+}
+
+static void synchronized_device(void) { one_at_a_time(0); }
+static void synchronized_stream(void) { one_at_a_time(1); }
+
 /* While a graph is captured nothing is waited for. */
 static void capture(void) {
   cudaStream_t captured = NULL;
@@ -253,6 +272,9 @@ static const Case CASES[] = {
     {"barrier", barrier, PINNED " BFC_PRELOAD_FREE=sync"},
     {"many", many, PINNED},
     {"many_without_probes", many, PINNED " " WITHOUT_PROBES},
+    {"synchronized_device", synchronized_device, PINNED},
+    {"synchronized_device_without_probes", synchronized_device, PINNED " " WITHOUT_PROBES},
+    {"synchronized_stream", synchronized_stream, PINNED},
     {"capture", capture, PINNED},
     {"reset", reset, PINNED},
     {"reset_and_held", reset_and_held, PINNED},

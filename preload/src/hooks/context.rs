@@ -19,7 +19,7 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     let frees = WaitingFrees::of(contexts::current());
     // SAFETY: no preconditions.
     let code = unsafe { synchronize() };
-    frees.settle(code);
+    frees.into_iter().for_each(|frees| frees.settle(code));
     code
 }
 
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     let frees = WaitingFrees::of(contexts::known_as(context));
     // SAFETY: the caller's argument.
     let code = unsafe { synchronize(context) };
-    frees.settle(code);
+    frees.into_iter().for_each(|frees| frees.settle(code));
     code
 }
 

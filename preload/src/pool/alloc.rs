@@ -105,6 +105,7 @@ impl Pool {
         }
         Err(Refused::Pass(PassReason::Full))
     }
+
     /// Waits for the device as the last resort. `settled` is how many frees had become reusable when the request began:
     /// another thread may have made some reusable meanwhile.
     #[cold]

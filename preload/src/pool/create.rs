@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use cuda_sys::*;
 
 use super::handle::{MUTATED, NO_POOL, OF_THE_PROGRAM, OURS, Pool, Refused, State};
+use super::idle;
 use crate::diagnostics::check_log::PassReason;
 use crate::driver;
 use crate::sys::lock::{SHORT, this_thread, wait_for};
@@ -70,6 +71,8 @@ impl Pool {
         // SAFETY: the function may be called with it from any thread at any time, because it is static. If a thread of
         // the program has already allocated memory in the pool, that memory is not counted.
         unsafe { bfc_sys::bfc_set_region_callback(self.ordinal, Some(count_region), user_data) };
+        // SAFETY: the function may be called from any thread at any time.
+        unsafe { bfc_sys::bfc_set_idle_callback(self.ordinal, Some(idle::settle), ptr::null_mut()) };
         origin.store(OURS, Ordering::Release);
         Ok(())
     }

@@ -14,6 +14,7 @@
 //! wait                          waiting for the device: when, and what follows
 //! deferred_frees                frees that a capture has put off
 //! room                          what the pool can return to a driver that is out of memory
+//! idle                          frees that become reusable while the program rests
 //! create                        the beginning and the end of a pool
 //! alloc  free                   requests and frees
 //! pinned                        the pool of pinned host memory
@@ -27,6 +28,7 @@ mod create;
 mod deferred_frees;
 mod free;
 mod handle;
+mod idle;
 pub(crate) mod known_streams;
 mod legacy_stream;
 pub(crate) mod pinned;

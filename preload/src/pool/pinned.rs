@@ -13,6 +13,7 @@ use cuda_sys::*;
 use super::handle::{Pool, Refused};
 use crate::bfc;
 use crate::driver::real;
+use crate::state::contexts;
 
 /// The device whose context owns the pool's memory, plus 1.
 static HOME: AtomicUsize = AtomicUsize::new(0);
@@ -59,10 +60,15 @@ unsafe extern "C" fn free_region(_: *mut c_void, memory: *mut c_void, _: usize) 
     if IS_LOST.load(Ordering::Relaxed) {
         return;
     }
-    if let Some(free) = real::cuMemFreeHost() {
-        // SAFETY: it was allocated by the function above, and libbfc frees it once.
-        unsafe { free(memory) };
-    }
+    let Some(free) = real::cuMemFreeHost() else { return };
+    // SAFETY: it was allocated by the function above, and libbfc frees it once.
+    let give_back = || unsafe { free(memory) };
+    let home = HOME.load(Ordering::Relaxed).wrapping_sub(1);
+    match contexts::primary_of_device(home) {
+        context if context.is_null() => give_back(),
+        // libbfc's own thread has no context.
+        context => contexts::run_in(context, give_back),
+    };
 }
 
 /// Serves a request in the primary context of a device, if the pool belongs to it.

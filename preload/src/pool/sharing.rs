@@ -30,9 +30,13 @@ impl Pool {
         })
     }
 
-    /// Returns whether no other context's work may use this pool's memory.
-    pub(super) fn is_sole_user(self, owner: usize) -> bool {
-        self.user_contexts(owner).next().is_none() && self.primary_users().all(|(device, _)| device == owner)
+    /// Returns whether only work of this device's primary context may use this pool's memory.
+    pub(super) fn is_sole_user(self, device: usize) -> bool {
+        let has_user_contexts = match self.device() {
+            Some(owner) => self.user_contexts(owner).next().is_some(),
+            None => user_contexts::any(),
+        };
+        !has_user_contexts && self.primary_users().all(|(user, _)| user == device)
     }
 
     /// Returns whether work of another device may use this pool's memory. For pinned memory, returns whether two

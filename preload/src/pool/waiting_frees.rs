@@ -12,16 +12,17 @@ use crate::state::contexts::Current;
 pub(crate) struct WaitingFrees(Option<(Pool, u64, u64)>);
 
 impl WaitingFrees {
-    /// Returns the frees waiting in the pool of a context, if that context's synchronization covers them.
-    pub(crate) fn of(context: Current) -> Self {
-        let Current::Primary(device) = context else { return WaitingFrees(None) };
-        let Some(pool) = Pool::of_device(device).filter(|pool| pool.waiting() != 0) else {
-            return Self::none();
-        };
-        // First, because another context may begin to use memory that is freed while the second question is answered.
-        let frees = Self::waiting_in(pool);
-        // Other contexts' work may use the memory too.
-        if pool.is_sole_user(device) { frees } else { Self::none() }
+    /// Returns the frees that a synchronization of this context covers: those waiting in the pool of its device, and in
+    /// that of pinned memory.
+    pub(crate) fn of(context: Current) -> [Self; 2] {
+        let Current::Primary(device) = context else { return [Self::none(), Self::none()] };
+        [Pool::of_device(device), Some(Pool::pinned())].map(|pool| {
+            let Some(pool) = pool.filter(|pool| pool.waiting() != 0) else { return Self::none() };
+            // First, because another context may begin to use memory that is freed while the second question is answered.
+            let frees = Self::waiting_in(pool);
+            // Other contexts' work may use the memory too.
+            if pool.is_sole_user(device) { frees } else { Self::none() }
+        })
     }
 
     pub(super) fn waiting_in(pool: Pool) -> Self {

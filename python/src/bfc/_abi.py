@@ -107,6 +107,8 @@ class bfc_request_t(ctypes.Structure):
         ("reserved", c_uint32),
     ]
 
+bfc_idle_callback_t = ctypes.CFUNCTYPE(None, c_void_p, c_int32)
+
 
 class bfc_stats_t(ctypes.Structure):
     _fields_ = [
@@ -161,6 +163,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bfc_address_range": (c_int32, (c_int32, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_void_p), POINTER(c_size_t))),
     "bfc_owner": (c_int32, (c_void_p, POINTER(c_int32))),
     "bfc_trim": (c_int32, (c_int32, c_uint64, POINTER(c_uint64))),
+    "bfc_set_idle_callback": (c_int32, (c_int32, bfc_idle_callback_t, c_void_p)),
     "bfc_set_memory_limit": (c_int32, (c_int32, c_uint64)),
     "bfc_stats": (c_int32, (c_int32, POINTER(bfc_stats_t))),
     "bfc_reset_stats": (c_int32, (c_int32,)),

@@ -281,6 +281,11 @@ impl Arena {
         }
     }
 
+    /// Returns a number that changes when work was found to be done, so that free memory may have become reusable.
+    pub(crate) fn work_done(&self) -> u64 {
+        self.stamps.frontier().wrapping_add(self.streams.advances())
+    }
+
     /// Changes the limit. Memory held beyond it stays held until it is given back.
     pub(crate) fn set_limit(&mut self, limit: u64) {
         let initial_region = self.settings.initial_region;

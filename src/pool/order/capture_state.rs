@@ -5,8 +5,11 @@ use crate::backend::order::{Capture, Context};
 use crate::core::stream_id::Stream;
 use crate::core::streams::QueueId;
 use crate::error::Error;
+use crate::pool::captures;
 use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
+use crate::sys::clock::Deadline;
+use std::time::Duration;
 
 impl Pool {
     pub(super) fn forget_events(&mut self, stream: Stream) {
@@ -113,12 +116,15 @@ pub(super) fn look_at(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     Ok((guard.check_entry()?, captured.map(drop)))
 }
 
-/// Waits until no call is under way that might break a capture which was just announced. Calls that begin later take
-/// the announcement into account.
+/// Waits until no call is about to enter the driver that might break a capture which was just announced, for
+/// [`captures::ENTRY`] at most. Calls that begin later take the announcement into account. Does not wait for device work.
 pub(in crate::pool) fn leave_alone(mut guard: Guard<'_>) -> Result<(), Error> {
-    let last_call = guard.last_call();
-    while guard.backend.get().order().is_some() && guard.is_disturbing(last_call) {
-        guard = guard.wait_for_call()?;
+    const MOMENT: Duration = Duration::from_millis(10);
+    let (last_call, deadline) = (guard.last_call(), Deadline::after(captures::ENTRY));
+    while guard.backend.get().order().is_some()
+        && guard.is_disturbing(last_call, deadline.remaining().is_some())
+    {
+        guard = guard.wait_for_call_within(Some(MOMENT))?;
     }
     Ok(())
 }

@@ -44,6 +44,8 @@ pub(super) enum CallKind {
     Synchronizes,
     /// Writes messages.
     Talks,
+    /// Lets the client say which work is done. The client may call the allocator meanwhile.
+    Settles,
     /// Writes or checks guards. Only one such call runs at a time, and no chunk is allocated or freed meanwhile.
     Guards,
 }

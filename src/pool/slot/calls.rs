@@ -5,6 +5,7 @@ use super::call::{Call, CallKind};
 use super::guard::Guard;
 use super::slot::Slot;
 use super::waiting;
+use crate::pool::captures;
 use crate::sys::thread;
 use std::cell::Cell;
 use std::ptr;
@@ -19,6 +20,18 @@ impl Guard<'_> {
     /// callback may itself be waiting for another allocator's memory.
     pub(in crate::pool) fn talking(self, work: impl FnOnce()) -> Self {
         self.step_out(CallKind::Talks, work).0
+    }
+
+    /// Calls the client with the lock open, as [`Self::step_out`] does. Unlike other callbacks this one may call the
+    /// allocator.
+    pub(in crate::pool) fn settling(self, work: impl FnOnce()) -> Self {
+        self.step_out(CallKind::Settles, work).0
+    }
+
+    /// Returns whether the client is being called so, or only this thread's client with `here`.
+    pub(in crate::pool) fn is_settling(&self, here: bool) -> bool {
+        let is_one = |call: &Call| call.what == CallKind::Settles;
+        self.inner().calls.iter().any(|call| is_one(call) && (!here || call.thread == thread::current()))
     }
 
     /// Returns whether a thread is writing or checking guards. This is read from the calls under way, so it ends with
@@ -60,9 +73,9 @@ impl Guard<'_> {
         self.inner().calls.iter().any(|call| call.number <= up_to && brings(call))
     }
 
-    /// Returns whether a call other than one that writes messages is under way.
+    /// Returns whether a call is under way that is no mere callback.
     pub(in crate::pool) fn is_calling(&self) -> bool {
-        self.inner().calls.iter().any(|call| call.what != CallKind::Talks)
+        self.inner().calls.iter().any(|call| !matches!(call.what, CallKind::Talks | CallKind::Settles))
     }
 
     /// Returns whether a call up to number `up_to` is under way that queries streams or queues something on them. Calls
@@ -76,12 +89,16 @@ impl Guard<'_> {
 
     /// Returns whether a call up to number `up_to` is under way that could break a capture which begins meanwhile. Such
     /// a call queues something or waits for the device, as giving memory back does. Waiting for an event is harmless,
-    /// because the event was recorded before.
-    pub(in crate::pool) fn is_disturbing(&self, up_to: u64) -> bool {
-        self.inner()
-            .calls
-            .iter()
-            .any(|call| call.number <= up_to && !matches!(call.what, CallKind::Talks | CallKind::Waits))
+    /// because the event was recorded before. A call that waits for the device does harm only on its way into the driver,
+    /// for which it is past time without `may_enter`.
+    pub(in crate::pool) fn is_disturbing(&self, up_to: u64, may_enter: bool) -> bool {
+        let disturbs = |what| match what {
+            CallKind::Talks | CallKind::Settles | CallKind::Waits => false,
+            CallKind::Orders => true,
+            CallKind::Obtains(_) | CallKind::Guards => may_enter,
+            CallKind::GivesBack | CallKind::Synchronizes => may_enter && captures::is_entering(),
+        };
+        self.inner().calls.iter().any(|call| call.number <= up_to && disturbs(call.what))
     }
 }
 

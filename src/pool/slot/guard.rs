@@ -1,5 +1,6 @@
 //! A locked slot: entering it, sleeping in it, and leaving it.
 
+use super::call::{Call, CallKind};
 use super::ranges::{self, Place};
 use super::slot::{Inner, Phase, Sleeper, Slot};
 use super::waiting::{self, busy};
@@ -325,11 +326,16 @@ impl<'a> Guard<'a> {
     /// Sleeps until another thread's call ends, or something else changes. Returns [`Error::Busy`] if that call would
     /// never end because its thread waits for this one.
     pub(in crate::pool) fn wait_for_call(self) -> Result<Self, Error> {
+        self.wait_for_call_within(None)
+    }
+
+    /// Does the same, and sleeps for `timeout` at most.
+    pub(in crate::pool) fn wait_for_call_within(self, timeout: Option<Duration>) -> Result<Self, Error> {
         let slot = self.slot;
         let wait = || {
             let mut waiting = self;
             waiting.inner_mut().expecting += 1;
-            let mut guard = waiting.wait(None);
+            let mut guard = waiting.wait(timeout);
             let inner = guard.inner_mut();
             // A signal handler may have forked meanwhile: in the child no thread is counted.
             inner.expecting = inner.expecting.saturating_sub(1);
@@ -364,9 +370,10 @@ impl<'a> Guard<'a> {
         futex::wake(&self.slot.event, i32::MAX);
     }
 
-    /// Returns whether this thread is in one of the calls under way.
+    /// Returns whether this thread is in one of the calls under way that exclude others.
     pub(super) fn is_called_by_this_thread(&self) -> bool {
-        self.inner().calls.iter().any(|call| call.thread == thread::current())
+        let excludes = |call: &Call| call.what != CallKind::Settles && call.thread == thread::current();
+        self.inner().calls.iter().any(excludes)
     }
 
     /// Returns whether this thread sleeps in this slot. That is so only in a signal handler that interrupted the sleep.

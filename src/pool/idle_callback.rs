@@ -1,0 +1,34 @@
+//! The callback before an idle pool gives memory back (`BFC_TRIM_AFTER`). The client can say there which work is done.
+
+use super::idle_time::IdleCallback;
+use super::slot::{Guard, Slot};
+use crate::error::{Error, fail, keeping_last_error};
+
+/// Calls the callback, if there is one, with the lock open.
+pub(super) fn call(guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+    let Some(callback) = guard.idle.callback else { return Ok(guard) };
+    let device = guard.device;
+    guard.settling(|| keeping_last_error(|| callback.call(device))).check_entry()
+}
+
+/// Sets or removes the callback. The previous one is not called any more when this returns.
+pub(crate) fn set(slot: &Slot, callback: Option<IdleCallback>) -> Result<(), Error> {
+    let mut guard = slot.enter()?;
+    refuse_inside(&guard)?;
+    guard.idle.callback = callback;
+    while guard.is_settling(false) {
+        guard = guard.wait_for_call()?;
+    }
+    Ok(())
+}
+
+/// Refuses a call that would wait for the callback that makes it.
+pub(super) fn refuse_inside(guard: &Guard<'_>) -> Result<(), Error> {
+    if !guard.is_settling(true) {
+        return Ok(());
+    }
+    Err(fail!(
+        Error::Busy,
+        "the callback of bfc_set_idle_callback would wait for itself: call this after it has returned"
+    ))
+}
