@@ -254,13 +254,14 @@ impl Device {
         if addr == 0 {
             return self.slot().accepts_null();
         }
-        let stream = order::stream_of_use(self.slot(), addr, stream)?;
-        free::free_on(self.slot(), addr, stream).map_err(|error| self.explain_pointer(error, addr))
+        let (stream, is_current) = order::stream_of_use(self.slot(), addr, stream)?;
+        free::free_on(self.slot(), addr, stream, is_current)
+            .map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Records that a live allocation is also used on a stream. Once freed, the memory waits for the work queued there.
     pub fn record_stream(self, addr: u64, stream: u64) -> Result<(), Error> {
-        let stream = order::stream_of_use(self.slot(), addr, stream)?;
+        let (stream, _) = order::stream_of_use(self.slot(), addr, stream)?;
         order::record_use(self.slot(), addr, stream).map_err(|error| self.explain_pointer(error, addr))
     }
 

@@ -74,10 +74,10 @@ fn where_others_have_been_each_free_records_one_event() {
             }
             let frees = pool.stats().num_frees - before;
             assert_eq!(sim.calls("cuEventRecord"), frees);
-            // The number of the thread's context, and two looks for a capture.
+            // The thread's context and its number, and two looks for a capture.
             let created = sim.calls("cuEventCreate") * 3;
             let asked = sim.calls("cuStreamGetCtx");
-            assert!(sim.all_calls() <= 4 * frees + created + asked, "{}", sim.log_text());
+            assert!(sim.all_calls() <= 5 * frees + created + asked, "{}", sim.log_text());
             assert!(sim.live(EVENTS) <= 3 * 2 * 32, "{} events", sim.live(EVENTS));
             drop(pool);
             sim.release_all();
@@ -110,10 +110,8 @@ fn a_request_behind_four_streams_enters_the_context_a_few_times() {
         // For what the stream freed alone, and for what is its own now.
         assert_eq!(sim.calls("cuEventRecord"), 2, "{}", sim.log_text());
         assert_eq!(sim.calls("cuStreamWaitEvent"), 4, "{}", sim.log_text());
-        let entered = ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"].map(|call| sim.calls(call));
+        let entered = ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxGetId"].map(|call| sim.calls(call));
         assert!(entered.iter().all(|&times| times <= 4), "{entered:?}:\n{}", sim.log_text());
-        // Before and after the context is made current.
-        assert!(sim.calls("cuCtxGetId") <= 8, "{}", sim.log_text());
         gpu.set_current(context);
         sim.release_all();
         drop(pool);

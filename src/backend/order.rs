@@ -73,7 +73,12 @@ pub(crate) enum State {
 /// The streams and events of a device. Entering makes the device's context current once for a series of calls.
 pub(crate) trait Streams {
     /// Calls `work` immediately, with the context current. An error is that of `work`, or `work` was not called.
-    fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error>;
+    /// `is_current` says that [`Self::own_context`] was found current in this very call of the library.
+    fn enter(
+        &self,
+        is_current: bool,
+        work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>,
+    ) -> Result<(), Error>;
 
     /// Returns the driver's handle of the device's own context, or 0 if default streams are those of that context
     /// whichever context is current.
@@ -90,8 +95,17 @@ pub(crate) trait Streams {
 impl dyn Streams + '_ {
     /// Calls `work` like [`Streams::enter`], and returns its result.
     pub(crate) fn run<T>(&self, work: impl FnOnce(&dyn Order) -> Result<T, Error>) -> Result<T, Error> {
+        self.run_in(false, work)
+    }
+
+    /// The same, where the context may be known to be current.
+    pub(crate) fn run_in<T>(
+        &self,
+        is_current: bool,
+        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let (mut work, mut result) = (Some(work), None);
-        self.enter(&mut |order| {
+        self.enter(is_current, &mut |order| {
             result = work.take().map(|work| work(order));
             Ok(())
         })?;

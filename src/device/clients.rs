@@ -116,7 +116,7 @@ impl Device {
         if addr == 0 {
             return Ok(());
         }
-        let freed = free::free_on(self.slot(), addr, Stream::UNKNOWN);
+        let freed = free::free_on(self.slot(), addr, Stream::UNKNOWN, false);
         freed.map_err(|error| self.explain_pointer(error, addr))
     }
 

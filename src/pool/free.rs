@@ -15,12 +15,12 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
     }
 }
 
-/// Frees a chunk in the order of a stream.
+/// Frees a chunk in the order of a stream. `is_current` says that the device's context was found current in this call.
 #[inline(always)]
-pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
+pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) -> Result<(), Error> {
     match free_at_once(slot, addr, stream) {
         Ok(()) => Ok(()),
-        Err(entered) => free_recorded_on(slot, entered, addr, stream),
+        Err(entered) => free_recorded_on(slot, entered, addr, stream, is_current),
     }
 }
 
@@ -50,10 +50,11 @@ fn free_recorded_on(
     entered: Option<AtOnce<'_>>,
     addr: u64,
     stream: Stream,
+    is_current: bool,
 ) -> Result<(), Error> {
     match free_recorded_at_once(entered, addr, stream) {
         Ok(()) => Ok(()),
-        Err(entered) => free_otherwise_on(slot, entered, addr, stream),
+        Err(entered) => free_otherwise_on(slot, entered, addr, stream, is_current),
     }
 }
 
@@ -105,11 +106,12 @@ fn free_otherwise_on(
     entered: Option<AtOnce<'_>>,
     addr: u64,
     stream: Stream,
+    is_current: bool,
 ) -> Result<(), Error> {
     match slot.enter_after(entered) {
         Ok(mut guard) => {
             guard.empty_magazines();
-            free_now_on(guard, addr, stream)
+            free_now_on(guard, addr, stream, is_current)
         }
         Err(unready) => {
             let guard = unready.check_entry()?;
@@ -117,7 +119,7 @@ fn free_otherwise_on(
                 guard.require_no_timestamps()?;
                 return guarded::free(guard, addr, stream);
             }
-            free_now_on(guard, addr, stream)
+            free_now_on(guard, addr, stream, is_current)
         }
     }
 }

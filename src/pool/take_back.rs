@@ -32,7 +32,7 @@ fn free_specially(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
     let before = guard.arena.counters().bytes_in_use;
     let freed = guard.arena.free(addr);
     note_free(&guard, addr, Stream::NONE, before, freed);
-    finish_free(guard, addr, freed)
+    finish_free(guard, addr, freed, false)
 }
 
 #[inline]
@@ -43,7 +43,7 @@ fn note_free(guard: &Guard<'_>, addr: u64, stream: Stream, before: u64, freed: F
 }
 
 #[inline(always)]
-fn finish_free(guard: Guard<'_>, addr: u64, freed: Freed) -> Result<(), Error> {
+fn finish_free(guard: Guard<'_>, addr: u64, freed: Freed, is_current: bool) -> Result<(), Error> {
     match freed {
         Freed::Done => {
             guard.notify();
@@ -52,20 +52,26 @@ fn finish_free(guard: Guard<'_>, addr: u64, freed: Freed) -> Result<(), Error> {
         }
         Freed::InQueue => {
             guard.notify();
-            order::record_free(guard);
+            order::record_free(guard, is_current);
             Ok(())
         }
         Freed::Refused(refused) => Err(refuse_free(guard, addr, refused)),
     }
 }
 
+/// Frees a chunk in the order of a stream. `is_current` says that the device's context was found current in this call.
 #[inline]
-pub(super) fn free_now_on(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+pub(super) fn free_now_on(
+    mut guard: Guard<'_>,
+    addr: u64,
+    stream: Stream,
+    is_current: bool,
+) -> Result<(), Error> {
     guard.require_no_timestamps()?;
     let before = guard.arena.counters().bytes_in_use;
     let freed = guard.arena.free_on(addr, stream)?;
     note_free(&guard, addr, stream, before, freed);
-    finish_free(guard, addr, freed)
+    finish_free(guard, addr, freed, is_current)
 }
 
 #[cold]

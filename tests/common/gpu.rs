@@ -137,6 +137,18 @@ impl Gpu {
         context as u64
     }
 
+    /// A green context with the whole of a device, current from now on.
+    pub fn green_context(self, device: i32) -> u64 {
+        let (mut all, mut descriptor) = (CUdevResource::default(), ptr::null_mut());
+        let (mut green, mut context) = (ptr::null_mut(), ptr::null_mut());
+        cu!(self, cuDeviceGetDevResource(device, &mut all, CU_DEV_RESOURCE_TYPE_SM));
+        cu!(self, cuDevResourceGenerateDesc(&mut descriptor, &mut all, 1));
+        cu!(self, cuGreenCtxCreate(&mut green, descriptor, device, CU_GREEN_CTX_DEFAULT_STREAM));
+        cu!(self, cuCtxFromGreenCtx(&mut context, green));
+        self.set_current(context as u64);
+        context as u64
+    }
+
     /// The current context's work may touch the memory of another from now on.
     pub fn enable_peer(self, other: u64) {
         cu!(self, cuCtxEnablePeerAccess(other as CUcontext, 0));

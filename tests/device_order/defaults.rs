@@ -15,6 +15,8 @@ enum Home {
     Peer,
     /// In a context of `cuCtxCreate` on device 0.
     Created,
+    /// In a green context on device 0.
+    Green,
 }
 
 /// What the foreign stream has to do with the memory.
@@ -44,9 +46,11 @@ struct Variant {
 fn all() -> impl Iterator<Item = (String, Variant)> {
     use Use::*;
     let uses = [Recorded, FreedThere, AllocatedThere, FreedPlainly, Only];
-    let kinds = [Home::Peer, Home::Created].into_iter().flat_map(move |home| uses.map(|use_| (home, use_)));
+    let kinds = [Home::Peer, Home::Created, Home::Green]
+        .into_iter()
+        .flat_map(move |home| uses.map(|use_| (home, use_)));
     // Memory is not allocated in the order of another device's default stream.
-    let kinds = kinds.filter(|&(home, use_)| home == Home::Created || matches!(use_, Recorded | FreedThere));
+    let kinds = kinds.filter(|&(home, use_)| home != Home::Peer || matches!(use_, Recorded | FreedThere));
     kinds.flat_map(|(home, use_)| {
         [0, PER_THREAD].into_iter().flat_map(move |there| {
             let nexts = [Some(Request::Plain), Some(Request::Async), Some(Request::Ex), None];
@@ -61,6 +65,7 @@ fn all() -> impl Iterator<Item = (String, Variant)> {
 fn enter(gpu: Gpu, home: Home, own: u64) -> u64 {
     match home {
         Home::Created => gpu.own_context(0),
+        Home::Green => gpu.green_context(0),
         Home::Peer => {
             let peer = gpu.enter(1);
             gpu.enable_peer(own);
@@ -149,36 +154,44 @@ fn foreign_default_streams_are_waited_for() {
 /// The same handle in two contexts is two streams, also while nothing else is known.
 #[test]
 fn default_streams_of_two_contexts_wait_for_each_other() {
-    let kinds = [0, 1, PER_THREAD].into_iter().flat_map(|stream| [true, false].map(|own| (stream, own)));
-    let kinds = kinds.map(|(stream, own)| (format!("stream {stream}, own first: {own}"), (stream, own)));
-    variants("defaults::default_streams_of_two_contexts_wait_for_each_other", kinds, |gpu, (stream, own)| {
-        let contexts = [gpu.enter(0), gpu.own_context(0)];
-        let [first, second] = if own { contexts } else { [contexts[1], contexts[0]] };
-        let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
-        gpu.set_current(first);
-        gpu.hold(stream);
-        let chunk = pool.get_on(bytes, stream);
-        gpu.fill(stream, chunk, bytes, 1);
-        gpu.expect(stream, chunk, bytes, 1);
-        let done = Mark::queue(gpu, stream);
-        pool.put_on(chunk, stream);
-        // Its own memory at once.
-        assert_eq!(pool.get_on(bytes, stream), chunk);
-        pool.put_on(chunk, stream);
-        gpu.set_current(second);
-        let got = Request::Async.make(&pool, bytes, stream)?;
-        gpu.fill(stream, got, bytes, 2);
-        let is_early = Mark::queue(gpu, stream).is_reached() && !done.is_reached();
-        gpu.sim.release_all();
-        pool.put_on(got, stream);
-        gpu.set_current(contexts[0]);
-        pool.check();
-        assert_eq!(gpu.sim.misuse_texts(), Vec::<String>::new());
-        first_of([
-            (gpu.sim.mismatches() != 0, "wrong data"),
-            (is_early, "the other context's work on the memory is not done"),
-        ])
+    let kinds = [0, 1, PER_THREAD].into_iter().flat_map(|stream| {
+        let homes = [Home::Created, Home::Green].into_iter();
+        homes.flat_map(move |home| [true, false].map(|own| (stream, home, own)))
     });
+    let kinds = kinds.map(|kind| (format!("{kind:?}: stream, home, own first"), kind));
+    variants(
+        "defaults::default_streams_of_two_contexts_wait_for_each_other",
+        kinds,
+        |gpu, (stream, home, own)| {
+            let primary = gpu.enter(0);
+            let contexts = [primary, enter(gpu, home, primary)];
+            let [first, second] = if own { contexts } else { [contexts[1], contexts[0]] };
+            let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
+            gpu.set_current(first);
+            gpu.hold(stream);
+            let chunk = pool.get_on(bytes, stream);
+            gpu.fill(stream, chunk, bytes, 1);
+            gpu.expect(stream, chunk, bytes, 1);
+            let done = Mark::queue(gpu, stream);
+            pool.put_on(chunk, stream);
+            // Its own memory at once.
+            assert_eq!(pool.get_on(bytes, stream), chunk);
+            pool.put_on(chunk, stream);
+            gpu.set_current(second);
+            let got = Request::Async.make(&pool, bytes, stream)?;
+            gpu.fill(stream, got, bytes, 2);
+            let is_early = Mark::queue(gpu, stream).is_reached() && !done.is_reached();
+            gpu.sim.release_all();
+            pool.put_on(got, stream);
+            gpu.set_current(contexts[0]);
+            pool.check();
+            assert_eq!(gpu.sim.misuse_texts(), Vec::<String>::new());
+            first_of([
+                (gpu.sim.mismatches() != 0, "wrong data"),
+                (is_early, "the other context's work on the memory is not done"),
+            ])
+        },
+    );
 }
 
 /// Without a living context current, a default stream is that of the pool's own context. Nothing of a context that has

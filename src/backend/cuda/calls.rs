@@ -182,6 +182,15 @@ pub(super) unsafe fn id_of(driver: Driver, context: CUcontext) -> Answer<Option<
     Ok(Some(id))
 }
 
+/// Returns the number of the current green context, which is unique among them. `None` if the current context is none, or
+/// on drivers before CUDA 12.9.
+pub(super) fn current_green_id(driver: Driver) -> Option<u64> {
+    let call = driver.cuGreenCtxGetId().ok()?;
+    let mut id = 0;
+    // SAFETY: the pointer is valid, and NULL is the current green context.
+    check("cuGreenCtxGetId", unsafe { call(ptr::null_mut(), &mut id) }).ok().map(|()| id)
+}
+
 /// Returns start and bytes of the allocation around an address of the current context.
 pub(super) fn allocation(driver: Driver, address: CUdeviceptr) -> Answer<(u64, u64)> {
     let call = driver.cuMemGetAddressRange_v2()?;

@@ -15,29 +15,27 @@ use cuda_sys::{
 /// Nothing is called once the context is known to be gone. No work is done in a context other than the one that was
 /// opened, because addresses and events there would belong to others.
 pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
-    inside_in_any_mode(cuda, |driver| {
+    inside_in_any_mode(cuda, false, |driver| {
         let _relaxed = Relaxed::begin(driver)?;
         work(driver)
     })
 }
 
-/// Like [`inside`], with the thread's capture mode left as the program set it.
+/// Like [`inside`], with the thread's capture mode left as the program set it. `is_current` says that the context was
+/// found current in this very call of the library. Its number does not tell that, because green contexts have it too.
 pub(super) fn inside_in_any_mode<T>(
     cuda: &Cuda,
+    is_current: bool,
     work: impl FnOnce(Driver) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     if cuda.is_over() {
         return Err(Failure::Gone);
     }
-    // One call tells that a context is current and that it is the one that was opened.
-    let done = match cuda.id {
-        Some(_) if calls::current_id(cuda.driver) == Ok(cuda.id) => work(cuda.driver),
-        Some(_) => pushed(cuda, |driver| {
-            cuda.require_same(driver)?;
-            work(driver)
-        }),
-        None => in_context(cuda, work),
+    let checked = |driver: Driver| {
+        cuda.require_same(driver)?;
+        work(driver)
     };
+    let done = if is_current { checked(cuda.driver) } else { in_context(cuda, checked) };
     done.map_err(|failure| cuda.look_after(failure))
 }
 
@@ -52,11 +50,6 @@ fn in_context<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -
     if before == cuda.context {
         return work(driver);
     }
-    pushed(cuda, work)
-}
-
-fn pushed<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
-    let driver = cuda.driver;
     calls::push(driver, cuda.context)?;
     let _context = Pushed { driver, context: cuda.context };
     work(driver)

@@ -34,9 +34,13 @@ impl Stream {
 /// (`cuThreadExchangeStreamCaptureMode`) are made in the relaxed mode. Recording an event, making a stream wait for
 /// one, and querying a stream's context or capture are not among them, so a free changes no mode.
 impl Streams for Cuda {
-    fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
+    fn enter(
+        &self,
+        is_current: bool,
+        work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut result = Ok(());
-        let entered = inside_in_any_mode(self, |driver| {
+        let entered = inside_in_any_mode(self, is_current, |driver| {
             result = work(&Inside { cuda: self, driver, relaxed: OnceCell::new() });
             Ok(())
         });
@@ -55,11 +59,13 @@ impl Streams for Cuda {
         // These functions name no context, so that they fail for one that has ended.
         let known = calls::current_device(self.driver)
             .and_then(|device| calls::current_id(self.driver).map(|id| (device, id.unwrap_or(0))));
-        let Ok((device, number)) = known else {
+        let Ok((device, id)) = known else {
             other_contexts::note_end(current as u64);
             return Ok(Current::Nothing);
         };
-        let number = other_contexts::number_of(Context { handle: current as u64, number })?;
+        // A green context has the number of its primary context, and one of its own.
+        let number = calls::current_green_id(self.driver).unwrap_or(id);
+        let number = other_contexts::number_of(Context { handle: current as u64, number }, id)?;
         Ok(match number {
             Some(number) if device == self.device => Current::Beside(number),
             Some(number) => Current::Elsewhere(number),

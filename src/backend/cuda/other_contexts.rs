@@ -15,6 +15,8 @@ use cuda_sys::{CUcontext, Driver};
 #[derive(Clone, Copy)]
 struct Known {
     context: Context,
+    /// What cuCtxGetId gives: for a green context the number of its primary context.
+    id: u64,
     has_ended: bool,
 }
 
@@ -22,12 +24,12 @@ struct Known {
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// Returns the number of a context that exists. An earlier one with its handle has ended.
-pub(super) fn number_of(context: Context) -> Result<Option<u32>, HostMemoryExhausted> {
+pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, HostMemoryExhausted> {
     // A signal handler that has interrupted this very function is told nothing.
     let Ok(mut known) = KNOWN.lock() else { return Ok(None) };
     let mut place = None;
     for (at, other) in known.iter_mut().enumerate() {
-        if other.context == context && !other.has_ended {
+        if (other.context, other.id, other.has_ended) == (context, id, false) {
             place = Some(at);
         } else if other.context.handle == context.handle {
             other.has_ended = true;
@@ -37,7 +39,7 @@ pub(super) fn number_of(context: Context) -> Result<Option<u32>, HostMemoryExhau
         Some(place) => place,
         None => {
             known.try_reserve(1)?;
-            known.push(Known { context, has_ended: false });
+            known.push(Known { context, id, has_ended: false });
             known.len() - 1
         }
     };
@@ -46,9 +48,12 @@ pub(super) fn number_of(context: Context) -> Result<Option<u32>, HostMemoryExhau
 
 /// Returns the context with a number, unless it is known to have ended.
 pub(super) fn context(number: u32) -> Option<Context> {
-    let known = KNOWN.lock().ok()?;
-    let known = known.get((number as usize).checked_sub(1)?)?;
-    (!known.has_ended).then_some(known.context)
+    find(number).map(|known| known.context)
+}
+
+fn find(number: u32) -> Option<Known> {
+    let known = *KNOWN.lock().ok()?.get((number as usize).checked_sub(1)?)?;
+    (!known.has_ended).then_some(known)
 }
 
 /// Notes that the contexts with a handle have ended.
@@ -63,10 +68,10 @@ pub(super) fn inside<T>(
     number: u32,
     work: impl FnOnce(Driver) -> Result<T, Failure>,
 ) -> Result<Option<T>, Failure> {
-    let Some(context) = context(number) else { return Ok(None) };
+    let Some(Known { context, id: expected, .. }) = find(number) else { return Ok(None) };
     // SAFETY: the context exists, as this module requires of the program.
     let id = unsafe { calls::id_of(driver, context.handle as CUcontext) };
-    if id.map(Option::unwrap_or_default) != Ok(context.number) {
+    if id.map(Option::unwrap_or_default) != Ok(expected) {
         note_end(context.handle);
         return Ok(None);
     }

@@ -135,7 +135,7 @@ pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Resu
 }
 
 fn take_back(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
-    if stream == Stream::NONE { free_now(guard, addr) } else { free_now_on(guard, addr, stream) }
+    if stream == Stream::NONE { free_now(guard, addr) } else { free_now_on(guard, addr, stream, false) }
 }
 
 /// Updates the exemptions after a free. The end of the freed chunk is now the front guard of the next one. That guard

@@ -27,21 +27,21 @@ pub(crate) fn stream_of(slot: &Slot, handle: u64) -> Result<Stream, Error> {
 
 /// Returns the stream of a use of an allocation that is recorded or ends. If the current context is one of another
 /// device, its default stream may be meant, or that of the pool's own context. Then the former is recorded here, and the
-/// latter is returned.
+/// latter is returned. Also returns whether the pool's own context was found current, so that a free need not ask again.
 #[inline]
-pub(crate) fn stream_of_use(slot: &Slot, addr: u64, handle: u64) -> Result<Stream, Error> {
+pub(crate) fn stream_of_use(slot: &Slot, addr: u64, handle: u64) -> Result<(Stream, bool), Error> {
     if handle > Stream::OF_THIS_THREAD {
-        return Ok(Stream::of_handle(handle));
+        return Ok((Stream::of_handle(handle), false));
     }
     let (stream, current) = default_stream(slot, handle)?;
     match current {
-        Current::Beside(context) => Ok(stream.in_context(context)),
+        Current::Beside(context) => Ok((stream.in_context(context), false)),
         Current::Elsewhere(context) => match record_use(slot, addr, stream.in_context(context)) {
             // The call itself reports what is wrong with the address.
-            Ok(()) | Err(Error::InvalidPointer) => Ok(stream),
+            Ok(()) | Err(Error::InvalidPointer) => Ok((stream, false)),
             Err(error) => Err(error),
         },
-        Current::Own | Current::Nothing => Ok(stream),
+        Current::Own | Current::Nothing => Ok((stream, current == Current::Own)),
     }
 }
 
@@ -78,7 +78,7 @@ fn default_stream(slot: &Slot, handle: u64) -> Result<(Stream, Current), Error> 
     };
     let own = slot.context();
     if own == 0 || mutation::is("default-context") {
-        return Ok((stream, Current::Own));
+        return Ok((stream, Current::Nothing));
     }
     match current_context() {
         0 => Ok((stream, Current::Nothing)),

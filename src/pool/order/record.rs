@@ -168,8 +168,9 @@ impl Recording {
 }
 
 /// Records events after a free in the order of a stream. The chunk is free even if the driver fails or there is no host
-/// memory. Without an event it waits for a later event or for a synchronization.
-pub(in crate::pool) fn record_free(mut guard: Guard<'_>) {
+/// memory. Without an event it waits for a later event or for a synchronization. `is_current` says that the device's
+/// context was found current in this call.
+pub(in crate::pool) fn record_free(mut guard: Guard<'_>, is_current: bool) {
     if guard.backend.get().order().is_none() || mutation::is("late-event") {
         return;
     }
@@ -178,7 +179,7 @@ pub(in crate::pool) fn record_free(mut guard: Guard<'_>) {
         return guard.leave();
     }
     // The allocator may have been destroyed meanwhile.
-    let _ = keeping_last_error(|| carry_out(guard, recordings));
+    let _ = keeping_last_error(|| carry_out(guard, is_current, recordings));
 }
 
 /// Records an event for some work of a live stream, as a free does.
@@ -189,7 +190,7 @@ pub(super) fn record_work(mut guard: Guard<'_>, work: Work) -> Result<Guard<'_>,
         recordings.push(Recording::new(events, arena, work, Kind::Exact));
     }
     // Without an event the work waits for a later one.
-    Ok(keeping_last_error(|| carry_out(guard, recordings))?.0)
+    Ok(keeping_last_error(|| carry_out(guard, false, recordings))?.0)
 }
 
 fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
@@ -211,10 +212,10 @@ fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
     Ok(recordings)
 }
 
-fn carry_out(guard: Guard<'_>, mut recordings: Vec<Recording>) -> Ordered<'_> {
+fn carry_out(guard: Guard<'_>, is_current: bool, mut recordings: Vec<Recording>) -> Ordered<'_> {
     let life = guard.arena.life();
     let (mut guard, result) =
-        guard.ordering(|order| each(&mut recordings, |recording| recording.carry_out(order)));
+        guard.ordering_in(is_current, |order| each(&mut recordings, |recording| recording.carry_out(order)));
     if guard.arena.life() == life {
         recordings.into_iter().for_each(|recording| _ = recording.note(&mut guard));
     }

@@ -51,7 +51,16 @@ impl Guard<'_> {
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
     ) -> (Self, Result<T, DeferredError>) {
-        self.with_order(CallKind::Orders, work)
+        self.with_order(CallKind::Orders, false, work)
+    }
+
+    /// The same, where the device's context may be known to be current.
+    pub(in crate::pool) fn ordering_in<T: Default>(
+        self,
+        is_current: bool,
+        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+    ) -> (Self, Result<T, DeferredError>) {
+        self.with_order(CallKind::Orders, is_current, work)
     }
 
     /// Waits for events, in the same way.
@@ -59,13 +68,13 @@ impl Guard<'_> {
         self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
     ) -> (Self, Result<T, DeferredError>) {
-        self.with_order(CallKind::Waits, work)
+        self.with_order(CallKind::Waits, false, work)
     }
 
     /// Waits for the whole context, in the same way. Fails if a capture forbids it.
     pub(in crate::pool) fn synchronizing(self) -> (Self, Result<(), DeferredError>) {
         let backend: AnyBackend = *self.backend;
-        self.with_order(CallKind::Synchronizes, |order| match Permission::of(backend.get()) {
+        self.with_order(CallKind::Synchronizes, false, |order| match Permission::of(backend.get()) {
             Some(_permission) => order.synchronize(),
             None => Err(refuse_for_a_capture()),
         })
@@ -74,13 +83,14 @@ impl Guard<'_> {
     fn with_order<T: Default>(
         self,
         what: CallKind,
+        is_current: bool,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
     ) -> (Self, Result<T, DeferredError>) {
         if self.backend.get().order().is_none() {
             return (self, Ok(T::default()));
         }
         self.on_backend(what, |backend| match backend.order() {
-            Some(streams) => unsaid(|| streams.run(work)),
+            Some(streams) => unsaid(|| streams.run_in(is_current, work)),
             None => Ok(T::default()),
         })
     }

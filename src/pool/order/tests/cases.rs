@@ -47,7 +47,7 @@ impl Pool {
 
     fn put(&self, addr: u64, stream: Stream) {
         self.device.state().begin(Call::Free);
-        assert_eq!(free::free_on(self.slot, addr, stream), Ok(()));
+        assert_eq!(free::free_on(self.slot, addr, stream, false), Ok(()));
     }
 
     /// Creates queues, as if another stream had used the pool before.

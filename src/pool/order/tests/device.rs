@@ -357,7 +357,7 @@ impl Device {
 }
 
 impl Streams for Device {
-    fn enter(&self, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
+    fn enter(&self, _: bool, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
         work(self)
     }
 }

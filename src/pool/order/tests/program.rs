@@ -479,7 +479,7 @@ impl Program {
             free::free(self.slot, addr)
         } else {
             self.say(format!("free {addr:#x} on {stream:?}"));
-            free::free_on(self.slot, addr, stream)
+            free::free_on(self.slot, addr, stream, false)
         };
         assert_eq!(freed, Ok(()), "a free that is right never fails, whatever the driver does");
         self.device.state().begin(Call::Other);

@@ -65,7 +65,7 @@ fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
                 let clock = Clock::from([(freed_on, state.launch(freed_on))]);
                 state.put(addr, bytes, &clock);
                 drop(state);
-                assert_eq!(free::free_on(slot, addr, stream), Ok(()));
+                assert_eq!(free::free_on(slot, addr, stream, false), Ok(()));
             }
             _ => {}
         }
