@@ -26,6 +26,9 @@ macro_rules! hooks {
         cuMemCreate: cuMemCreate, Passed, "physical memory; trimmed and asked again, as above";
         cuMemAllocFromPoolAsync: cuMemAllocFromPoolAsync, Passed, "from a memory pool that the program names; trimmed and asked again, as above";
         cuMemAllocFromPoolAsync_ptsz: cuMemAllocFromPoolAsync, Passed, "the same";
+        cuArrayCreate_v2: cuArrayCreate_v2, Retried, "arrays";
+        cuArray3DCreate_v2: cuArray3DCreate_v2, Retried, "the same";
+        cuMipmappedArrayCreate: cuMipmappedArrayCreate, Retried, "the same";
         cuMemPoolCreate: cuMemPoolCreate, Retried, "memory pools of the program";
         cuMemPoolImportFromShareableHandle: cuMemPoolImportFromShareableHandle, Retried, "the same";
         cuMemPoolImportPointer: cuMemPoolImportPointer, Retried, "the same";
@@ -208,9 +211,8 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
         "the driver's answer is right for pooled memory too: its region has the same flags",
     ),
     (
-        "cuArrayCreate cuArrayCreate_v2 cuArray3DCreate cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate \
-         cuMipmappedArrayDestroy",
-        "arrays are opaque: they have no address",
+        "cuArrayCreate cuArray3DCreate cuArrayDestroy cuMipmappedArrayDestroy",
+        "arrays are opaque: they have no address; the first two are the functions of CUDA before 3.2",
     ),
     (
         "cuMemMapArrayAsync cuMemUnmap cuMemRelease cuMemAddressReserve cuMemAddressFree",

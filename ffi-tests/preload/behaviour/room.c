@@ -2,6 +2,10 @@
 #include "held.h"
 
 /* What cuda.h has: arguments that do not matter here are pointers. */
+int cuArrayCreate_v2(Handle *array, const void *wanted);
+int cuArray3DCreate_v2(Handle *array, const void *wanted);
+int cuGreenCtxStreamCreate(Handle *stream, Handle context, unsigned flags, int priority);
+int cuMipmappedArrayCreate(Handle *array, const void *wanted, unsigned levels);
 int cuCtxSetLimit(int limit, size_t value);
 int cuDeviceGetDefaultMemPool(Handle *pool, int device);
 int cuEventCreate(Handle *event, unsigned flags);
@@ -154,6 +158,27 @@ static void multicast(void) {
   EACH(cuMulticastBindAddr, cuMulticastBindAddr(handle, 0, 0, 2 * MIB, 0));
 }
 
+/* Arrays, and the stream of a green context. */
+static void arrays(void) {
+  /* CUDA_ARRAY_DESCRIPTOR: 64 times 64 unsigned bytes; CUDA_ARRAY3D_DESCRIPTOR has a depth too. */
+  const struct {
+    size_t width, height;
+    int format;
+    unsigned channels;
+  } flat = {64, 64, 1, 1};
+  const struct {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+  } deep = {64, 64, 0, 1, 1, 0};
+  Handle other = NULL;
+  begin();
+  EACH(cuArrayCreate, cuArrayCreate_v2(&other, &flat));
+  EACH(cuArray3DCreate, cuArray3DCreate_v2(&other, &deep));
+  EACH(cuMipmappedArrayCreate, cuMipmappedArrayCreate(&other, &deep, 1));
+  EACH(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate(&other, NULL, 1, 0));
+}
+
 /* Of another device than the current one. */
 static void other_device(void) {
   const MemoryKind kind = MEMORY_OF(1);
@@ -232,6 +257,7 @@ static const Case CASES[] = {
     {"modules", modules, NULL},
     {"graphs", graphs, NULL},
     {"multicast", multicast, NULL},
+    {"arrays", arrays, NULL},
     {"other_device", other_device, NULL},
     {"only_there", only_there, NULL},
     {"capture", capture, NULL},

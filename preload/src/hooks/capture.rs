@@ -156,9 +156,9 @@ destroys! {
     cuStreamDestroy_v2
 }
 
-/// Functions that create a stream, and in which context.
+/// Functions that create a stream, which pool may have the memory that it needs, and the stream's context.
 macro_rules! creates {
-    ($($symbol:ident($($argument:ident: $type:ty),*) in $context:expr;)*) => {
+    ($($symbol:ident($($argument:ident: $type:ty),*) of $source:expr, in $context:expr;)*) => {
         $(
             /// # Safety
             /// The contract is that of the driver's function.
@@ -166,7 +166,7 @@ macro_rules! creates {
             pub unsafe extern "C" fn $symbol(place: *mut CUstream, $($argument: $type),*) -> CUresult {
                 let Some(create) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 // SAFETY: the caller's arguments.
-                let code = with_room(|| (Source::Current, 0), || unsafe { create(place, $($argument),*) });
+                let code = with_room(|| ($source, 0), || unsafe { create(place, $($argument),*) });
                 if code == CUDA_SUCCESS && !place.is_null() {
                     // SAFETY: not NULL, so the caller's, and the driver has written it.
                     streams::note_created(unsafe { *place }, $context);
@@ -178,7 +178,8 @@ macro_rules! creates {
 }
 
 creates! {
-    cuStreamCreate(flags: c_uint) in contexts::current_handle();
-    cuStreamCreateWithPriority(flags: c_uint, priority: c_int) in contexts::current_handle();
-    cuGreenCtxStreamCreate(green: CUgreenCtx, flags: c_uint, priority: c_int) in green_contexts::context_of(green);
+    cuStreamCreate(flags: c_uint) of Source::Current, in contexts::current_handle();
+    cuStreamCreateWithPriority(flags: c_uint, priority: c_int) of Source::Current, in contexts::current_handle();
+    cuGreenCtxStreamCreate(green: CUgreenCtx, flags: c_uint, priority: c_int)
+        of Source::All, in green_contexts::context_of(green);
 }

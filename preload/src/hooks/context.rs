@@ -118,7 +118,8 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
 ) -> CUresult {
     let Some(create) = real::cuGreenCtxCreate() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the caller's arguments.
-    let code = unsafe { create(place, descriptor, device, flags) };
+    let code =
+        with_room(|| (Source::Device(device), 0), || unsafe { create(place, descriptor, device, flags) });
     if code == CUDA_SUCCESS && !place.is_null() {
         // SAFETY: not NULL, so the caller's, and the driver has written it.
         green_contexts::note(unsafe { *place }, device);

@@ -69,6 +69,14 @@ retries! {
         properties: *const CUmemAllocationProp,
         flags: u64,
     ) needs bytes, of of_location(properties);
+    cuArrayCreate_v2(array: *mut CUarray, wanted: *const CUDA_ARRAY_DESCRIPTOR) needs 0, of Source::Current;
+    cuArray3DCreate_v2(array: *mut CUarray, wanted: *const CUDA_ARRAY3D_DESCRIPTOR)
+        needs 0, of Source::Current;
+    cuMipmappedArrayCreate(
+        array: *mut CUmipmappedArray,
+        wanted: *const CUDA_ARRAY3D_DESCRIPTOR,
+        levels: c_uint,
+    ) needs 0, of Source::Current;
     // A pool may be of another device than the stream, and does not say of which.
     cuMemAllocFromPoolAsync(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream)
         needs bytes, of Source::All;
