@@ -127,15 +127,15 @@ def test_the_reports_numbers_are_the_drivers(tmp_path):
     variables = preloaded(SIMCUDA_MEMORY=MEMORY, BFC_MEMORY_LIMIT="1000M", BFC_PRELOAD_REPORT=report)
     # By need it would hold just what is requested.
     variables |= {"BFC_GROWTH": "tensorflow"}
-    obtained, returned, synchronizations = map(int, run(program("trace"), "counted", env=variables).split())
-    assert obtained and synchronizations
-    calls, made = 512 + 508, obtained + returned + synchronizations
+    obtained, returned, checks = map(int, run(program("trace"), "counted", env=variables).split())
+    assert obtained and checks
+    calls, made = 512 + 508, obtained + returned + checks
     text = reported(report)
     for line in [
         "\ndevice 0\n",
         "  served       512 allocations, 508 frees\n",
         f"  driver calls {calls - made} saved of {calls} ({100 * (calls - made) / calls:.1f} %): {made} made, "
-        f"for {counted(obtained, 'region')} obtained, {returned} returned, {counted(synchronizations, 'synchronisation')}\n",
+        f"for {counted(obtained, 'region')} obtained, {returned} returned, {counted(checks, 'device check')}\n",
         "  peaks        800.0 MiB requested, 800.0 MiB in use, 1000.0 MiB held from the driver\n",
         "  waste        200.0 MiB (20.0 % of what was held) at the peak; 400.0 MiB live now\n",
     ]:

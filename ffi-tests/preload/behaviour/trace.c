@@ -98,7 +98,7 @@ static void counted(void) {
   for (int each = 0; each < 4; each++) pooled(100 * MIB);
   for (int each = 0; each < 500; each++) OK(cudaFree(pooled(1000)));
   printf("%llu %llu %llu\n", (unsigned long long)simcuda_calls("cuMemAlloc"),
-         (unsigned long long)simcuda_calls("cuMemFree"), (unsigned long long)synchronizations());
+         (unsigned long long)simcuda_calls("cuMemFree"), (unsigned long long)settlements());
 }
 
 /* For the report: enough memory is free, and no piece is large enough. */

@@ -142,7 +142,7 @@ impl Display for Counters {
         let made = obtained.saturating_add(returned).saturating_add(synchronizations);
         let saved = calls.saturating_sub(made);
         writeln!(f, "  served       {}, {}", Counted(served, "allocation"), Counted(freed, "free"))?;
-        let (regions, waits) = (Counted(obtained, "region"), Counted(synchronizations, "synchronisation"));
+        let (regions, waits) = (Counted(obtained, "region"), Counted(synchronizations, "device check"));
         writeln!(
             f,
             "  driver calls {saved} saved of {calls} ({} %): {made} made, for {regions} obtained, \

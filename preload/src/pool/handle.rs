@@ -27,6 +27,7 @@ pub(super) struct State {
     pub(super) settled: AtomicU64,
     /// How many there were when they were last probed because of their number.
     pub(super) probed: AtomicU64,
+    /// Synchronizations and probes.
     pub(super) synchronizations: AtomicU64,
     pub(super) obtained: AtomicU64,
     pub(super) returned: AtomicU64,

@@ -184,7 +184,10 @@ impl Pool {
                 Err(_) => CUDA_ERROR_NOT_SUPPORTED,
             });
             match code {
-                CUDA_SUCCESS => (probe.frees, probe.is_open) = (frees, true),
+                CUDA_SUCCESS => {
+                    (probe.frees, probe.is_open) = (frees, true);
+                    self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+                }
                 CUDA_ERROR_NOT_SUPPORTED => return ProbeResult::Unsupported,
                 // A stream is captured, for example.
                 _ => return ProbeResult::Pending,
