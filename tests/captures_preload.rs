@@ -113,13 +113,14 @@ fn frees_in_stream_order_leave_another_thread_s_capture_whole() {
     }
 }
 
-/// How many contexts a request waits for that needs what was just freed.
+/// How many contexts a request asks about, or waits for, that needs what was just freed.
 fn contexts_waited_for(gpu: Hooked, bytes: u64) -> u64 {
+    let counted = || gpu.sim.calls("cuCtxSynchronize") + gpu.sim.calls("cuCtxRecordEvent");
     let chunk = gpu.alloc(bytes).expect("there is room");
     assert_eq!(gpu.free(chunk), Ok(()));
-    let before = gpu.sim.calls("cuCtxSynchronize");
+    let before = counted();
     let again = gpu.alloc(bytes).expect("what was freed serves it");
-    let waited = gpu.sim.calls("cuCtxSynchronize") - before;
+    let waited = counted() - before;
     assert_eq!(gpu.free(again), Ok(()));
     waited
 }

@@ -133,6 +133,7 @@ fn a_success_leaves_the_last_error() {
         sim.fail(Some("cuStreamIsCapturing"), 1, CUDA_ERROR_UNKNOWN);
         assert_eq!(pool.begin_private(1, LEGACY), BFC_OK);
         assert_eq!((sim.struck(), last_error()), (2, before));
+        assert_eq!(pool.end_private(1, LEGACY), BFC_OK);
         sim.clear_faults();
         sim.release_all();
     });
