@@ -286,3 +286,14 @@ fn it_changes_while_others_allocate() {
     pool.check();
     assert_eq!((pool.stats().pool_bytes, pool.backend().held()), (0, 0));
 }
+
+/// Pieces that are smaller than a page are not looked for in all of a pool.
+#[test]
+fn a_trim_by_less_than_a_page_ends() {
+    let pool = Pool::host(4096 * GIB, |_| {});
+    pool.put(pool.get(4000 * GIB));
+    for less in [100, 10_000] {
+        assert_eq!(pool.trim(4096 * GIB - less), 0, "the region stays");
+    }
+    pool.check();
+}

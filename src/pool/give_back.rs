@@ -53,7 +53,8 @@ pub(super) fn discard_beyond(
     goes_on: impl Fn(&Guard<'_>) -> bool,
 ) -> Result<(Guard<'_>, u64), Error> {
     guard.arena.leave_all_unpopulated();
-    let mut discarding = Discarding { total: 0, cursor: Cursor::default(), at_once: LEAST_AT_ONCE };
+    let mut discarding =
+        Discarding { total: 0, cursor: Cursor::default(), at_once: LEAST_AT_ONCE, is_over: false };
     while guard.may_discard() && goes_on(&guard) && discarding.go_on(&guard, keep) {
         guard = guard.talking(std::thread::yield_now).check_entry()?;
     }
@@ -64,21 +65,24 @@ struct Discarding {
     total: u64,
     cursor: Cursor,
     at_once: u64,
+    /// Set once a span was cut off because no more may be given back. What is left of that is less than whole pages.
+    is_over: bool,
 }
 
 impl Discarding {
     /// Goes on for a short time. Returns false at the end.
     fn go_on(&mut self, guard: &Guard<'_>, keep: u64) -> bool {
-        let Discarding { total, cursor, at_once } = self;
+        let Discarding { total, cursor, at_once, is_over } = self;
         let (held, backend, begun) = (guard.arena.growth().pool_bytes(), guard.backend.get(), Instant::now());
         let largest = MOST_AT_ONCE.max(held / LEAST_SHARE);
         let mut now = begun;
-        let is_over = guard.arena.visit_idle(cursor, CHUNKS_AT_ONCE, |Span { base, bytes }| {
-            let most = held.saturating_sub(keep).saturating_sub(*total).min(*at_once);
-            if most == 0 || now - begun >= QUICK {
+        let is_visited = guard.arena.visit_idle(cursor, CHUNKS_AT_ONCE, |Span { base, bytes }| {
+            let left = held.saturating_sub(keep).saturating_sub(*total);
+            if *is_over || left == 0 || now - begun >= QUICK {
                 return None;
             }
-            let bytes = bytes.min(most);
+            let bytes = bytes.min(left).min(*at_once);
+            *is_over = bytes == left;
             // SAFETY: no chunk in use and no work under way has this memory, and the lock is held.
             let discarded = unsafe { backend.discard(Span { base, bytes }) };
             *total += discarded.map_or(0, |span| span.bytes);
@@ -86,6 +90,6 @@ impl Discarding {
             *at_once = if now - before < QUICK { (2 * *at_once).min(largest) } else { LEAST_AT_ONCE };
             Some(bytes)
         });
-        !is_over && held.saturating_sub(keep) > *total
+        !is_visited && !*is_over && held.saturating_sub(keep) > *total
     }
 }
