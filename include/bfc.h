@@ -798,7 +798,7 @@ bfc_status_t bfc_trim(int32_t device,
 //
 // @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
 // @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
-//                   call of this function has returned.
+//                   call of this function has returned BFC_OK. Destruction waits until the function has returned.
 // @return BFC_OK; BFC_ERROR_BUSY from the function itself; and the errors of every call.
 //
 // Precondition: The function may be called with `user_data` from any thread.

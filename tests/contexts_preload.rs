@@ -154,6 +154,22 @@ fn a_green_context_stays_a_user_of_another_device() {
     });
 }
 
+/// A green context is the first that the program has there, and holds the primary context by itself.
+#[test]
+fn a_green_context_makes_its_primary_context_known() {
+    on_versions("a_green_context_makes_its_primary_context_known", |gpu| {
+        let here = gpu.enter(0);
+        let (green, context) = green(1);
+        gpu.set_current(context);
+        gpu.enable_peer(here);
+        let stream = stream_of(green);
+        waits_for(gpu, here, context, stream);
+        must!(cuGreenCtxDestroy(green));
+        waits_for_nothing(gpu, here);
+        was_well_used(gpu);
+    });
+}
+
 /// Freed memory is handed out again.
 #[track_caller]
 fn waits_for_nothing(gpu: Hooked, primary: u64) {

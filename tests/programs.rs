@@ -2,7 +2,7 @@
 //! on bytes from seeds, so that it runs everywhere and always the same.
 //!
 //! A program that fails is made as small as it gets before it is shown. `BFC_PROGRAMS=n` runs n programs
-//! of each length instead of some hundreds.
+//! of each length instead of some thousands.
 
 mod common;
 mod interpreter;
@@ -58,7 +58,7 @@ fn smallest(mut program: Vec<u8>, ordinals: &mut Ordinals) -> Vec<u8> {
 /// Runs `count` programs of a family of seeds.
 fn run_programs(family: u64, longest: u64) {
     let count = std::env::var("BFC_PROGRAMS").ok().and_then(|text| text.parse().ok());
-    let count = count.unwrap_or(if cfg!(debug_assertions) { 300 } else { 6000 });
+    let count = count.unwrap_or(if cfg!(debug_assertions) { 1500 } else { 6000 });
     let mut ordinals = [fresh_device(), fresh_device(), fresh_device()];
     for seed in 0..count {
         let mut random = Random::new(family << 32 | seed);

@@ -51,6 +51,7 @@ void memory_and_pools() {
   bfc::pool pool = *bfc::pool::try_create(bfc::host_device);
   auto listener = [](bfc::device, void *, std::size_t, bfc::region_event) noexcept {};
   CHECK(pool.try_set_region_callback(listener) && pool.try_set_region_callback(nullptr));
+  CHECK(pool.try_set_idle_callback(nullptr, nullptr));
   int stream;
   bfc::request request;
   request.bytes = 10;

@@ -266,6 +266,16 @@ struct region_counter {
   }
 };
 
+void idle_callbacks() {
+  const bfc_idle_callback_t settle = [](void *, std::int32_t) {};
+  std::error_code ec;
+  bfc::pool pool(bfc::host_device, small());
+  pool.set_idle_callback(settle, nullptr);
+  pool.set_idle_callback(nullptr, nullptr, ec);
+  CHECK(!ec);
+  throws(bfc::errc::no_allocator, "bfc_set_idle_callback", [] { bfc::device(7).set_idle_callback(nullptr, nullptr); });
+}
+
 void region_callbacks() {
   region_counter counter, late;
   std::error_code ec;
@@ -455,23 +465,11 @@ int main(int argc, char **argv) {
 #define CASE(name) \
   { #name, name }
   static const test_case cases[] = {
-      CASE(exceptions),
-      CASE(messages_are_not_repeated),
-      CASE(recommended_options),
-      CASE(kinds_of_exceptions),
-      CASE(error_codes),
-      CASE(memory_and_questions),
-      CASE(order_of_device_work),
-      CASE(private_pools),
-      CASE(region_callbacks),
-      CASE(a_lost_device),
-      CASE(texts),
-      CASE(options),
-      CASE(every_field_of_options),
-      CASE(every_flag_of_options),
-      CASE(resolved_options),
-      CASE(log_messages),
-      CASE(announced_captures),
+      CASE(exceptions),     CASE(messages_are_not_repeated), CASE(recommended_options),   CASE(kinds_of_exceptions),
+      CASE(error_codes),    CASE(memory_and_questions),      CASE(order_of_device_work),  CASE(private_pools),
+      CASE(idle_callbacks), CASE(region_callbacks),          CASE(a_lost_device),         CASE(texts),
+      CASE(options),        CASE(every_field_of_options),    CASE(every_flag_of_options), CASE(resolved_options),
+      CASE(log_messages),   CASE(announced_captures),
   };
   return RUN_CASE(cases, argc, argv);
 }

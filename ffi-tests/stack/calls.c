@@ -436,6 +436,7 @@ void exercise(const struct pool_kind *kind) {
     AS(BFC_ERROR_ALREADY_EXISTS, bfc_create(device, &options));
     OK(bfc_set_region_callback(device, (bfc_region_callback_t)(uintptr_t)fence((void *)(uintptr_t)region_changed),
                                NULL));
+    OK(bfc_set_idle_callback(device, NULL, NULL));
   }
   history(device);
   growth_and_failure(device);

@@ -131,6 +131,13 @@ class device {
     set_region_callback(&device::notify<Listener>, const_cast<void *>(address), ec);
   }
 
+  /* Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER), and can say
+   * which work is done; see bfc_idle_callback_t. Null removes it. errc::busy from the function itself. `user_data` must
+   * stay valid until the allocator has ended or another call has succeeded. */
+  void set_idle_callback(bfc_idle_callback_t callback, void *user_data, std::error_code &ec) const noexcept {
+    detail::set(ec, bfc_set_idle_callback(ordinal_, callback, user_data));
+  }
+
   /* Notifies the allocator that the context of its memory was reset or destroyed. Call it right afterwards. Live
    * allocations count as freed, their pointers are errc::invalid_pointer, and private pools are gone. The allocator
    * itself stays. Has no effect if the memory still exists. errc::unsupported on backends without a device. */
@@ -250,6 +257,9 @@ class device {
   void set_region_callback(Listener &listener) const {
     detail::must("bfc_set_region_callback", [&](auto &ec) { set_region_callback(listener, ec); });
   }
+  void set_idle_callback(bfc_idle_callback_t callback, void *user_data) const {
+    detail::must("bfc_set_idle_callback", [&](auto &ec) { set_idle_callback(callback, user_data, ec); });
+  }
   void device_lost() const {
     detail::must("bfc_device_lost", [&](auto &ec) { device_lost(ec); });
   }
@@ -347,6 +357,9 @@ class device {
   template <class Listener>
   result<void> try_set_region_callback(Listener &listener) const noexcept {
     return detail::attempt([&](auto &ec) { set_region_callback(listener, ec); });
+  }
+  result<void> try_set_idle_callback(bfc_idle_callback_t callback, void *user_data) const noexcept {
+    return detail::attempt([&](auto &ec) { set_idle_callback(callback, user_data, ec); });
   }
   result<void> try_device_lost() const noexcept {
     return detail::attempt([&](auto &ec) { device_lost(ec); });

@@ -143,7 +143,7 @@ pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *m
 ///
 /// @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
 /// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
-///                   call of this function has returned.
+///                   call of this function has returned BFC_OK. Destruction waits until the function has returned.
 /// @return BFC_OK; BFC_ERROR_BUSY from the function itself; and the errors of every call.
 ///
 /// # Safety

@@ -52,7 +52,7 @@ pub(crate) fn begin() {
 }
 
 /// Returns whether a thread may still be on its way into a driver call that may synchronize.
-pub(super) fn is_entering() -> bool {
+fn is_entering() -> bool {
     let since = || monotonic_ms().saturating_sub(ENTERED.load(Ordering::SeqCst));
     SYNCHRONIZING.load(Ordering::SeqCst) != 0 && u128::from(since()) < ENTRY.as_millis()
 }

@@ -105,15 +105,17 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
     let counted = activity_of(&guard);
     if guard.idle.is_due(counted, now) {
         // An allocator that is destroyed meanwhile is not looked at again.
-        let _ = trim_idle(guard, slot, now, counted.calls);
+        let _ = trim_idle(guard, slot, now);
     }
     Some(after / LOOKS)
 }
 
 /// Lets the client say which work is done, and gives all free memory back. Does so again after another such time if a
 /// capture is under way, the driver has refused, or the client may find more work to be done.
-fn trim_idle(guard: Guard<'_>, slot: &Slot, now: u64, calls: u64) -> Result<(), Error> {
+fn trim_idle(guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
     let guard = idle_callback::call(guard)?;
+    // What the client has freed there does not stop the trim.
+    let calls = activity_of(&guard).calls;
     let (device, after) = (guard.device, guard.idle.after().unwrap_or_default());
     let trimmed = trim_in_pieces(guard, calls);
     if let Ok(bytes @ 1..) = trimmed {

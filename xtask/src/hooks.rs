@@ -96,7 +96,7 @@ These tables show how `libbfc_preload.so` handles every function of the CUDA dri
 | corrected | passed to the driver, and its answer about pooled memory is corrected |
 | refused | an error for pooled memory, else passed through |
 | passed through | served by the driver |
-| retried | passed to the driver. If it is out of memory, the pool is trimmed and the driver is called once more. The details say what it needs memory for |
+| retried | passed to the driver. If it is out of memory, the pool is trimmed and the driver is called again. The details say what it needs memory for |
 | watched | served by the driver, and recorded by the interposer |
 
 Names that end in `_ptsz` and `_ptds` are the variants for the per-thread default stream.

@@ -1,4 +1,4 @@
-/* The driver is out of memory for something else: the pool returns what it does not use, and the driver is called once more. */
+/* The driver is out of memory for something else: the pool returns what it does not use, and the driver is called again. */
 #include "held.h"
 
 /* What cuda.h has: arguments that do not matter here are pointers. */

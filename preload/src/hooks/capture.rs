@@ -181,5 +181,5 @@ creates! {
     cuStreamCreate(flags: c_uint) of Source::Current, in contexts::current_handle();
     cuStreamCreateWithPriority(flags: c_uint, priority: c_int) of Source::Current, in contexts::current_handle();
     cuGreenCtxStreamCreate(green: CUgreenCtx, flags: c_uint, priority: c_int)
-        of Source::All, in green_contexts::context_of(green);
+        of Source::Any, in green_contexts::context_of(green);
 }

@@ -254,6 +254,9 @@ pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
     let Some(detach) = real::cuCtxDetach() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the caller's argument.
     let call = || unsafe { detach(context) };
+    if contexts::known_as(context) != Current::Other {
+        return call();
+    }
     if user_contexts::is_last_use(context) {
         return end_created(context, call);
     }

@@ -19,30 +19,46 @@ pub(crate) enum Source {
     Device(CUdevice),
     /// That of the device of a stream.
     Stream(CUstream),
-    /// Those of all devices, because the driver does not say which device it is.
-    All,
+    /// Most likely that of the device of a stream, but the driver does not say which device it is.
+    AnyNear(CUstream),
+    /// Most likely that of the current context's device, but the driver does not say which device it is.
+    Any,
     /// That of pinned host memory.
     Pinned,
 }
 
 impl Source {
-    /// Returns what these pools do not use to the driver, for a request of `bytes` (0: unknown). Returns the number of
-    /// bytes.
-    #[cold]
-    #[inline(never)]
+    /// Returns what the pool of the device that is concerned does not use to the driver, for a request of `bytes`
+    /// (0: unknown). Returns the number of bytes.
     fn make_room(self, bytes: usize) -> u64 {
-        let device = match self {
-            Source::Current => contexts::current_device(),
+        let room = |pool: Pool| pool.make_room(bytes as u64);
+        if let Source::Pinned = self {
+            return Some(Pool::pinned()).filter(|pool| pool.is_ours()).map_or(0, room);
+        }
+        let device = self.device();
+        Pool::of_devices().filter(|pool| device.is_some() && pool.device() == device).map(room).sum()
+    }
+
+    /// The same in other devices' pools, if the device is not known. Their work is not waited for, because it may itself
+    /// wait for what this thread does next.
+    fn make_room_elsewhere(self, bytes: usize) -> u64 {
+        let device = self.device();
+        let is_known = device.is_some() && !matches!(self, Source::Any | Source::AnyNear(_));
+        if is_known || matches!(self, Source::Pinned) {
+            return 0;
+        }
+        let others = Pool::of_devices().filter(|pool| pool.device() != device);
+        others.map(|pool| pool.make_room_at_once(bytes as u64)).sum()
+    }
+
+    /// Returns the device that is concerned, or most likely so.
+    fn device(self) -> Option<usize> {
+        match self {
+            Source::Current | Source::Any => contexts::current_device(),
             Source::Device(device) => usize::try_from(device).ok(),
-            Source::Stream(stream) => streams::device_of_stream(stream),
-            Source::All => None,
-            Source::Pinned => {
-                let pool = Some(Pool::pinned()).filter(|pool| pool.is_ours());
-                return pool.map_or(0, |pool| pool.make_room(bytes as u64));
-            }
-        };
-        let is_concerned = |pool: &Pool| device.is_none() || pool.device() == device;
-        Pool::of_devices().filter(is_concerned).map(|pool| pool.make_room(bytes as u64)).sum()
+            Source::Stream(stream) | Source::AnyNear(stream) => streams::device_of_stream(stream),
+            Source::Pinned => None,
+        }
     }
 }
 
@@ -66,16 +82,27 @@ pub(crate) unsafe fn call_driver(
     refusals::note(code, bytes, stream, verdict)
 }
 
-/// Calls the driver, and calls it once more if it was out of memory and pools could return some. `need` returns these
-/// pools and the size of the request, or 0 if it is not known. During a capture no pool can return anything.
+/// Calls the driver, and calls it again if it was out of memory and pools could return some: the one of the device that is
+/// concerned, and then others. `need` returns these pools and the size of the request, or 0 if it is not known. During a
+/// capture no pool can return anything.
 #[inline]
 pub(crate) fn with_room(need: impl FnOnce() -> (Source, usize), call: impl Fn() -> CUresult) -> CUresult {
     let code = call();
-    if code != CUDA_ERROR_OUT_OF_MEMORY || captures::any() {
-        return code;
+    if code == CUDA_ERROR_OUT_OF_MEMORY { again(need(), &call) } else { code }
+}
+
+#[cold]
+#[inline(never)]
+fn again((source, bytes): (Source, usize), call: &dyn Fn() -> CUresult) -> CUresult {
+    for make_room in [Source::make_room, Source::make_room_elsewhere] {
+        if !captures::any() && make_room(source, bytes) != 0 {
+            let code = call();
+            if code != CUDA_ERROR_OUT_OF_MEMORY {
+                return code;
+            }
+        }
     }
-    let (source, bytes) = need();
-    if source.make_room(bytes) == 0 { code } else { call() }
+    CUDA_ERROR_OUT_OF_MEMORY
 }
 
 /// Returns the driver's error for a free that is impossible because there is no context, it is destroyed, or the driver

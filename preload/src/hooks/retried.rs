@@ -1,5 +1,5 @@
 //! The hooks of functions that the driver serves, and that need memory which a pool may hold. If the driver is out of memory,
-//! the pool is trimmed and the driver called once more.
+//! the pool is trimmed and the driver called again.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -36,7 +36,9 @@ fn of_location(properties: *const CUmemAllocationProp) -> Source {
         Some(wanted) if wanted.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE => {
             Source::Device(wanted.location.id)
         }
-        _ => Source::Current,
+        // The host's.
+        Some(_) => Source::Pinned,
+        None => Source::Current,
     }
 }
 
@@ -79,25 +81,25 @@ retries! {
     ) needs 0, of Source::Current;
     // A pool may be of another device than the stream, and does not say of which.
     cuMemAllocFromPoolAsync(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream)
-        needs bytes, of Source::All;
+        needs bytes, of Source::AnyNear(stream);
     cuMemAllocFromPoolAsync_ptsz(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream)
-        needs bytes, of Source::All;
-    cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) needs 0, of Source::All;
+        needs bytes, of Source::AnyNear(stream);
+    cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) needs 0, of Source::Any;
     cuMemPoolImportFromShareableHandle(
         pool: *mut CUmemoryPool,
         handle: *mut c_void,
         kind: CUmemAllocationHandleType,
         flags: c_ulonglong,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuMemPoolImportPointer(place: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData)
-        needs 0, of Source::All;
+        needs 0, of Source::Any;
     cuMemMap(
         address: CUdeviceptr,
         bytes: usize,
         offset: usize,
         handle: CUmemGenericAllocationHandle,
         flags: c_ulonglong,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) needs 0, of Source::Current;
     cuIpcOpenMemHandle(place: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint)
         needs 0, of Source::Current;
@@ -107,7 +109,7 @@ retries! {
 
 retries! {
     cuMulticastCreate(object: *mut CUmemGenericAllocationHandle, properties: *const CUmulticastObjectProp)
-        needs 0, of Source::All;
+        needs 0, of Source::Any;
     cuMulticastAddDevice(object: CUmemGenericAllocationHandle, device: CUdevice)
         needs 0, of Source::Device(device);
     cuMulticastBindMem(
@@ -117,7 +119,7 @@ retries! {
         memory_offset: usize,
         bytes: usize,
         flags: c_ulonglong,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuMulticastBindMem_v2(
         object: CUmemGenericAllocationHandle,
         device: CUdevice,
@@ -133,7 +135,7 @@ retries! {
         address: CUdeviceptr,
         bytes: usize,
         flags: c_ulonglong,
-    ) needs 0, of Source::All, first relate_all();
+    ) needs 0, of Source::Any, first relate_all();
     cuMulticastBindAddr_v2(
         object: CUmemGenericAllocationHandle,
         device: CUdevice,
@@ -152,30 +154,30 @@ retries! {
         node: *mut CUgraphNode,
         log: *mut c_char,
         bytes: usize,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuGraphInstantiate_v2(
         executable: *mut CUgraphExec,
         graph: CUgraph,
         node: *mut CUgraphNode,
         log: *mut c_char,
         bytes: usize,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong)
-        needs 0, of Source::All;
+        needs 0, of Source::Any;
     cuGraphInstantiateWithParams(
         executable: *mut CUgraphExec,
         graph: CUgraph,
         parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuGraphInstantiateWithParams_ptsz(
         executable: *mut CUgraphExec,
         graph: CUgraph,
         parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-    ) needs 0, of Source::All;
-    cuGraphUpload(graph: CUgraphExec, stream: CUstream) needs 0, of Source::All;
-    cuGraphUpload_ptsz(graph: CUgraphExec, stream: CUstream) needs 0, of Source::All;
-    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) needs 0, of Source::All, first relate_all();
-    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) needs 0, of Source::All, first relate_all();
+    ) needs 0, of Source::Any;
+    cuGraphUpload(graph: CUgraphExec, stream: CUstream) needs 0, of Source::AnyNear(stream);
+    cuGraphUpload_ptsz(graph: CUgraphExec, stream: CUstream) needs 0, of Source::AnyNear(stream);
+    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) needs 0, of Source::AnyNear(stream), first relate_all();
+    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) needs 0, of Source::AnyNear(stream), first relate_all();
 }
 
 // Modules. Code and variables may be loaded at their first use.
@@ -200,7 +202,7 @@ retries! {
         library_options: *mut CUlibraryOption,
         library_values: *mut *mut c_void,
         library_count: c_uint,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuLibraryLoadFromFile(
         library: *mut CUlibrary,
         file: *const c_char,
@@ -210,7 +212,7 @@ retries! {
         library_options: *mut CUlibraryOption,
         library_values: *mut *mut c_void,
         library_count: c_uint,
-    ) needs 0, of Source::All;
+    ) needs 0, of Source::Any;
     cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char)
         needs 0, of Source::Current;
     cuModuleGetGlobal_v2(place: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char)

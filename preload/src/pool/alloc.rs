@@ -87,7 +87,7 @@ impl Pool {
             return Ok(address);
         }
         // Nothing is waited for in vain: the driver's own cudaMalloc would refuse at once.
-        let may_serve = self.may_serve(bytes as u64);
+        let may_serve = !captures::any() && self.may_serve(bytes as u64);
         // Without a quarantine libbfc has waited for everything already.
         if may_serve
             && self.has_quarantine()

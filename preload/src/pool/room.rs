@@ -3,14 +3,15 @@
 use cuda_sys::*;
 
 use super::handle::Pool;
+use super::probe::ProbeResult;
 use crate::bfc;
 use crate::driver::real;
 use crate::state::contexts;
 
 impl Pool {
     /// Returns the pool's memory that is not in use to a driver that is out of memory for a request of `bytes`, or of an
-    /// unknown size (0). Returns the number of bytes. First makes waiting frees reusable, which may wait for the device:
-    /// the driver's cudaFree would have waited. Does nothing if the request cannot be served in any case.
+    /// unknown size (0). Returns the number of bytes. Waits for the device if the memory's work is pending: the driver's
+    /// cudaFree would have waited. Does nothing if the request cannot be served in any case.
     #[cold]
     pub(crate) fn make_room(self, bytes: u64) -> u64 {
         if !self.may_serve_others(bytes) {
@@ -21,6 +22,13 @@ impl Pool {
             self.settle();
         }
         self.trim()
+    }
+
+    /// Does the same only if nothing has to be waited for.
+    #[cold]
+    pub(crate) fn make_room_at_once(self, bytes: u64) -> u64 {
+        let is_done = || self.probe_twice() == ProbeResult::Done;
+        if self.may_serve_others(bytes) && is_done() { self.make_room(bytes) } else { 0 }
     }
 
     /// Returns whether a request to this pool might be served once all work is done.

@@ -114,11 +114,6 @@ fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
     let missing = |_| CUDA_ERROR_NOT_SUPPORTED;
     let get_device = driver.cuCtxGetDevice().map_err(missing)?;
     let get_state = driver.cuDevicePrimaryCtxGetState().map_err(missing)?;
-    let retain = driver.cuDevicePrimaryCtxRetain().map_err(missing)?;
-    let release = driver
-        .cuDevicePrimaryCtxRelease_v2()
-        .or_else(|_| driver.cuDevicePrimaryCtxRelease())
-        .map_err(missing)?;
     let (mut device, mut flags, mut active) = (0, 0, 0);
     // SAFETY: the pointer is valid for writing.
     succeeded(unsafe { get_device(&mut device) })?;
@@ -127,13 +122,25 @@ fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
     if active == 0 {
         return Ok(None);
     }
-    // The context is active, so it is held. This neither creates nor ends it.
+    let primary = held_primary(device)?;
+    Ok(usize::try_from(device).ok().filter(|_| primary == context))
+}
+
+/// Returns the primary context of a device, which somebody holds, so that this neither creates nor ends it.
+fn held_primary(device: c_int) -> Result<CUcontext, CUresult> {
+    let driver = driver::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let missing = |_| CUDA_ERROR_NOT_SUPPORTED;
+    let retain = driver.cuDevicePrimaryCtxRetain().map_err(missing)?;
+    let release = driver
+        .cuDevicePrimaryCtxRelease_v2()
+        .or_else(|_| driver.cuDevicePrimaryCtxRelease())
+        .map_err(missing)?;
     let mut primary = ptr::null_mut();
     // SAFETY: the pointer is valid for writing.
     succeeded(unsafe { retain(&mut primary, device) })?;
     // SAFETY: it was retained here.
     unsafe { release(device) };
-    Ok(usize::try_from(device).ok().filter(|_| primary == context))
+    Ok(primary)
 }
 
 pub(crate) fn succeeded(code: CUresult) -> Result<(), CUresult> {
@@ -229,7 +236,14 @@ pub(crate) fn note_retained(device: c_int, context: CUcontext) {
 }
 
 /// Counts one more hold on a primary context, whose handle the call did not give.
-pub(crate) fn note_held(device: c_int) {
+pub(crate) fn note_held_by_driver(device: c_int) {
+    note_held(device);
+    if let (Some(primary), Ok(context)) = (primary(device), held_primary(device)) {
+        note_known(primary, context);
+    }
+}
+
+fn note_held(device: c_int) {
     if let Some(primary) = primary(device) {
         primary.holds.fetch_add(1, Ordering::Relaxed);
     }

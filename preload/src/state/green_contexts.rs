@@ -49,7 +49,7 @@ pub(crate) struct GreenContext {
 /// Registers a green context that the program has created, and its hold. Without memory for it the hold counts for ever:
 /// the pool then lives on, and is not destroyed under live memory.
 pub(crate) fn note(green: CUgreenCtx, device: CUdevice) {
-    contexts::note_held(device);
+    contexts::note_held_by_driver(device);
     let mut context = ptr::null_mut();
     if let Some(Ok(convert)) = driver::load().map(|driver| driver.cuCtxFromGreenCtx()) {
         // SAFETY: the pointer is valid for writing, and the green context exists.

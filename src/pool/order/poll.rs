@@ -192,6 +192,21 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
         return Ok((guard.check_entry()?, Ok(())));
     }
     is_named_captured.into_iter().for_each(|is_captured| guard.note_capture(named, is_captured));
+    if take_note(&mut guard, questions, recordings, ranges) {
+        guard.notify();
+    }
+    Ok((guard.check_entry()?, result))
+}
+
+/// Applies what was learnt, and replaces `ranges` by those that are left to query. Returns whether anyone who waits should
+/// look again. Out of line, because the frame of [`ask`] is on the stack while the driver is called.
+#[inline(never)]
+fn take_note(
+    guard: &mut Guard<'_>,
+    questions: Vec<Question>,
+    recordings: Vec<Recording>,
+    ranges: &mut Vec<Range>,
+) -> bool {
     let mut news = false;
     for question in questions {
         question.held().for_each(|(work, event)| guard.events.release(work, event));
@@ -207,16 +222,14 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
         ranges.extend(question.rest());
     }
     for recording in recordings {
-        news |= recording.note(&mut guard);
+        news |= recording.note(guard);
     }
-    if news {
-        guard.notify();
-    }
-    Ok((guard.check_entry()?, result))
+    news
 }
 
 /// Returns the events to query, which are held from here on. In the first round it also returns late events to record
 /// for work without events, on streams that certainly exist: the default ones, and the one that the caller names.
+#[inline(never)]
 fn plan(
     guard: &mut Guard<'_>,
     named: Stream,

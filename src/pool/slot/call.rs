@@ -22,6 +22,8 @@ pub(super) struct Call {
     pub(super) thread: ThreadId,
     pub(super) number: u64,
     pub(super) what: CallKind,
+    /// When it began, in milliseconds of the monotonic clock. Only of calls that may synchronize the device.
+    pub(super) begun: u64,
     pub(super) next: Cell<*const Call>,
     pub(super) slot: SlotId,
     /// The call that this thread was in already, of this or another slot. NULL if there is none.
@@ -57,6 +59,10 @@ impl Linked for Call {
 }
 
 impl CallKind {
+    pub(super) fn may_synchronize(self) -> bool {
+        matches!(self, CallKind::GivesBack | CallKind::Synchronizes)
+    }
+
     pub(super) fn reserved(self) -> u64 {
         match self {
             CallKind::Obtains(bytes) => bytes,

@@ -6,6 +6,7 @@ use super::guard::Guard;
 use super::slot::Slot;
 use super::waiting;
 use crate::pool::captures;
+use crate::sys::clock::monotonic_ms;
 use crate::sys::thread;
 use std::cell::Cell;
 use std::ptr;
@@ -47,7 +48,8 @@ impl Guard<'_> {
         let number = self.inner().last_call;
         let (next, outer) = (Cell::new(ptr::null()), Cell::new(ptr::null()));
         let (thread, is_in_circle) = (thread::current(), Cell::new(false));
-        let call = Call { thread, number, what, next, slot: slot.id(), outer, is_in_circle };
+        let begun = if what.may_synchronize() { monotonic_ms() } else { 0 };
+        let call = Call { thread, number, what, begun, next, slot: slot.id(), outer, is_in_circle };
         self.inner_mut().calls.push(&call);
         drop(self);
         call.outer.set(waiting::replace_innermost(&call));
@@ -90,15 +92,17 @@ impl Guard<'_> {
     /// Returns whether a call up to number `up_to` is under way that could break a capture which begins meanwhile. Such
     /// a call queues something or waits for the device, as giving memory back does. Waiting for an event is harmless,
     /// because the event was recorded before. A call that waits for the device does harm only on its way into the driver,
-    /// for which it is past time without `may_enter`.
+    /// for which [`captures::ENTRY`] is enough. Without `may_enter` it is past that time for all calls.
     pub(in crate::pool) fn is_disturbing(&self, up_to: u64, may_enter: bool) -> bool {
-        let disturbs = |what| match what {
+        let is_entering =
+            |call: &Call| u128::from(monotonic_ms().saturating_sub(call.begun)) < captures::ENTRY.as_millis();
+        let disturbs = |call: &Call| match call.what {
             CallKind::Talks | CallKind::Settles | CallKind::Waits => false,
             CallKind::Orders => true,
             CallKind::Obtains(_) | CallKind::Guards => may_enter,
-            CallKind::GivesBack | CallKind::Synchronizes => may_enter && captures::is_entering(),
+            CallKind::GivesBack | CallKind::Synchronizes => may_enter && is_entering(call),
         };
-        self.inner().calls.iter().any(|call| call.number <= up_to && disturbs(call.what))
+        self.inner().calls.iter().any(|call| call.number <= up_to && disturbs(call))
     }
 }
 

@@ -192,6 +192,7 @@ fn calls_under_way_are_known_by_thread() {
         thread,
         number: 1,
         what: CallKind::GivesBack,
+        begun: 0,
         next: Cell::new(std::ptr::null()),
         slot: id,
         outer: Cell::new(std::ptr::null()),
