@@ -36,8 +36,14 @@ pub(super) fn grow<'a>(
 ) -> Result<(Guard<'a>, Extended), Error> {
     // If the backend does not have the ample amount, it may still have what the request needs.
     serve(guard, request, &[New::Ample, New::Needed], refused, |guard, new, below| {
-        guard.arena.plan_growth(request, new, below)
+        plan_growth(guard, request, new, below)
     })
+}
+
+/// Out of line, so that its frame is not on the stack while the driver is called.
+#[inline(never)]
+fn plan_growth(guard: &mut Guard<'_>, request: &AllocRequest<'_>, new: New, below: u64) -> Planned {
+    guard.arena.plan_growth(request, new, below)
 }
 
 /// Moves idle granules to make room for a request.

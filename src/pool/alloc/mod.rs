@@ -261,19 +261,52 @@ fn alloc_slowly(guard: Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -
 #[inline(never)]
 fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) -> Attempt<'a> {
     let begun_in = guard.arena.life();
-    let (mut deadline, mut looked) = (None, false);
-    let mut state = RetryState::new(no_growth, begun_in);
+    let mut pause = Pause { deadline: None, looked: false, state: RetryState::new(no_growth, begun_in) };
     loop {
         guard.empty_magazines();
-        guard = match strategies::search(guard, request, &mut state)? {
+        guard = match strategies::search(guard, request, &mut pause.state)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
         if no_growth {
-            // The caller has other ways to get memory, so this does not count as a failure.
-            let (name, bytes) = (&guard.name, request.requested);
-            return Err(fail!(Error::OutOfMemory, "{name}: no free chunk that it holds has {bytes} bytes"));
+            return Err(has_none(&guard, request));
         }
+        guard = match pause.before_next(guard, request)? {
+            Next::Search(guard) => guard,
+            Next::GiveUp(guard) => return Ok(Outcome::Exhausted(guard)),
+        };
+    }
+}
+
+/// The caller has other ways to get memory, so this does not count as a failure.
+#[inline(never)]
+fn has_none(guard: &Guard<'_>, request: &AllocRequest<'_>) -> Error {
+    let (name, bytes) = (&guard.name, request.requested);
+    fail!(Error::OutOfMemory, "{name}: no free chunk that it holds has {bytes} bytes")
+}
+
+/// What is known between two searches of a request.
+struct Pause {
+    deadline: Option<Deadline>,
+    /// Whether it was looked whether the device's context still lives.
+    looked: bool,
+    state: RetryState,
+}
+
+enum Next<'a> {
+    Search(Guard<'a>),
+    GiveUp(Guard<'a>),
+}
+
+impl Pause {
+    /// Waits until another search may find something. Out of line, so that its frame is not on the stack during a search.
+    #[inline(never)]
+    fn before_next<'a>(
+        &mut self,
+        mut guard: Guard<'a>,
+        request: &AllocRequest<'_>,
+    ) -> Result<Next<'a>, Error> {
+        let Pause { deadline, looked, state } = self;
         // As in TensorFlow, the last attempt comes after the timeout.
         let is_circular = state.refused().is_some_and(|refusal| refusal.is_circular);
         let left = match guard.retry {
@@ -283,25 +316,25 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
             retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
         };
         let Some(left) = left else {
-            if looked || guard.backend.get().life().is_none() {
-                return match state.failure() {
+            if *looked || guard.backend.get().life().is_none() {
+                return match state.take_failure() {
                     Some(failure) => Err(guard.fail(failure.say(), request.requested)),
-                    None => Ok(Outcome::Exhausted(guard)),
+                    None => Ok(Next::GiveUp(guard)),
                 };
             }
             // The last attempt is made again after this, because the lock was open.
-            looked = true;
+            *looked = true;
             let life = guard.arena.life();
             guard = context_loss::look(guard, false).check_entry()?;
             if guard.arena.life() != life {
                 state.begin_again(None);
             }
-            continue;
+            return Ok(Next::Search(guard));
         };
         if guard.empty_magazines() || state.has_missed(&guard) {
             // Something changed during the search, so it is repeated without sleeping.
             state.rest();
-            continue;
+            return Ok(Next::Search(guard));
         }
         guard = guard.wait(Some(left)).check_entry()?;
         state.rest();
@@ -309,6 +342,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
             // Pending work may have been done meanwhile.
             state.begin_again(state.refused());
         }
+        Ok(Next::Search(guard))
     }
 }
 

@@ -83,8 +83,8 @@ impl RetryState {
         self.refused
     }
 
-    pub(super) fn failure(self) -> Option<DeferredError> {
-        self.failure
+    pub(super) fn take_failure(&mut self) -> Option<DeferredError> {
+        self.failure.take()
     }
 
     /// Returns whether a strategy was tried since something last changed.

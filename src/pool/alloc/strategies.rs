@@ -33,7 +33,7 @@ enum Step<'a> {
 type Strategy = for<'a> fn(Guard<'a>, &AllocRequest<'_>, &mut RetryState) -> Result<Step<'a>, Error>;
 
 /// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
-const STRATEGIES: [Strategy; 17] = [
+static STRATEGIES: [Strategy; 17] = [
     grow_for_small,
     share,
     merge_safe,
@@ -69,7 +69,7 @@ pub(super) fn search<'a>(
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
         };
-        for strategy in STRATEGIES {
+        for strategy in &STRATEGIES {
             guard = match strategy(guard, request, state)? {
                 Step::Again(guard_now) => {
                     guard = guard_now;

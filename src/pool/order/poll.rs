@@ -68,19 +68,14 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
     if guard.backend.get().order().is_none() {
         return Ok((guard, Ok(())));
     }
-    let learnt;
-    (guard, learnt) = learn_sole(guard, stream)?;
-    let learnt_named;
-    (guard, learnt_named) = learn_named(guard, stream)?;
+    let mut result;
+    (guard, result) = learn(guard, stream)?;
     let mut ranges = match ranges(&guard) {
         Ok(ranges) => ranges,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let mut result = learnt.and(learnt_named);
-    if ranges.is_empty() {
-        let looked;
-        (guard, looked) = look_at(guard, stream)?;
-        return Ok((guard, result.and(looked)));
+    if ranges.is_empty() && result.is_ok() {
+        return look_at(guard, stream);
     }
     while !ranges.is_empty() {
         let asked;
@@ -91,6 +86,14 @@ pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_>
         }
     }
     Ok((guard, result))
+}
+
+/// Queries the contexts that have to be known. Out of line, so that what it holds is not on the stack during [`ask`].
+#[inline(never)]
+fn learn(guard: Guard<'_>, stream: Stream) -> Ordered<'_> {
+    let (guard, sole) = learn_sole(guard, stream)?;
+    let (guard, named) = learn_named(guard, stream)?;
+    Ok((guard, sole.and(named)))
 }
 
 /// Queries the context of the stream that is the only one so far. Work of another context is not covered by a
@@ -153,6 +156,7 @@ fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
 type Range = (QueueId, (u64, u64));
 
 /// Returns the queues whose work free memory waits for, each with all of its points that are not done.
+#[inline(never)]
 fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
     let mut ranges = list(guard.arena.streams().queue_count())?;
     ranges.extend(guard.arena.streams().unfinished(|_| true).map(|unfinished| {
