@@ -43,6 +43,7 @@ C_ONLY = frozenset(
         "bfc_pool_begin",
         "bfc_pool_end",
         "bfc_pool_release",
+        "bfc_set_idle_callback",
         "bfc_set_safe_frontier",
         "bfc_suballocator_t",
     }
