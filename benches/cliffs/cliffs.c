@@ -146,6 +146,8 @@ static int (*hold)(void *);
 static void (*release_all)(void);
 static int (*launch)(void *, void (*)(void *), void *);
 static void *handles[STREAMS];
+/* Whether streams were routed to the private pool. */
+static int uses_pool;
 static int is_cuda, device;
 
 static void *find(void *library, const char *name) {
@@ -277,9 +279,10 @@ static void on_streams(const char *step, const char *name) {
     const int number = stream_of(step, i);
     void *const named = handle(number);
     if (!strcmp(name, "sync")) CALL(name, "", bfc_stream_synchronized(device, named));
-    else if (!strcmp(name, "begin"))
+    else if (!strcmp(name, "begin")) {
+      uses_pool = 1;
       CALL_ON(number < 0 ? DEFAULT : number, name, "", bfc_pool_begin(device, PRIVATE, named));
-    else if (!strcmp(name, "end")) CALL(name, "", bfc_pool_end(device, PRIVATE, named));
+    } else if (!strcmp(name, "end")) CALL(name, "", bfc_pool_end(device, PRIVATE, named));
     else if (!strcmp(name, "hold")) {
       if (number >= 0 && (hold(named) || launch(named, nothing, NULL))) die("a stream cannot be held");
     } else CALL(name, "", bfc_forget_stream(device, named));
@@ -351,6 +354,11 @@ static void run(uint64_t of_scale, char *program) {
     else others(step, name);
   }
   if (is_cuda) release_all();
+  /* While a capture is announced an allocator is not destroyed. */
+  for (int number = -1; number < STREAMS && uses_pool; number++) {
+    if (number < 0 || handles[number]) (void)bfc_pool_end(device, PRIVATE, handle(number));
+  }
+  uses_pool = 0;
   if (bfc_destroy_forced(device) != BFC_OK) die("bfc_destroy_forced failed");
 }
 
