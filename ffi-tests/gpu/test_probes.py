@@ -65,7 +65,8 @@ def letter_of(parameter):
 
 
 def test_the_signatures_are_those_of_cuda_sys():
-    text = (ROOT / "cuda-sys/src/functions.rs").read_text()
+    files = [ROOT / "cuda-sys/src/functions.rs", *ROOT.glob("cuda-sys/src/functions/*.rs")]
+    text = "".join(file.read_text() for file in files)
     declared = re.findall(r"fn (cu\w+) as \"\w+\" since [^(]*\(([^)]*)\)", text)
     parameters = {name: re.findall(r"\w+: [^,]+", arguments) for name, arguments in declared}
     found = {name: "".join(letter_of(" ".join(one.split())) for one in parameters[name]) for name in SIGNATURES}

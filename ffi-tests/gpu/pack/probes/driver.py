@@ -94,7 +94,7 @@ TYPES = {
     "h": IpcHandle,
 }
 
-# The types of the arguments, by the letters of TYPES, from cuda-sys/src/functions.rs.
+# The types of the arguments, by the letters of TYPES, from cuda-sys's list of functions.
 SIGNATURES = dict(
     (line.split() + [""])[:2]
     for line in """
