@@ -613,8 +613,8 @@ bfc_status_t bfc_record_stream(int32_t device,
 // is accepted.
 //
 // For a stream of another context the library keeps no event of that context, so the context may be destroyed
-// afterwards too. A default stream is named with its context current. If the context of such a stream is destroyed or reset without this call, memory that waits for the
-// stream is not reused until bfc_stream_synchronized.
+// afterwards too. A default stream is named with its context current. If the context of such a stream is destroyed or
+// reset without this call, memory that waits for the stream is not reused until bfc_stream_synchronized.
 //
 // On backends without a device, the work of a forgotten stream has still completed only when bfc_stream_synchronized
 // declares it.

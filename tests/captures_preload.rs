@@ -57,6 +57,13 @@ fn end_whole(gpu: Hooked, stream: u64) {
     }
 }
 
+/// Undoes [`begin`].
+fn end(gpu: Hooked, device: i32, (context, memory): (u64, u64)) {
+    gpu.set_current(context);
+    assert_eq!(gpu.free(memory), Ok(()));
+    gpu.leave(device);
+}
+
 /// Copies, fills, and a second capture, as conditional nodes begin one: of streams that the interposer saw created, and of those
 /// that it did not.
 #[test]
@@ -77,11 +84,8 @@ fn work_on_a_captured_stream_leaves_it_whole() {
                 streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
             }
         }
-        assert_eq!(gpu.free(here), Ok(()));
-        gpu.leave(0);
-        gpu.set_current(second);
-        assert_eq!(gpu.free(there), Ok(()));
-        gpu.leave(1);
+        end(gpu, 0, (first, here));
+        end(gpu, 1, (second, there));
     });
 }
 
@@ -131,7 +135,7 @@ fn a_stream_that_cannot_be_asked_about_is_asked_about_later() {
     let test = "a_stream_that_cannot_be_asked_about_is_asked_about_later";
     preloaded(test, &[("BFC_MEMORY_LIMIT", "8m")], |gpu| {
         let (second, there) = begin(gpu, 1);
-        let (_, here) = begin(gpu, 0);
+        let (first, here) = begin(gpu, 0);
         assert_eq!(contexts_waited_for(gpu, 6 * MIB), 1, "its own");
         let stream = (*gpu).stream(false);
         // Not while it is captured, and not while the driver fails.
@@ -144,11 +148,8 @@ fn a_stream_that_cannot_be_asked_about_is_asked_about_later() {
         gpu.sim.clear_faults();
         assert_eq!(contexts_waited_for(gpu, 6 * MIB), 1, "its own");
         gpu.destroy_stream(stream);
-        assert_eq!(gpu.free(here), Ok(()));
-        gpu.leave(0);
-        gpu.set_current(second);
-        assert_eq!(gpu.free(there), Ok(()));
-        gpu.leave(1);
+        end(gpu, 0, (first, here));
+        end(gpu, 1, (second, there));
     });
 }
 
@@ -171,13 +172,9 @@ fn what_is_done_before_a_capture_serves_requests_in_it() {
             end_whole(gpu, stream);
             assert_eq!(gpu.free(chunk), Ok(()));
         }
-        assert_eq!(gpu.free(here), Ok(()));
-        gpu.destroy_stream(stream);
-        gpu.leave(0);
-        gpu.set_current(second);
-        gpu.destroy_stream(elsewhere);
-        assert_eq!(gpu.free(there), Ok(()));
-        gpu.leave(1);
+        [stream, elsewhere].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        end(gpu, 0, (first, here));
+        end(gpu, 1, (second, there));
     });
 }
 
@@ -210,12 +207,8 @@ fn a_thread_that_ends_in_a_capture_is_not_counted_for_ever() {
                 }
             }
         }
-        gpu.set_current(first);
-        assert_eq!(gpu.free(here), Ok(()));
-        gpu.leave(0);
-        gpu.set_current(second);
-        assert_eq!(gpu.free(there), Ok(()));
-        gpu.leave(1);
+        end(gpu, 0, (first, here));
+        end(gpu, 1, (second, there));
     });
 }
 

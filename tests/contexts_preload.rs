@@ -289,7 +289,7 @@ fn probes_leave_no_events_behind() {
 #[test]
 fn a_synchronization_covers_what_was_freed_before_it_was_looked_who_uses_it() {
     let test = "a_synchronization_covers_what_was_freed_before_it_was_looked_who_uses_it";
-    // Granules: to learn who may use them the driver is asked.
+    // Granules: the driver is asked which devices may use them.
     let more = [("BFC_BACKEND", "cuda_vmm"), ("BFC_MEMORY_LIMIT", "8m"), ("SIMCUDA_PEERS", "0")];
     preloaded(test, &more, |gpu| {
         const MIB: u64 = 1 << 20;

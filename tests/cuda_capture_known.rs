@@ -1,5 +1,5 @@
 //! A capture is known from its begin to its end, on the simulated driver (a simulation, and no device): whatever is allocated
-//! and freed in it, and also where nobody announced it, once a request named its stream.
+//! and freed in it, and also without an announcement, once a request named its stream.
 
 mod common;
 

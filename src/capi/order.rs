@@ -107,8 +107,8 @@ pub extern "C" fn bfc_record_stream(device: i32, ptr: *mut c_void, stream: bfc_s
 /// is accepted.
 ///
 /// For a stream of another context the library keeps no event of that context, so the context may be destroyed
-/// afterwards too. A default stream is named with its context current. If the context of such a stream is destroyed or reset without this call, memory that waits for the
-/// stream is not reused until bfc_stream_synchronized.
+/// afterwards too. A default stream is named with its context current. If the context of such a stream is destroyed or
+/// reset without this call, memory that waits for the stream is not reused until bfc_stream_synchronized.
 ///
 /// On backends without a device, the work of a forgotten stream has still completed only when bfc_stream_synchronized
 /// declares it.

@@ -31,6 +31,11 @@ static ENTERED: AtomicU64 = AtomicU64::new(0);
 /// the work that the driver waits for may depend on what the capturing thread does next.
 pub(super) const ENTRY: Duration = Duration::from_secs(1);
 
+/// Returns whether a call that began at this time, in milliseconds, may still be on its way into the driver.
+pub(super) fn is_entering(begun: u64) -> bool {
+    u128::from(monotonic_ms().saturating_sub(begun)) < ENTRY.as_millis()
+}
+
 /// Returns whether a capture is announced. In that case nothing waits for a device or gives its memory back.
 #[inline]
 pub(crate) fn any() -> bool {
@@ -46,15 +51,9 @@ pub(super) fn concern(backend: &dyn Backend) -> bool {
 /// the driver.
 pub(crate) fn begin() {
     ANNOUNCED.fetch_add(1, Ordering::SeqCst);
-    while is_entering() {
+    while SYNCHRONIZING.load(Ordering::SeqCst) != 0 && is_entering(ENTERED.load(Ordering::SeqCst)) {
         yield_now();
     }
-}
-
-/// Returns whether a thread may still be on its way into a driver call that may synchronize.
-fn is_entering() -> bool {
-    let since = || monotonic_ms().saturating_sub(ENTERED.load(Ordering::SeqCst));
-    SYNCHRONIZING.load(Ordering::SeqCst) != 0 && u128::from(since()) < ENTRY.as_millis()
 }
 
 /// Ends one announced capture. Returns false if none was announced.

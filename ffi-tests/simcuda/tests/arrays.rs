@@ -99,7 +99,7 @@ fn a_stream_waits_for_a_value_that_another_writes() {
     machine.was_well_used();
 }
 
-/// A value that the program stores itself is found while a call waits for it; one that nobody stores is a deadlock.
+/// A value that the program stores itself is found while a call waits for it; one that is never stored is a deadlock.
 #[test]
 fn the_program_may_store_the_value() {
     let machine = ready();

@@ -126,7 +126,7 @@ fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
     Ok(usize::try_from(device).ok().filter(|_| primary == context))
 }
 
-/// Returns the primary context of a device, which somebody holds, so that this neither creates nor ends it.
+/// Returns the primary context of a device. It must be held already: the call then neither creates nor ends it.
 fn held_primary(device: c_int) -> Result<CUcontext, CUresult> {
     let driver = driver::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let missing = |_| CUDA_ERROR_NOT_SUPPORTED;

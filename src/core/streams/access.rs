@@ -68,8 +68,8 @@ impl StreamHeap {
     }
 
     /// Returns the streams that certainly exist, some of them more than once: the default streams, those with chunks in
-    /// use, and those whose requests are redirected or go to a private pool individually. Any other stream may have been destroyed since all its memory was
-    /// freed.
+    /// use, and those whose requests are redirected or go to a private pool individually. Any other stream may have been
+    /// destroyed since all its memory was freed.
     pub(crate) fn living_streams(&self) -> impl Iterator<Item = Stream> + '_ {
         let has_live = self.heap.counters().live() != 0;
         let sole = self.single_stream().filter(|stream| has_live || stream.is_default());

@@ -202,8 +202,8 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
     Ok((guard.check_entry()?, result))
 }
 
-/// Applies what was learnt, and replaces `ranges` by those that are left to query. Returns whether anyone who waits should
-/// look again. Out of line, because the frame of [`ask`] is on the stack while the driver is called.
+/// Applies what was learnt, and replaces `ranges` by those that are left to query. Returns whether waiting threads should
+/// search again. Out of line, because the frame of [`ask`] is on the stack while the driver is called.
 #[inline(never)]
 fn take_note(
     guard: &mut Guard<'_>,

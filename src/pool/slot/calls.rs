@@ -94,13 +94,11 @@ impl Guard<'_> {
     /// because the event was recorded before. A call that waits for the device does harm only on its way into the driver,
     /// for which [`captures::ENTRY`] is enough. Without `may_enter` it is past that time for all calls.
     pub(in crate::pool) fn is_disturbing(&self, up_to: u64, may_enter: bool) -> bool {
-        let is_entering =
-            |call: &Call| u128::from(monotonic_ms().saturating_sub(call.begun)) < captures::ENTRY.as_millis();
         let disturbs = |call: &Call| match call.what {
             CallKind::Talks | CallKind::Settles | CallKind::Waits => false,
             CallKind::Orders => true,
             CallKind::Obtains(_) | CallKind::Guards => may_enter,
-            CallKind::GivesBack | CallKind::Synchronizes => may_enter && is_entering(call),
+            CallKind::GivesBack | CallKind::Synchronizes => may_enter && captures::is_entering(call.begun),
         };
         self.inner().calls.iter().any(|call| call.number <= up_to && disturbs(call))
     }
