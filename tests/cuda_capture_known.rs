@@ -4,7 +4,7 @@
 mod common;
 
 use common::adapters::{ORT_ON_STREAM, TORCH, begin_to_pool};
-use common::gpu::Gpu;
+use common::gpu::{Gpu, PER_THREAD};
 use common::simcuda::{simulated, simulated_with};
 use common::*;
 use std::time::Duration;
@@ -176,5 +176,29 @@ fn no_allocator_ends_between_an_announcement_and_the_first_request() {
         gpu.destroy_stream(stream);
         gpu.leave(0);
         sim.assert_clean();
+    });
+}
+
+/// A synchronization of the primary context covers its green contexts (cuCtxSynchronize), so their captures count too.
+#[test]
+fn a_default_stream_of_a_green_context_is_asked_about() {
+    simulated("a_default_stream_of_a_green_context_is_asked_about", |sim| {
+        let gpu = Gpu::new(sim);
+        let own = gpu.enter(0);
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, LIMIT, GROWING);
+        let green = gpu.green_context(0);
+        let held = pool.get_on(KIB, PER_THREAD);
+        pool.put(pool.get(100 * KIB));
+        gpu.begin_capture(PER_THREAD);
+        gpu.set_current(own);
+        let trimmed = pool.try_trim(0);
+        assert!(matches!(trimmed, Err(BFC_ERROR_BACKEND_FAILED) | Ok(0)), "{trimmed:?}");
+        gpu.set_current(green);
+        gpu.destroy_graph(gpu.end_capture(PER_THREAD));
+        pool.put_on(held, PER_THREAD);
+        gpu.set_current(own);
+        drop(pool);
+        gpu.leave(0);
+        assert_eq!(sim.misuses(), 0);
     });
 }

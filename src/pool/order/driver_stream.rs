@@ -43,8 +43,9 @@ pub(in crate::pool) fn is_one_captured(order: &dyn Order, streams: &[driver::Str
 
 impl Pool {
     /// Returns the streams that certainly exist and may be captured, `also` first. Returns none without a
-    /// stream-ordered driver. A default stream of another context is included only as `also`, which the caller names:
-    /// to ask about it the context is entered, and a synchronization of the pool's own breaks no capture there.
+    /// stream-ordered driver. A default stream of another context is left out when no memory in use has it, because the
+    /// context may have ended. While memory in use has it, it counts: a synchronization of the pool's own context covers
+    /// its green contexts.
     pub(super) fn live_streams(&self, also: Stream) -> Result<Vec<Stream>, HostMemoryExhausted> {
         if self.backend.get().order().is_none() {
             return Ok(Vec::new());
@@ -54,9 +55,8 @@ impl Pool {
             [also, Stream::DEFAULT]
                 .into_iter()
                 .chain(self.arena.streams().living_streams())
-                .chain(self.events.captured())
+                .chain(self.events.captured().filter(|stream| stream.context() == 0))
                 .filter(|&stream| stream.exists() && is_reachable(stream))
-                .filter(|&stream| stream.context() == 0 || stream == also)
         };
         let mut streams = list(reachable().count())?;
         streams.extend(reachable());
