@@ -160,10 +160,13 @@ impl Pool {
             && (captures::concern(self.backend.get()) || self.arena.streams().redirects_others(but_of))
     }
 
-    /// Notes whether a stream is captured.
-    pub(super) fn note_capture(&mut self, stream: Stream, is_captured: bool) {
-        self.captures_noticed += u64::from(is_captured);
-        self.events.note_capture(stream, is_captured);
+    /// Notes whether a stream is captured. `noticed` is [`Self::captures_noticed`] from before the driver was asked with the
+    /// lock open: an answer that it is not captured may be older than one that it is.
+    pub(super) fn note_capture(&mut self, stream: Stream, is_captured: bool, noticed: u64) {
+        if is_captured || self.captures_noticed == noticed {
+            self.captures_noticed += u64::from(is_captured);
+            self.events.note_capture(stream, is_captured);
+        }
     }
 
     /// Returns whether the backend's memory is known to be lost.

@@ -40,7 +40,7 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
     // that it certainly exists.
     let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
     unknown.extend(queues.filter(|&(queue_id, stream)| guard.events.is_unknown(queue_id, stream)));
-    let life = guard.arena.life();
+    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
     let mut active = None;
     let result;
     (guard, result) = guard.ordering(|order| {
@@ -68,8 +68,8 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
         learnt
             .into_iter()
             .for_each(|(queue_id, stream, context)| events.learn(arena, queue_id, stream, context));
-        uncaptured.into_iter().for_each(|stream| guard.note_capture(stream, false));
-        active.into_iter().for_each(|stream| guard.note_capture(stream, true));
+        uncaptured.into_iter().for_each(|stream| guard.note_capture(stream, false, noticed));
+        active.into_iter().for_each(|stream| guard.note_capture(stream, true, noticed));
         gone.into_iter().for_each(|stream| drop_destroyed(&mut guard, stream));
     }
     Ok((guard.check_entry()?, result))
@@ -107,11 +107,11 @@ pub(super) fn look_at(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
     if !named.exists() || named.is_default() {
         return Ok((guard, Ok(())));
     }
-    let life = guard.arena.life();
+    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
     let captured;
     (guard, captured) = guard.ordering(|order| is_captured(order, named));
     if let (true, &Ok(captured)) = (guard.arena.life() == life, &captured) {
-        guard.note_capture(named, captured);
+        guard.note_capture(named, captured, noticed);
     }
     Ok((guard.check_entry()?, captured.map(drop)))
 }

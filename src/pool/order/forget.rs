@@ -16,7 +16,7 @@ pub(crate) fn forget<'a>(
 ) -> Result<(Guard<'a>, Result<(), Error>), Error> {
     let queue_id = guard.arena.streams().queue_of(stream);
     let work = guard.arena.streams_mut().forget_stream(stream)?;
-    let life = guard.arena.life();
+    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
     // Only threads that are recording on the stream or querying it still use it.
     let last_call = guard.last_call();
     while guard.is_ordering(last_call) {
@@ -53,7 +53,7 @@ pub(crate) fn forget<'a>(
             recording.outcome = Outcome::NotRecorded;
         }
         let is_covered = recording.outcome == Outcome::Recorded;
-        recording.note(&mut guard);
+        recording.note(&mut guard, noticed);
         guard.forget_events(stream);
         let mut foreign = guard.events.take_foreign_spare();
         if is_covered {

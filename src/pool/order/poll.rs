@@ -178,7 +178,7 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
     if questions.is_empty() && recordings.is_empty() {
         return if is_first { look_at(guard, named) } else { Ok((guard, Ok(()))) };
     }
-    let life = guard.arena.life();
+    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
     let mut is_named_captured = None;
     let result;
     (guard, result) = guard.ordering(|order| {
@@ -195,8 +195,10 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
         // The events were destroyed with the context, and no work is left to wait for.
         return Ok((guard.check_entry()?, Ok(())));
     }
-    is_named_captured.into_iter().for_each(|is_captured| guard.note_capture(named, is_captured));
-    if take_note(&mut guard, questions, recordings, ranges) {
+    if let Some(is_captured) = is_named_captured {
+        guard.note_capture(named, is_captured, noticed);
+    }
+    if take_note(&mut guard, questions, recordings, noticed, ranges) {
         guard.notify();
     }
     Ok((guard.check_entry()?, result))
@@ -209,6 +211,7 @@ fn take_note(
     guard: &mut Guard<'_>,
     questions: Vec<Question>,
     recordings: Vec<Recording>,
+    noticed: u64,
     ranges: &mut Vec<Range>,
 ) -> bool {
     let mut news = false;
@@ -226,7 +229,7 @@ fn take_note(
         ranges.extend(question.rest());
     }
     for recording in recordings {
-        news |= recording.note(guard);
+        news |= recording.note(guard, noticed);
     }
     news
 }

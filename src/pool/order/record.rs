@@ -144,11 +144,11 @@ impl Recording {
 
     /// Enters the outcome into the pool. Returns whether more work is known to be done by it. A recording that was not
     /// attempted tells nothing of the stream: what was known of it stays.
-    pub(super) fn note(self, pool: &mut Pool) -> bool {
+    pub(super) fn note(self, pool: &mut Pool, noticed: u64) -> bool {
         let Recording { work, event, spare, kind, context, is_captured, only_looks, outcome, .. } = self;
         if let Some(is_captured) = is_captured {
             let stream = pool.arena.streams().progress_of(work.queue).stream;
-            pool.note_capture(stream, is_captured || outcome == Outcome::Captured);
+            pool.note_capture(stream, is_captured || outcome == Outcome::Captured, noticed);
         }
         let Pool { arena, events, .. } = pool;
         if is_captured.is_some()
@@ -213,11 +213,11 @@ fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
 }
 
 fn carry_out(guard: Guard<'_>, is_current: bool, mut recordings: Vec<Recording>) -> Ordered<'_> {
-    let life = guard.arena.life();
+    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
     let (mut guard, result) =
         guard.ordering_in(is_current, |order| each(&mut recordings, |recording| recording.carry_out(order)));
     if guard.arena.life() == life {
-        recordings.into_iter().for_each(|recording| _ = recording.note(&mut guard));
+        recordings.into_iter().for_each(|recording| _ = recording.note(&mut guard, noticed));
     }
     Ok((guard.check_entry()?, result))
 }

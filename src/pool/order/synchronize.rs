@@ -168,7 +168,8 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
 pub(crate) fn declare_done(mut guard: Guard<'_>, stream: Stream) {
     let has_device = guard.backend.get().order().is_some();
     guard.arena.streams_mut().stream_done(stream, !has_device);
-    guard.note_capture(stream, false);
+    let noticed = guard.captures_noticed;
+    guard.note_capture(stream, false, noticed);
     if stream == Stream::DEFAULT && !has_device {
         guard.arena.streams_mut().stream_done(Stream::NONE, true);
         guard.arena.streams_mut().stream_done(Stream::UNKNOWN, true);

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, lifecycle, order, shrink};
 use crate::sys::thread;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -392,6 +393,33 @@ fn a_request_on_a_captured_stream_does_not_hide_the_capture() {
     assert_eq!(pool.count(DriverCall::Synchronize), 0, "which would have broken the capture");
     pool.device.state().queues[1].capturing = false;
     assert_eq!(pool.get(4, A), Ok(second), "the work before the free is waited for");
+    pool.put(first, A);
+}
+
+/// A thread learns that a stream is not captured. Before it has the lock again, a capture begins there and another thread
+/// sees it.
+#[test]
+fn an_older_answer_does_not_hide_a_capture() {
+    static DEVICE: OnceLock<&Device> = OnceLock::new();
+    fn poll(slot: &Slot) {
+        assert!(order::poll(slot.enter().unwrap(), b()).unwrap().1.is_ok());
+    }
+    let pool = Pool::new(8);
+    DEVICE.set(pool.device).ok().expect("once");
+    let (first, second) = (pool.get(4, A).unwrap(), pool.get(4, b()).unwrap());
+    pool.launch(1);
+    pool.put(second, b());
+    // In the call after the one that asks about the stream.
+    pool.device.state().in_a_call = Some(|_| {
+        DEVICE.get().unwrap().state().in_a_call = Some(|slot| {
+            DEVICE.get().unwrap().state().queues[1].capturing = true;
+            std::thread::spawn(|| poll(slot)).join().unwrap();
+        });
+    });
+    poll(pool.slot);
+    assert!(pool.device.state().in_a_call.is_none(), "it was called");
+    assert!(pool.slot.enter().unwrap().events.captured().any(|stream| stream == b()));
+    pool.device.state().queues[1].capturing = false;
     pool.put(first, A);
 }
 
