@@ -11,8 +11,9 @@ pub(crate) fn id() -> i32 {
 
 /// Returns the number that the system gave the calling thread.
 pub(crate) fn this_thread() -> i32 {
+    // The C library has `gettid` only since glibc 2.30.
     // SAFETY: no preconditions.
-    unsafe { libc::gettid() }
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// Returns whether a thread of this process exists. The number may belong to another one by now. The program's `errno` stays
