@@ -6,6 +6,7 @@ use crate::common::ordered::record_stream;
 use crate::common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, POISON, RECYCLE_HANDLES};
 use crate::common::*;
 use crate::{Mark, Request, first_of, fixed_pool, variants};
+use cuda_sys::{CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_UNKNOWN};
 use std::sync::Barrier;
 
 /// Where the foreign default stream is.
@@ -264,5 +265,64 @@ fn contexts_that_end_leave_nothing() {
         assert_eq!((gpu.sim.live(EVENTS), gpu.sim.live(ALLOCATIONS)), (0, 0));
         let texts = gpu.sim.misuse_texts();
         if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
+    });
+}
+
+/// Each thread's own stream has the same handle. A pool that another thread destroys waits for the one whose memory it
+/// has.
+#[test]
+fn the_end_waits_for_streams_of_other_threads() {
+    let kinds = [Home::Created, Home::Green].map(|home| (format!("{home:?}"), home));
+    variants("defaults::the_end_waits_for_streams_of_other_threads", kinds, |gpu, home| {
+        gpu.sim.set(FREE_SYNCHRONIZES, 0);
+        let own = gpu.enter(0);
+        let foreign = enter(gpu, home, own);
+        let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
+        let done = std::thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                gpu.set_current(foreign);
+                gpu.hold(PER_THREAD);
+                let chunk = pool.get_on(bytes, PER_THREAD);
+                gpu.fill(PER_THREAD, chunk, bytes, 1);
+                Mark::queue(gpu, PER_THREAD)
+            });
+            work.join().unwrap()
+        });
+        gpu.set_current(own);
+        assert_eq!(pool.destroy_forced(), BFC_OK, "{}", last_error());
+        let is_early = !done.is_reached();
+        gpu.sim.release_all();
+        assert_eq!(gpu.sim.misuse_texts(), Vec::<String>::new());
+        first_of([(is_early, "the memory is given back while the other thread's stream works on it")])
+    });
+}
+
+/// A call of the driver that fails says nothing of the context that it was about.
+#[test]
+fn a_failing_driver_does_not_end_a_context() {
+    let kinds = [CUDA_ERROR_UNKNOWN, CUDA_ERROR_OPERATING_SYSTEM].map(|code| (format!("{code}"), code));
+    variants("defaults::a_failing_driver_does_not_end_a_context", kinds, |gpu, code| {
+        let own = gpu.enter(0);
+        let here = gpu.stream(false);
+        let foreign = gpu.own_context(0);
+        let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
+        let (chunk, other) = (pool.get_on(bytes, 0), pool.get_on(KIB, here));
+        gpu.hold(0);
+        let done = Mark::queue(gpu, 0);
+        // The first one says which context is current, the second one that the pool's own lives, and this is about the
+        // stream's.
+        gpu.sim.fail(Some("cuCtxGetId"), 3, code);
+        let calls = gpu.sim.calls("cuCtxGetId");
+        pool.put_on(chunk, 0);
+        assert!(gpu.sim.calls("cuCtxGetId") >= calls + 3);
+        assert_eq!(Request::Async.make(&pool, bytes, 0)?, chunk, "its own memory");
+        assert!(!done.is_reached());
+        pool.put_on(chunk, 0);
+        gpu.set_current(own);
+        pool.put(other);
+        pool.check();
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        gpu.destroy_context(foreign);
+        Ok(())
     });
 }

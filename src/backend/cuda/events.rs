@@ -59,10 +59,10 @@ impl Streams for Cuda {
         // These functions name no context, so that they fail for one that has ended.
         let known = calls::current_device(self.driver)
             .and_then(|device| calls::current_id(self.driver).map(|id| (device, id.unwrap_or(0))));
-        let Ok((device, id)) = known else {
+        if other_contexts::is_end(&known) {
             other_contexts::note_end(current as u64);
-            return Ok(Current::Nothing);
-        };
+        }
+        let Ok((device, id)) = known else { return Ok(Current::Nothing) };
         // A green context has the number of its primary context, and one of its own.
         let number = calls::current_green_id(self.driver).unwrap_or(id);
         let number = other_contexts::number_of(Context { handle: current as u64, number }, id)?;

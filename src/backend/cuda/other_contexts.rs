@@ -8,9 +8,11 @@
 
 use super::calls::{self, Failure};
 use crate::backend::order::Context;
+use crate::error::{Error, fail};
 use crate::sys::HostMemoryExhausted;
+use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::Mutex;
-use cuda_sys::{CUcontext, Driver};
+use cuda_sys::{CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUcontext, Driver};
 
 #[derive(Clone, Copy)]
 struct Known {
@@ -24,9 +26,13 @@ struct Known {
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// Returns the number of a context that exists. An earlier one with its handle has ended.
-pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, HostMemoryExhausted> {
-    // A signal handler that has interrupted this very function is told nothing.
-    let Ok(mut known) = KNOWN.lock() else { return Ok(None) };
+pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, Error> {
+    let mut known = KNOWN.lock().map_err(|HeldByThisThread| {
+        fail!(
+            Error::Busy,
+            "a signal handler interrupted a call of this thread that named a default stream: call again after the handler has returned"
+        )
+    })?;
     let mut place = None;
     for (at, other) in known.iter_mut().enumerate() {
         if (other.context, other.id, other.has_ended) == (context, id, false) {
@@ -38,7 +44,7 @@ pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, HostMe
     let place = match place {
         Some(place) => place,
         None => {
-            known.try_reserve(1)?;
+            known.try_reserve(1).map_err(HostMemoryExhausted::from)?;
             known.push(Known { context, id, has_ended: false });
             known.len() - 1
         }
@@ -62,6 +68,14 @@ pub(super) fn note_end(handle: u64) {
     known.iter_mut().filter(|known| known.context.handle == handle).for_each(|known| known.has_ended = true);
 }
 
+/// Returns whether the driver says that a context has ended. Other failures, as of a kernel before, say nothing of it.
+pub(super) fn is_end<T>(asked: &Result<T, Failure>) -> bool {
+    let is_one = |failure: &Failure| {
+        [CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT].iter().any(|&code| failure.is(code))
+    };
+    asked.as_ref().is_err_and(is_one)
+}
+
 /// Calls `work` with the context of a number current. Returns `None` if the context has ended.
 pub(super) fn inside<T>(
     driver: Driver,
@@ -71,7 +85,7 @@ pub(super) fn inside<T>(
     let Some(Known { context, id: expected, .. }) = find(number) else { return Ok(None) };
     // SAFETY: the context exists, as this module requires of the program.
     let id = unsafe { calls::id_of(driver, context.handle as CUcontext) };
-    if id.map(Option::unwrap_or_default) != Ok(expected) {
+    if is_end(&id) || id?.unwrap_or_default() != expected {
         note_end(context.handle);
         return Ok(None);
     }
@@ -80,4 +94,20 @@ pub(super) fn inside<T>(
     let done = work(driver);
     let popped = calls::pop(driver);
     done.and_then(|done| popped.map(|()| Some(done)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KNOWN, number_of};
+    use crate::backend::order::Context;
+    use crate::error::Error;
+
+    /// Nothing would be the default stream of the pool's own context.
+    #[test]
+    fn a_signal_handler_is_told_to_call_again() {
+        let known = KNOWN.lock().expect("no call is under way");
+        assert_eq!(number_of(Context { handle: 8, number: 1 }, 1), Err(Error::Busy));
+        drop(known);
+        assert!(number_of(Context { handle: 8, number: 1 }, 1).is_ok_and(|number| number.is_some()));
+    }
 }

@@ -4,7 +4,7 @@
 //! may itself wait for what the request's stream does next, as a posted receive does. The driver is called with the
 //! lock open, and the events are held meanwhile.
 
-use super::driver_stream::{Ordered, each, handle, is_captured, list};
+use super::driver_stream::{Ordered, each, handle, is_captured, is_reachable, list};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
 use crate::core::request::AllocRequest;
@@ -153,6 +153,9 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     let awaited = newest_elsewhere(&mut guard).unwrap_or_default();
     let mut live = Vec::new();
     for stream in guard.arena.streams().living_streams().filter(|stream| !stream.is_default()) {
+        // Another thread's default stream has no handle here. The legacy stream of its context waits for all blocking
+        // streams, and "the per-thread default stream is not a non-blocking stream" (API synchronization behavior).
+        let stream = if is_reachable(stream) { stream } else { Stream::DEFAULT.in_context(stream.context()) };
         if live.contains(&stream) || live.try_reserve(1).is_err() {
             continue;
         }
