@@ -236,3 +236,28 @@ fn a_relaxed_capture_outlives_its_thread() {
         gpu.leave(0);
     });
 }
+
+/// The driver refuses a second capture of a stream. The thread that tried it may end: the first capture goes on, and no
+/// request synchronizes.
+#[test]
+fn a_refused_capture_does_not_take_the_place_of_another() {
+    preloaded("a_refused_capture_does_not_take_the_place_of_another", &[], |gpu| {
+        let (first, here) = begin(gpu, 0);
+        let stream = gpu.stream(false);
+        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+        on_a_thread_that_ends(|| {
+            gpu.set_current(first);
+            assert!(gpu.try_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).is_err());
+        });
+        on_a_thread_that_ends(|| {
+            gpu.set_current(first);
+            for _ in 0..24 {
+                let address = gpu.alloc(4 * GIB);
+                address.into_iter().for_each(|address| assert_eq!(gpu.free(address), Ok(())));
+            }
+        });
+        end_whole(gpu, stream);
+        gpu.destroy_stream(stream);
+        end(gpu, 0, (first, here));
+    });
+}

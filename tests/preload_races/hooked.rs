@@ -204,6 +204,11 @@ impl Hooked {
         must!(self.cuStreamBeginCapture_v2(stream as CUstream, mode));
     }
 
+    /// Tries to begin one.
+    pub fn try_begin_capture(self, stream: u64, mode: CUstreamCaptureMode) -> Result<(), CUresult> {
+        result(call!(self.cuStreamBeginCapture_v2(stream as CUstream, mode)), ())
+    }
+
     /// Ends a capture; an executable graph if it was not broken.
     pub fn end_capture(self, stream: u64) -> Result<u64, CUresult> {
         let mut graph = ptr::null_mut();

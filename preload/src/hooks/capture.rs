@@ -31,12 +31,10 @@ macro_rules! begins {
                 let Some(begin) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 prepare();
                 // Counted before the call, so that no other thread synchronizes in the first moment.
-                captures::begun(stream, $mode);
+                let beginning = captures::begin(stream, $mode);
                 // SAFETY: the caller's arguments.
                 let code = unsafe { begin(stream, $($argument),*) };
-                if code != CUDA_SUCCESS {
-                    captures::ended(stream);
-                }
+                beginning.end(code == CUDA_SUCCESS);
                 code
             }
         )*
@@ -140,11 +138,10 @@ macro_rules! destroys {
             pub unsafe extern "C" fn $symbol(stream: CUstream) -> CUresult {
                 let Some(destroy) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 known_streams::forget(stream);
+                let destruction = captures::destroy(stream);
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(stream) };
-                if code == CUDA_SUCCESS {
-                    captures::destroyed(stream);
-                }
+                destruction.end(code == CUDA_SUCCESS);
                 code
             }
         )*

@@ -143,8 +143,9 @@ impl Place {
         true
     }
 
-    fn take(&self, stream: CUstream, context: CUcontext, thread: i32, is_global: bool) -> bool {
-        self.change(ptr::null_mut(), stream, || {
+    /// Takes a free place, which stays [`CHANGING`].
+    fn reserve(&self, context: CUcontext, thread: i32, is_global: bool) -> bool {
+        self.change(ptr::null_mut(), CHANGING, || {
             self.context.store(context, Ordering::Relaxed);
             self.thread.store(thread, Ordering::Relaxed);
             self.is_global.store(is_global, Ordering::Relaxed);
@@ -154,13 +155,16 @@ impl Place {
     /// Takes the capture of a stream out of the table. Returns `None` if it is not there, and otherwise whether it was
     /// counted.
     fn give_up(&self, stream: CUstream) -> Option<bool> {
-        let mut was_abandoned = false;
-        let is_there = self.change(stream, ptr::null_mut(), || {
-            self.context.store(ptr::null_mut(), Ordering::Relaxed);
-            was_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
-        });
+        self.change(stream, CHANGING, || {}).then(|| self.release())
+    }
+
+    /// Makes a place free that is [`CHANGING`]. Returns whether its capture was counted.
+    fn release(&self) -> bool {
+        self.context.store(ptr::null_mut(), Ordering::Relaxed);
+        let was_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
         ABANDONED.fetch_sub(usize::from(was_abandoned), Ordering::AcqRel);
-        is_there.then_some(!was_abandoned)
+        self.stream.store(ptr::null_mut(), Ordering::Release);
+        !was_abandoned
     }
 
     fn is_abandoned(&self) -> bool {
@@ -201,16 +205,39 @@ impl Place {
     }
 }
 
+/// A capture that is about to begin. It is counted, and has a place that no search finds: the stream may be captured already,
+/// and then the driver refuses the call.
+pub(crate) struct Beginning {
+    stream: CUstream,
+    place: Option<&'static Place>,
+}
+
 /// Counts a capture that is about to begin. Waits for synchronizations that are about to begin.
-pub(crate) fn begun(stream: CUstream, mode: CUstreamCaptureMode) {
-    let context = streams::of_stream(named(stream)).unwrap_or(ptr::null_mut());
-    let is_own = named(stream) == named(ptr::null_mut()) || mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+pub(crate) fn begin(stream: CUstream, mode: CUstreamCaptureMode) -> Beginning {
+    let stream = named(stream);
+    let context = streams::of_stream(stream).unwrap_or(ptr::null_mut());
+    let is_own = stream == named(ptr::null_mut()) || mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     let thread = if is_own { process::this_thread() } else { 0 };
     let is_global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    PLACES.iter().find(|place| place.take(named(stream), context, thread, is_global));
+    let place = PLACES.iter().find(|place| place.reserve(context, thread, is_global));
     COUNT.fetch_add(1, Ordering::SeqCst);
     announce_begin();
     let_entries_pass();
+    Beginning { stream, place }
+}
+
+impl Beginning {
+    /// Notes whether the driver has begun the capture.
+    pub(crate) fn end(self, has_begun: bool) {
+        match self.place {
+            Some(place) if has_begun => place.stream.store(self.stream, Ordering::Release),
+            Some(place) => _ = place.release(),
+            None => {}
+        }
+        if !has_begun {
+            one_less();
+        }
+    }
 }
 
 /// Takes the calling thread's capture of a stream out of the table, as [`Place::give_up`] does. The handle of a thread's
@@ -221,13 +248,6 @@ fn give_up(stream: CUstream) -> Option<bool> {
     let is_own =
         |place: &&Place| is_created || place.thread.load(Ordering::Relaxed) == process::this_thread();
     PLACES.iter().filter(is_own).find_map(|place| place.give_up(stream))
-}
-
-/// Reverts [`begun`]: the capture did not begin.
-pub(crate) fn ended(stream: CUstream) {
-    if give_up(stream).unwrap_or(true) {
-        one_less();
-    }
 }
 
 /// Counts the end of a capture. One whose beginning was not seen has no place in the table and is not counted:
@@ -248,14 +268,30 @@ fn one_less() {
     }
 }
 
-/// Counts the end of the capture, if any, that a destroyed stream was in.
-pub(crate) fn destroyed(stream: CUstream) {
+/// The capture, if any, of a stream that is about to be destroyed. No search finds its place: before the call returns,
+/// another stream may have the handle and be captured.
+pub(crate) struct Destruction {
+    stream: CUstream,
+    place: Option<&'static Place>,
+}
+
+/// Takes the capture of a stream that is about to be destroyed out of sight. It is still counted.
+pub(crate) fn destroy(stream: CUstream) -> Destruction {
     let is_worth_a_look = COUNT.load(Ordering::Acquire) | ABANDONED.load(Ordering::Acquire) != 0;
-    if is_worth_a_look
-        && !stream.is_null()
-        && PLACES.iter().find_map(|place| place.give_up(stream)) == Some(true)
-    {
-        one_less();
+    let is_it = |place: &&Place| !stream.is_null() && place.change(stream, CHANGING, || {});
+    let place = if is_worth_a_look { PLACES.iter().find(is_it) } else { None };
+    Destruction { stream, place }
+}
+
+impl Destruction {
+    /// Notes whether the driver has destroyed the stream, and ended the capture with it.
+    pub(crate) fn end(self, is_destroyed: bool) {
+        let Some(place) = self.place else { return };
+        if !is_destroyed {
+            place.stream.store(self.stream, Ordering::Release);
+        } else if place.release() {
+            one_less();
+        }
     }
 }
 
