@@ -29,8 +29,18 @@ const CHANGING: u64 = 1;
 /// The number of deferred frees, so that a check costs one load if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Set while a thread is freeing them. Only that thread removes any.
+/// Set while a thread is freeing them.
 static IS_FREEING: AtomicBool = AtomicBool::new(false);
+
+impl DeferredFree {
+    /// Makes the place free. Returns false if it is another free's by now, because the memory was lost meanwhile.
+    fn remove(&self, address: u64) -> bool {
+        let is_removed =
+            self.address.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        COUNT.fetch_sub(usize::from(is_removed), Ordering::AcqRel);
+        is_removed
+    }
+}
 
 impl Pool {
     fn deferred(self) -> impl Iterator<Item = (&'static DeferredFree, u64)> {
@@ -77,9 +87,7 @@ impl Pool {
                 self.deferred().filter(|(place, _)| place.is_covered.load(Ordering::Relaxed))
             {
                 // The entry must be gone before another request can get the chunk.
-                place.address.store(0, Ordering::Release);
-                COUNT.fetch_sub(1, Ordering::AcqRel);
-                if self.return_chunk(address) == BFC_OK {
+                if place.remove(address) && self.return_chunk(address) == BFC_OK {
                     self.state.freed.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -90,9 +98,7 @@ impl Pool {
     /// Forgets the deferred frees of this pool, whose memory is lost.
     pub(super) fn forget_deferred_frees(self) {
         for (place, address) in self.deferred() {
-            if place.address.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                COUNT.fetch_sub(1, Ordering::AcqRel);
-            }
+            place.remove(address);
         }
     }
 }

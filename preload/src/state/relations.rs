@@ -135,33 +135,34 @@ fn note_unknown(stream: CUstream, owner: usize) {
         let taken = place.stream.compare_exchange(free, stream, Ordering::AcqRel, Ordering::Acquire);
         taken.is_ok() || taken == Err(stream)
     };
-    match UNKNOWN.iter().find(is_place) {
-        Some(place) => {
-            place.owners.fetch_or(1 << owner, Ordering::AcqRel);
-            ARE_UNKNOWN.store(true, Ordering::Release);
-        }
-        None => relate_all(),
+    let Some(place) = UNKNOWN.iter().find(is_place) else { return relate_all() };
+    place.owners.fetch_or(1 << owner, Ordering::AcqRel);
+    ARE_UNKNOWN.store(true, Ordering::Release);
+    if place.stream.load(Ordering::Acquire) != stream {
+        // Another thread has just learnt the context, and did not see this owner.
+        relate_all();
     }
 }
 
 /// Asks again for the contexts that are not known, as far as their streams are not captured any more. Until then, the
-/// pools in question wait for every context.
+/// pools in question wait for every context. Other threads see no moment in which a relation is neither noted nor unknown.
 fn ask_again(is_asked: impl Fn(CUstream) -> bool) {
-    if !ARE_UNKNOWN.swap(false, Ordering::AcqRel) {
-        return;
-    }
     for place in &UNKNOWN {
         let stream = place.stream.load(Ordering::Acquire);
-        if stream.is_null() {
-            continue;
-        }
-        let Some(user) = Some(stream).filter(|&stream| is_asked(stream)).and_then(streams::of_stream) else {
-            ARE_UNKNOWN.store(true, Ordering::Release);
-            continue;
-        };
-        let owners = place.owners.swap(0, Ordering::AcqRel);
+        let asked = Some(stream).filter(|&stream| !stream.is_null() && is_asked(stream));
+        let Some(user) = asked.and_then(streams::of_stream) else { continue };
+        let owners = place.owners.load(Ordering::Acquire);
         (0..DEVICES).filter(|owner| owners >> owner & 1 != 0).for_each(|owner| note(user, owner));
-        let _ = place.stream.compare_exchange(stream, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+        if place.owners.compare_exchange(owners, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let _ =
+                place.stream.compare_exchange(stream, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+    let is_one_left = || UNKNOWN.iter().any(|place| !place.stream.load(Ordering::Acquire).is_null());
+    if !is_one_left() {
+        ARE_UNKNOWN.store(false, Ordering::SeqCst);
+        // Another thread may have taken a place in the meantime.
+        ARE_UNKNOWN.fetch_or(is_one_left(), Ordering::SeqCst);
     }
 }
 

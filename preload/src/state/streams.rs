@@ -69,15 +69,16 @@ impl StreamTable {
         place.is_some()
     }
 
-    /// Forgets a stream. Returns whether it was known.
+    /// Forgets a stream. Returns whether it was known. Two threads may have recorded it in a place each.
     pub(crate) fn remove(&self, stream: CUstream) -> bool {
-        let place = self.find(stream);
-        if let Some(place) = place {
+        let mut was_known = false;
+        while let Some(place) = self.find(stream) {
             place.context.store(ptr::null_mut(), Ordering::Release);
             let free = ptr::null_mut();
             let _ = place.stream.compare_exchange(stream, free, Ordering::AcqRel, Ordering::Relaxed);
+            was_known = true;
         }
-        place.is_some()
+        was_known
     }
 
     /// Forgets the streams of a context, and calls `work` with each of them.
