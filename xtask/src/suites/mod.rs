@@ -65,7 +65,7 @@ const SUITES: &[Suite] = &[
     Suite(Usual, "valgrind", ctest::valgrind, "programs of ffi-tests under valgrind; instruction counts"),
     Suite(Named, "lints", lints::run, "the hooks of .pre-commit-config.yaml, and the oldest Rust"),
     Suite(Named, "cuda-headers", cuda_headers::run, "cuda-sys and hooks against NVIDIA's headers"),
-    Suite(Named, "races", preload::races, "100 thousand random programs on streams, 20 thousand interposed"),
+    Suite(Named, "races", preload::races, "many random programs on streams, also under the interposer"),
     Suite(Named, "peers", peers::run, "the benchmark beside other allocators: that each runs correctly"),
     Suite(Named, "gpu", gpu, "what is carried to a machine with a GPU, on the simulated driver"),
     Suite(Named, "fuzz", fuzz::run, "calls that take too long; each fuzz target for ten seconds"),

@@ -1,9 +1,8 @@
 //! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver, see
-//! ffi-tests/preload. The suite `races`: many random programs on the simulated driver, with the release build, and under the
-//! interposer.
+//! ffi-tests/preload. The suite `races`: many random programs on the simulated driver, optimized, and under the interposer.
 //!
 //! A long run: `RACES_PROGRAMS=1000000 cargo xtask test --suite races --verbose`, which prints each minute how far it is.
-//! Inside the library each kind runs four times that, under the interposer a quarter.
+//! Under the interposer each kind runs a quarter of that.
 
 use std::process::Command;
 
@@ -13,9 +12,12 @@ use super::context::{Context, Count, Needs};
 use crate::simcuda;
 use crate::tools;
 
-/// Of each of the seven kinds, a quarter as many of threads at once and of the kinds with contexts, receives and captures
-/// of all modes, and an eighth of those with granules; the list of suites says how many that are.
+/// Of each kind, a quarter as many of threads at once and of the kinds with contexts, receives and captures of all modes, and
+/// an eighth of those with granules.
 const PROGRAMS: u64 = 5_000;
+
+/// That of the tests, in Cargo.toml.
+const PROFILE: &str = "--profile=races";
 
 /// Builds interposer and simulation, and runs programs on both. Some random ones with the interposer are the suite rust's.
 pub fn run(context: &mut Context) -> Result<()> {
@@ -31,9 +33,8 @@ pub fn races(context: &mut Context) -> Result<()> {
     };
     // The library's own are the fastest, and the debug build runs few of them.
     let inside = ["core::tests::queues", "pool::order::tests"];
-    let mut command =
-        context.cargo(&["test", "--package=libbfc", "--release", "--no-fail-fast", "--lib", "--"]);
-    command.args(inside).env("RACES_PROGRAMS", programs.saturating_mul(4).to_string());
+    let mut command = context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--lib", "--"]);
+    command.args(inside).env("RACES_PROGRAMS", programs.to_string());
     context.program("random programs inside the library", command, Count::Cargo)?;
     let command = random_programs(context, "races", programs)?;
     context.program("random programs on held streams", command, Count::Cargo)?;
@@ -45,11 +46,10 @@ pub fn races(context: &mut Context) -> Result<()> {
     context.program("random programs with the interposer on held streams", command, Count::Cargo).map(drop)
 }
 
-/// A test of the library in the release build, on the simulated driver.
+/// An optimized test of the library, on the simulated driver.
 fn random_programs(context: &Context, test: &str, programs: u64) -> Result<Command> {
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
-    let mut command =
-        context.cargo(&["test", "--package=libbfc", "--release", "--no-fail-fast", "--test", test]);
+    let mut command = context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--test", test]);
     command.args(["--", "--nocapture"]);
     command.env("SIMCUDA_LIBRARY", driver).env("RACES_PROGRAMS", programs.to_string());
     Ok(command)
