@@ -6,6 +6,7 @@ use common::adapters::{end, stats_of};
 use common::gpu::Gpu;
 use common::log::Collected;
 use common::simcuda::simulated_with;
+use common::simcuda::steer::FREE_SYNCHRONIZES;
 use common::*;
 use std::ffi::c_void;
 use std::fs;
@@ -289,6 +290,39 @@ fn memory_is_kept_while_a_stream_is_captured() {
             end(0);
             gpu.leave(0);
         }
+        sim.assert_clean();
+    });
+}
+
+/// Work of a context that the program created is not waited for. Nothing else is called when it ends.
+#[test]
+fn memory_goes_back_when_the_work_of_another_context_is_done() {
+    let variables = [("BFC_TRIM_AFTER", "0.05")];
+    simulated_with("memory_goes_back_when_the_work_of_another_context_is_done", &variables, |sim| {
+        let gpu = Gpu::new(sim);
+        // Else giving the other memory back waits for all work.
+        sim.set(FREE_SYNCHRONIZES, 0);
+        let own = gpu.enter(0);
+        let pool = Pool::on_device(0, |options| {
+            (options.backend, options.memory_limit, options.flags) = (BFC_BACKEND_CUDA, GIB, GROWING);
+        });
+        let here = gpu.stream(false);
+        let foreign = gpu.own_context(0);
+        let there = gpu.stream(false);
+        let (first, second) = (pool.get_on(MIB, here), pool.get_on(100 * MIB, there));
+        gpu.hold(there);
+        pool.put_on(second, there);
+        gpu.set_current(own);
+        pool.put_on(first, here);
+        // Several times as long as the pool has to be idle.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(pool.stats().pool_bytes >= 100 * MIB);
+        sim.release_all();
+        eventually("it goes back", || pool.stats().pool_bytes == 0);
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        [here, there].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.destroy_context(foreign);
+        gpu.leave(0);
         sim.assert_clean();
     });
 }

@@ -111,7 +111,7 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
 }
 
 /// Lets the client say which work is done, and gives all free memory back. Does so again after another such time if a
-/// capture is under way, the driver has refused, or the client may find more work to be done.
+/// capture is under way, the driver has refused, or work is left that nobody else may find to be done.
 fn trim_idle(guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
     let guard = idle_callback::call(guard)?;
     // What the client has freed there does not stop the trim.
@@ -125,9 +125,10 @@ fn trim_idle(guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
         );
     }
     let mut guard = slot.enter()?;
-    let settled = activity_of(&guard).settled;
-    guard.idle.note_settled(settled);
-    if trimmed.is_err() || guard.idle.callback.is_some() && guard.arena.stamps_wait() {
+    let may_be_asked = guard.backend.get().order().is_some();
+    let work_is_left = || may_be_asked && guard.arena.streams().unfinished(|_| true).next().is_some();
+    let client_may_know = || guard.idle.callback.is_some() && guard.arena.stamps_wait();
+    if trimmed.is_err() || client_may_know() || work_is_left() {
         guard.idle.try_again(now);
     }
     Ok(())
@@ -144,6 +145,9 @@ fn activity_of(guard: &Guard<'_>) -> Activity {
 /// piece.
 fn trim_in_pieces(guard: Guard<'_>, calls: u64) -> Result<u64, Error> {
     let (mut guard, is_idle) = wait_until_idle(guard)?;
+    // What is found to be done from now on has memory given back again.
+    let settled = activity_of(&guard).settled;
+    guard.idle.note_settled(settled);
     let mut total = 0;
     while activity_of(&guard).calls == calls && is_idle {
         let keep = guard.arena.held_without(PIECE);
