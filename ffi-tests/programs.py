@@ -13,6 +13,14 @@ PREFIX = pathlib.Path(os.environ.get("LIBBFC_TESTS_PREFIX", "/"))
 LIB = PREFIX / "lib"
 SIMULATION = pathlib.Path(os.environ.get("LIBBFC_TESTS_SIMULATION", "/"))
 SCRATCH = pathlib.Path(os.environ.get("LIBBFC_TESTS_SCRATCH", ROOT / "target/tests"))
+# For builds of libbfc that only show that it builds: cargo's environment.
+QUICK_BUILD = {
+    "CARGO_PROFILE_RELEASE_LTO": "off",
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
+}
+# What CMake projects build of it: the first time takes longest.
+CMAKE_CARGO = SCRATCH / "cmake-cargo"
 # Settings of the user's that a test must not see.
 OF_THE_USER = ("BFC_", "SIMCUDA_", "LD_", "PYTHON")
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import pages
+import programs
 from pages import Page, blocks
 
 OWN = pages.of_folder("docs")
@@ -54,9 +55,9 @@ def test_cmake(page, block, run, prefix, root, tmp_path):
     head = "cmake_minimum_required(VERSION 3.20)\nproject(page C)\n"
     (tmp_path / "CMakeLists.txt").write_text(f"{head}add_executable(app {page.file('c-1')})\n{block.text}")
     (tmp_path / "libbfc").symlink_to(root)
-    options = [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBFC_CARGO_TARGET_DIR={pages.SCRATCH / 'cargo-cmake'}"]
+    options = [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBFC_CARGO_TARGET_DIR={programs.CMAKE_CARGO}"]
     run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", *options)
-    run("cmake", "--build", tmp_path / "build")
+    run("cmake", "--build", tmp_path / "build", env=programs.QUICK_BUILD)
     run(tmp_path / "build/app")
     page.ran(block.name)
 

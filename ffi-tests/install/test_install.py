@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+import programs
+
 SOURCE = """#include <bfc.h>
 #include <stdio.h>
 int main(void) { return puts(bfc_version()) < 0; }
@@ -63,8 +65,8 @@ def configure(folder, find, *options, languages="C", status=0):
     return run("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", "--fresh", *options, status=status)
 
 
-def build(folder, version):
-    run("cmake", "--build", folder / "build")
+def build(folder, version, **options):
+    run("cmake", "--build", folder / "build", **options)
     for program in ("app", "app_static"):
         assert run(folder / "build" / program).strip() == version
 
@@ -176,10 +178,8 @@ def test_a_library_for_another_machine_is_refused(installed, tmp_path, system, p
     ids=["add_subdirectory", "FetchContent"],
 )
 def test_as_a_part_of_a_cmake_project(root, tmp_path, version, find):
-    # In a folder that stays: the first build takes a minute.
-    target = root / "target/tests/cmake-cargo"
-    configure(tmp_path / "app", find.format(root=root), f"-DBFC_CARGO_TARGET_DIR={target}")
-    build(tmp_path / "app", version)
+    configure(tmp_path / "app", find.format(root=root), f"-DBFC_CARGO_TARGET_DIR={programs.CMAKE_CARGO}")
+    build(tmp_path / "app", version, env=os.environ | programs.QUICK_BUILD)
     cross = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
     assert "built for this machine only" in configure(tmp_path / "app", find.format(root=root), *cross, status=1)
 

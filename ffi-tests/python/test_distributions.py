@@ -22,7 +22,7 @@ import zipfile
 
 import pytest
 
-from programs import environment
+from programs import QUICK_BUILD, environment
 
 pytestmark = pytest.mark.xdist_group("of_old_systems")
 ROOT = pathlib.Path(__file__).parents[2]
@@ -87,10 +87,7 @@ def wheel() -> pathlib.Path:
     options = {
         "PATH": f"{git.parent}:{os.environ['PATH']}",
         "CARGO_TARGET_DIR": str(target),
-        "CARGO_PROFILE_RELEASE_LTO": "off",
-        "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
-        "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
-    }
+    } | QUICK_BUILD
     run(python(), "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder / "wheel", sdist(), cwd=folder, env=options)
     assert not (folder / "git/called").exists()
     (found,) = (folder / "wheel").iterdir()
