@@ -156,7 +156,7 @@ pub struct Test {
     /// A suite to run instead of the usual ones (see --list); may be repeated; `all`: every suite
     #[arg(long = "suite", value_name = "NAME", value_parser = names())]
     suites: Vec<String>,
-    /// Run only the suites that find most mistakes, in three minutes: layers, rust, header, symbols
+    /// Run only the suites that find most mistakes: layers, rust, header, symbols
     #[arg(long, conflicts_with = "suites")]
     quick: bool,
     /// List the suites
