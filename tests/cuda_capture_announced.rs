@@ -57,6 +57,45 @@ fn nothing_is_synchronized_or_given_back() {
     });
 }
 
+/// An announcement waits a second for a request that is about to wait for the device. One that maps memory for longer asks
+/// again before it does.
+#[test]
+fn a_request_that_maps_for_long_breaks_no_capture() {
+    simulated("a_request_that_maps_for_long_breaks_no_capture", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let stream = gpu.stream(false);
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA_VMM, 0, 20 * MIB, GROWING);
+        let chunks = [6, 2, 6].map(|size| pool.get(size * MIB));
+        [chunks[0], chunks[2]].into_iter().for_each(|chunk| pool.put(chunk));
+        sim.delay(c"cuMemCreate".as_ptr(), 1_500_000_000);
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.alloc(13 * MIB)
+            });
+            let calls = sim.calls("cuMemCreate");
+            while sim.calls("cuMemCreate") == calls {
+                std::thread::yield_now();
+            }
+            assert_eq!(bfc_capture_begin(), BFC_OK);
+            gpu.begin_capture(stream);
+            let refused = served.join().expect("no panic");
+            assert!(refused.is_err(), "it had to move memory");
+        });
+        gpu.destroy_graph(gpu.end_capture(stream));
+        assert_eq!(bfc_capture_end(), BFC_OK);
+        pool.check();
+        pool.put(chunks[1]);
+        let whole = pool.get(20 * MIB);
+        pool.put(whole);
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        gpu.destroy_stream(stream);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// Announcements are counted, and an end without a beginning is an error. Host memory is not concerned.
 #[test]
 fn announcements_are_counted() {

@@ -15,10 +15,11 @@
 //! An allocator has one plan at a time. Other threads that need one wait for its result. Frees go on meanwhile, and so
 //! do requests that find free memory.
 
-use super::captures::{Permission, refuse_for_a_capture};
+use super::captures::{self, Permission, refuse_for_a_capture};
 use super::listener::{RegionEvent, ReportedGranules};
 use super::region_io::{Extended, Refusal};
 use super::slot::Guard;
+use crate::backend::Backend;
 use crate::backend::granules::Granules;
 use crate::core::arena::{New, Piece, Plan, bytes};
 use crate::core::request::AllocRequest;
@@ -143,11 +144,10 @@ fn carry_out<'a>(
         let Some(granules) = backend.granules() else { return Ok(()) };
         unsaid(|| {
             // Only moves unmap memory, and therefore wait for the device.
-            let permission = Permission::of(backend);
-            if !plan.sources.is_empty() && permission.is_none() {
+            if !plan.sources.is_empty() && captures::concern(backend) {
                 return Err(refuse_for_a_capture());
             }
-            let outcome = move_all(&ReportedGranules { granules, listener }, &mut plan);
+            let outcome = move_all(backend, &ReportedGranules { granules, listener }, &mut plan);
             keeping_last_error(|| log_outcome(device, asked, &plan, outcome));
             outcome
         })
@@ -171,8 +171,14 @@ fn abandon<'a>(mut guard: Guard<'a>, plan: &Plan) -> Guard<'a> {
     })
 }
 
-fn move_all(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
-    let moved = try_to_move_all(granules, plan);
+fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+    let mut moved = each(&mut plan.fresh, true, |piece| granules.map(piece.span));
+    if moved.is_ok() && !plan.sources.is_empty() {
+        // Only now: mapping may take longer than an announcement waits. What is mapped stays, because unmapping it might
+        // break the capture too.
+        let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
+        moved = move_idle_pieces(granules, plan);
+    }
     if moved.is_err() {
         keeping_last_error(|| move_back(granules, plan));
     }
@@ -182,11 +188,8 @@ fn move_all(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
     moved
 }
 
-fn try_to_move_all(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
-    each(&mut plan.fresh, true, |piece| granules.map(piece.span))?;
-    if !plan.sources.is_empty() {
-        granules.wait_until_idle()?;
-    }
+fn move_idle_pieces(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+    granules.wait_until_idle()?;
     each(&mut plan.sources, false, |piece| granules.detach(piece.span))?;
     each(&mut plan.targets, true, |piece| granules.attach(piece.span))
 }
