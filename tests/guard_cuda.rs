@@ -4,6 +4,7 @@
 mod common;
 
 use common::gpu::Gpu;
+use common::simcuda::steer::SYNCHRONIZE_WAITS;
 use common::simcuda::{Simulation, simulated_with};
 use common::*;
 use cuda_sys::*;
@@ -225,6 +226,41 @@ fn where_a_capture_is_announced_nothing_waits() {
         assert_eq!((bfc_check(0), errors(log)), (BFC_OK, vec![]));
         assert_ne!(counter(&pool, "guards_unchecked"), 0);
         gpu.destroy_stream(stream);
+    });
+}
+
+/// A free waits for a kernel longer than an announcement waits for the free. The capture has begun when the guards could be
+/// written.
+#[test]
+fn a_long_wait_breaks_no_capture() {
+    guarded("a_long_wait_breaks_no_capture", |sim, log| {
+        let (pool, gpu) = (pool(), Gpu::new(sim));
+        let (working, captured) = (stream(gpu, true), stream(gpu, true));
+        let context = gpu.current();
+        let address = pool.get(1000);
+        gpu.hold(working);
+        gpu.fill(working, address, 1000, 1);
+        sim.set(SYNCHRONIZE_WAITS, 1);
+        let (calls, unchecked) = (sim.calls("cuCtxSynchronize"), counter(&pool, "guards_unchecked"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                gpu.set_current(context);
+                pool.put(address);
+            });
+            while sim.calls("cuCtxSynchronize") == calls {
+                std::thread::yield_now();
+            }
+            assert_eq!(bfc_capture_begin(), BFC_OK);
+            gpu.begin_capture(captured);
+            sim.release_all();
+        });
+        sim.set(SYNCHRONIZE_WAITS, 0);
+        gpu.destroy_graph(gpu.end_capture(captured));
+        assert_eq!(bfc_capture_end(), BFC_OK);
+        assert_eq!((bfc_check(0), errors(log)), (BFC_OK, vec![]));
+        assert_eq!(counter(&pool, "guards_unchecked"), unchecked + 1);
+        drop(pool);
+        leave(gpu, &[working, captured]);
     });
 }
 

@@ -79,8 +79,8 @@ pub(super) struct Events {
     queues: Vec<Queue>,
     /// The only stream so far, and its context.
     sole: Option<(Stream, Context)>,
-    /// The streams that were captured when they were last queried, and may still be.
-    captured: Vec<Stream>,
+    /// The streams that were captured when they were last queried, and may still be, with the number of that notice.
+    captured: Vec<(Stream, u64)>,
     /// The events that threads query or wait for with the lock open.
     held: Held,
     spare: Spare,
@@ -166,27 +166,34 @@ impl Events {
     pub(super) fn is_unknown(&self, queue_id: QueueId, stream: Stream) -> bool {
         let queue = self.queues.get(queue_id.index());
         let is_unknown = |queue: &Queue| queue.stream == stream && queue.context.is_none();
-        queue.is_some_and(is_unknown) && self.captured.contains(&stream)
+        queue.is_some_and(is_unknown) && self.captured.iter().any(|&(other, _)| other == stream)
     }
 
     /// Returns the streams that were captured when they were last queried.
     pub(super) fn captured(&self) -> impl Iterator<Item = Stream> + '_ {
         let may_be = |queue: &&Queue| !queue.is_forgotten && mutation::is("dead-stream");
-        self.captured.iter().copied().chain(self.queues.iter().filter(may_be).map(|queue| queue.stream))
+        let captured = self.captured.iter().map(|&(stream, _)| stream);
+        captured.chain(self.queues.iter().filter(may_be).map(|queue| queue.stream))
     }
 
-    /// Notes whether a stream is captured. The default stream is always queried. Without host memory the capture is
-    /// noticed another time.
-    pub(super) fn note_capture(&mut self, stream: Stream, is_captured: bool) {
-        let stream = stream.in_pool(0);
-        if !is_captured || mutation::is("forgotten-capture") {
-            self.captured.retain(|&other| other != stream);
-        } else if stream != Stream::DEFAULT
-            && !self.captured.contains(&stream)
-            && self.captured.try_reserve(1).is_ok()
-        {
-            self.captured.push(stream);
+    /// Notes that a stream is captured, as the notice with a number. The default stream is always queried. Without host
+    /// memory the capture is noticed another time.
+    pub(super) fn note_capture(&mut self, stream: Stream, number: u64) {
+        if mutation::is("forgotten-capture") {
+            return self.note_no_capture(stream, u64::MAX);
         }
+        let stream = stream.in_pool(0);
+        if let Some((_, last)) = self.captured.iter_mut().find(|(other, _)| *other == stream) {
+            *last = number;
+        } else if stream != Stream::DEFAULT && self.captured.try_reserve(1).is_ok() {
+            self.captured.push((stream, number));
+        }
+    }
+
+    /// Notes that a stream was not captured after the notice with a number.
+    pub(super) fn note_no_capture(&mut self, stream: Stream, after: u64) {
+        let stream = stream.in_pool(0);
+        self.captured.retain(|&(other, number)| other != stream || number > after);
     }
 
     /// Takes a spare event of a context, if there is one.
@@ -318,7 +325,7 @@ impl Events {
             }
         }
         self.sole = self.sole.filter(|&(other, _)| other != stream);
-        self.note_capture(stream, false);
+        self.note_no_capture(stream, u64::MAX);
     }
 
     /// Removes the queues whose position in the arena was given up, and frees their memory.

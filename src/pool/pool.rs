@@ -161,11 +161,13 @@ impl Pool {
     }
 
     /// Notes whether a stream is captured. `noticed` is [`Self::captures_noticed`] from before the driver was asked with the
-    /// lock open: an answer that it is not captured may be older than one that it is.
+    /// lock open: an answer that the stream is not captured may be older than another thread's that it is.
     pub(super) fn note_capture(&mut self, stream: Stream, is_captured: bool, noticed: u64) {
-        if is_captured || self.captures_noticed == noticed {
-            self.captures_noticed += u64::from(is_captured);
-            self.events.note_capture(stream, is_captured);
+        if is_captured {
+            self.captures_noticed += 1;
+            self.events.note_capture(stream, self.captures_noticed);
+        } else {
+            self.events.note_no_capture(stream, noticed);
         }
     }
 

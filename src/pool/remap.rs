@@ -172,17 +172,21 @@ fn abandon<'a>(mut guard: Guard<'a>, plan: &Plan) -> Guard<'a> {
 }
 
 fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+    let moves = !plan.sources.is_empty();
     let mut moved = each(&mut plan.fresh, true, |piece| granules.map(piece.span));
-    if moved.is_ok() && !plan.sources.is_empty() {
-        // Only now: mapping may take longer than an announcement waits. What is mapped stays, because unmapping it might
-        // break the capture too.
-        let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
+    // Only now: mapping may take longer than an announcement waits.
+    let permission = Permission::of(backend);
+    if moves && permission.is_none() {
+        // What is mapped stays, because unmapping it might break the capture too.
+        return moved.and_then(|()| Err(refuse_for_a_capture()));
+    }
+    if moves && moved.is_ok() {
         moved = move_idle_pieces(granules, plan);
     }
     if moved.is_err() {
         keeping_last_error(|| move_back(granules, plan));
     }
-    if !plan.sources.is_empty() {
+    if moves {
         granules.drop_kept();
     }
     moved

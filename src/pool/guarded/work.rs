@@ -108,13 +108,16 @@ fn try_when_idle(
     };
     if let Some(device) = backend.order() {
         let Some(streams) = streams? else { return Ok(false) };
-        let Some(_permission) = Permission::of(backend) else { return Ok(false) };
+        let Some(permission) = Permission::of(backend) else { return Ok(false) };
         let is_idle =
             device.run(|order| Ok(!is_one_captured(order, &streams)? && order.synchronize().map(|()| true)?));
+        drop(permission);
         if !is_idle? {
             return Ok(false);
         }
     }
+    // Anew: the device may have been waited for longer than an announcement waits for the first one.
+    let Some(_permission) = Permission::of(backend) else { return Ok(false) };
     work(memory)?;
     Ok(true)
 }

@@ -423,6 +423,24 @@ fn an_older_answer_does_not_hide_a_capture() {
     pool.put(first, A);
 }
 
+/// One free asks about a captured stream and about one whose capture has ended. Each answer is about its own stream.
+#[test]
+fn an_answer_about_one_stream_leaves_that_about_another() {
+    let pool = Pool::new(8);
+    let c = Stream::of_handle(12);
+    let queue = pool.device.state().add_stream(12, 0);
+    let (first, second) = (pool.get(2, b()).unwrap(), pool.get(2, c).unwrap());
+    pool.device.state().queues[1].capturing = true;
+    pool.put(first, b());
+    assert_eq!(order::record_use(pool.slot, second, b()), Ok(()));
+    pool.device.state().queues[1].capturing = false;
+    pool.device.state().queues[queue].capturing = true;
+    pool.put(second, c);
+    let captured: Vec<Stream> = pool.slot.enter().unwrap().events.captured().collect();
+    assert_eq!(captured, [c]);
+    pool.device.state().queues[queue].capturing = false;
+}
+
 /// A call that forgets a stream does not return while another thread is about to record on it, because the stream may
 /// be destroyed afterwards.
 #[test]
