@@ -1,5 +1,7 @@
 """What a shared library shows the linker and the loader. Each function returns what is wrong with it."""
 
+import re
+
 from elftools.elf.elffile import ELFFile
 
 # The newest glibc whose symbols may be needed: that of Debian 12 and Ubuntu 22.04 is newer.
@@ -27,6 +29,24 @@ def too_new_glibc(path, newest=NEWEST_GLIBC):
     assert needed, "it needs no symbol of glibc"
     is_fine = lambda version: version[0].isdigit() and tuple(map(int, version.split(".")[:2])) <= newest
     return [version for version in needed if not is_fine(version)]
+
+
+def functions_between(path, oldest, newest):
+    """The names that are needed without fail, of a glibc newer than the first version and older than the second."""
+
+    def read(elf, versions):
+        table = elf.get_section_by_name(".gnu.version")
+        symbols = enumerate(elf.get_section_by_name(".dynsym").iter_symbols())
+        for place, symbol in symbols:
+            index = table.get_symbol(place)["ndx"]
+            if symbol["st_shndx"] != "SHN_UNDEF" or symbol["st_info"]["bind"] != "STB_GLOBAL" or isinstance(index, str):
+                continue
+            name = versions.get_version(index)[1].name
+            version = re.fullmatch(r"GLIBC_(\d+)\.(\d+).*", name)
+            if version and oldest < tuple(map(int, version.groups())) < newest:
+                yield symbol.name
+
+    return _section(path, ".gnu.version_r", lambda elf, versions: set(read(elf, versions)))
 
 
 def needed(path):

@@ -31,8 +31,8 @@ pub fn run(context: &mut Context) -> Result<()> {
     context.program("the hooks of .pre-commit-config.yaml", command, Count::One).map(drop)
 }
 
-/// The version of Rust that Cargo.toml and README ask for is enough: the libraries, commands and chores compile with it. No lint
-/// sees that, for much that is newer is no item of the standard library. The tests are no user's.
+/// The version of Rust that Cargo.toml and README ask for is enough: the sources compile with it. No lint
+/// sees that, for much that is newer is no item of the standard library.
 fn oldest_rust(context: &mut Context) -> Result<()> {
     let workspace = &context.workspace;
     let version = env!("CARGO_PKG_RUST_VERSION");
@@ -45,7 +45,8 @@ fn oldest_rust(context: &mut Context) -> Result<()> {
         context.skip("the stated rust-version is true", &format!("rustup cannot install Rust {version}"));
         return Ok(());
     }
-    let mut command = cargo::of_toolchain(workspace, version, &["check", "--workspace", "--locked"]);
+    let args = ["check", "--workspace", "--locked", "--all-targets"];
+    let mut command = cargo::of_toolchain(workspace, version, &args);
     // Another compiler would build everything anew in the usual one, and then the usual one again.
     command.arg("--target-dir").arg(context.workspace.target.join("msrv"));
     context.program(&format!("the stated rust-version is true: {version}"), command, Count::One).map(drop)
