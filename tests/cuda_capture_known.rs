@@ -186,7 +186,7 @@ fn a_default_stream_of_a_green_context_is_asked_about() {
         let gpu = Gpu::new(sim);
         let own = gpu.enter(0);
         let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, LIMIT, GROWING);
-        let green = gpu.green_context(0);
+        let green = gpu.green_context(0).context;
         let held = pool.get_on(KIB, PER_THREAD);
         pool.put(pool.get(100 * KIB));
         gpu.begin_capture(PER_THREAD);

@@ -26,6 +26,13 @@ pub struct Gpu {
     lenient: bool,
 }
 
+/// A green context, and the context that represents it.
+#[derive(Clone, Copy)]
+pub struct GreenContext {
+    handle: u64,
+    pub context: u64,
+}
+
 /// A call of the driver that must succeed.
 macro_rules! cu {
     ($gpu:expr, $function:ident($($argument:expr),*)) => {{
@@ -138,7 +145,7 @@ impl Gpu {
     }
 
     /// A green context with the whole of a device, current from now on.
-    pub fn green_context(self, device: i32) -> u64 {
+    pub fn green_context(self, device: i32) -> GreenContext {
         let (mut all, mut descriptor) = (CUdevResource::default(), ptr::null_mut());
         let (mut green, mut context) = (ptr::null_mut(), ptr::null_mut());
         cu!(self, cuDeviceGetDevResource(device, &mut all, CU_DEV_RESOURCE_TYPE_SM));
@@ -146,7 +153,12 @@ impl Gpu {
         cu!(self, cuGreenCtxCreate(&mut green, descriptor, device, CU_GREEN_CTX_DEFAULT_STREAM));
         cu!(self, cuCtxFromGreenCtx(&mut context, green));
         self.set_current(context as u64);
-        context as u64
+        GreenContext { handle: green as u64, context: context as u64 }
+    }
+
+    /// Ends it; what is queued on its streams is still done.
+    pub fn destroy_green_context(self, green: GreenContext) {
+        cu!(self, cuGreenCtxDestroy(green.handle as CUgreenCtx));
     }
 
     /// The current context's work may touch the memory of another from now on.

@@ -66,7 +66,7 @@ fn all() -> impl Iterator<Item = (String, Variant)> {
 fn enter(gpu: Gpu, home: Home, own: u64) -> u64 {
     match home {
         Home::Created => gpu.own_context(0),
-        Home::Green => gpu.green_context(0),
+        Home::Green => gpu.green_context(0).context,
         Home::Peer => {
             let peer = gpu.enter(1);
             gpu.enable_peer(own);

@@ -1,7 +1,7 @@
-//! Streams of several contexts: the primary one of the pool's device, one that the program has created there, and that
-//! of another device, whose kernels and copies reach the pool's memory.
+//! Streams of several contexts: the primary one of the pool's device, one that the program has created there (of some
+//! programs a green one), and that of another device, whose kernels and copies reach the pool's memory.
 
-use crate::common::gpu::Gpu;
+use crate::common::gpu::{Gpu, GreenContext};
 use crate::common::ordered::{forget_stream, record_stream};
 use crate::common::*;
 use crate::shadow;
@@ -13,6 +13,8 @@ pub struct Contexts {
     all: Vec<u64>,
     /// Of each but the first a buffer of the program's, which copies go to.
     buffers: Vec<u64>,
+    /// The one that the program has created, where it is a green one.
+    green: Option<GreenContext>,
 }
 
 /// The place of the one that the program has created, and of another device's.
@@ -26,17 +28,32 @@ const BUFFER: u64 = 64 << 10;
 const STREAMS: u64 = 16;
 
 impl Contexts {
-    pub fn new(gpu: Gpu, primary: u64, kind: Kind) -> Contexts {
-        let mut contexts = Contexts { all: vec![primary], buffers: vec![0] };
+    pub fn new(gpu: Gpu, primary: u64, kind: Kind, random: &mut Random) -> Contexts {
+        let mut contexts = Contexts { all: vec![primary], buffers: vec![0], green: None };
         if !kind.contexts {
             return contexts;
         }
-        contexts.add(gpu, gpu.own_context(0));
+        let created = contexts.create(gpu, random);
+        contexts.add(gpu, created);
         let peer = gpu.enter(1);
         gpu.enable_peer(primary);
         contexts.add(gpu, peer);
         gpu.set_current(primary);
         contexts
+    }
+
+    /// The program's own one, current.
+    fn create(&mut self, gpu: Gpu, random: &mut Random) -> u64 {
+        self.green = random.one_in(2).then(|| gpu.green_context(0));
+        self.green.map_or_else(|| gpu.own_context(0), |green| green.context)
+    }
+
+    /// Destroys it while it is current.
+    fn destroy(&self, gpu: Gpu) {
+        match self.green {
+            Some(green) => gpu.destroy_green_context(green),
+            None => gpu.destroy_context(self.all[CREATED]),
+        }
     }
 
     /// It is current.
@@ -55,10 +72,12 @@ impl Contexts {
     }
 
     /// Ends the one that the program has created, and creates another, which perhaps has its handle.
-    fn renew(&mut self, gpu: Gpu) {
+    fn renew(&mut self, gpu: Gpu, random: &mut Random) {
         gpu.set_current(self.all[CREATED]);
-        gpu.destroy_context(self.all[CREATED]);
-        self.all[CREATED] = gpu.own_context(0);
+        // A green context's is the primary one's.
+        gpu.free(self.buffers[CREATED]);
+        self.destroy(gpu);
+        self.all[CREATED] = self.create(gpu, random);
         self.buffers[CREATED] = gpu.alloc(BUFFER * STREAMS);
     }
 
@@ -80,10 +99,9 @@ impl Contexts {
             gpu.set_current(context);
             gpu.free(buffer);
         }
-        if let Some(&own) = self.all.get(1) {
-            gpu.destroy_context(own);
-        }
-        if self.all.len() > 2 {
+        if self.all.len() > 1 {
+            gpu.set_current(self.all[CREATED]);
+            self.destroy(gpu);
             gpu.leave(1);
         }
         gpu.set_current(self.all[0]);
@@ -122,7 +140,7 @@ impl World {
                 }
             }
         }
-        self.contexts.renew(self.gpu);
+        self.contexts.renew(self.gpu, &mut self.random);
         for place in places {
             self.streams[place].handle = 0;
             self.streams[place] = self.some_stream(place);

@@ -116,6 +116,7 @@ impl World {
     pub fn new(gpu: Gpu, context: u64, kind: Kind, seed: u64) -> World {
         let mut random = Random::new(seed);
         let pool = some_pool(&mut random, kind);
+        let contexts = Contexts::new(gpu, context, kind, &mut random);
         let log = vec![format!("seed {seed}, limit {}", pool.stats().bytes_limit)];
         let mut world = World {
             gpu,
@@ -128,7 +129,7 @@ impl World {
             kind,
             names: 0,
             refused: 0,
-            contexts: Contexts::new(gpu, context, kind),
+            contexts,
             deadlocks: 0,
             receives: 0,
             judged: 0,
