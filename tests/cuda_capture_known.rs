@@ -5,6 +5,7 @@ mod common;
 
 use common::adapters::{ORT_ON_STREAM, TORCH, begin_to_pool};
 use common::gpu::{Gpu, PER_THREAD};
+use common::ordered::forget_stream;
 use common::simcuda::{simulated, simulated_with};
 use common::*;
 use std::time::Duration;
@@ -200,5 +201,43 @@ fn a_default_stream_of_a_green_context_is_asked_about() {
         drop(pool);
         gpu.leave(0);
         assert_eq!(sim.misuses(), 0);
+    });
+}
+
+/// Once bfc_forget_stream has returned, the handle is not used any more: not by threads either that began to query streams
+/// while it waited for others, and that know of the stream by its capture alone.
+#[test]
+fn a_forgotten_stream_that_was_captured_is_not_queried() {
+    const DELAY: Duration = Duration::from_millis(50);
+    simulated("a_forgotten_stream_that_was_captured_is_not_queried", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, LIMIT, GROWING);
+        let stream = gpu.stream(false);
+        gpu.begin_capture(stream);
+        assert_eq!(pool.alloc_on(2 * LIMIT, stream), Err(BFC_ERROR_OUT_OF_MEMORY));
+        gpu.destroy_graph(gpu.end_capture(stream));
+        pool.put(pool.get(100 * KIB));
+        sim.delay(c"cuStreamIsCapturing".as_ptr(), DELAY.as_nanos() as u64);
+        let trim = || {
+            gpu.set_current(context);
+            let _ = pool.try_trim(0);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(trim);
+            std::thread::sleep(DELAY / 2);
+            scope.spawn(|| {
+                // While the first one's query is awaited.
+                std::thread::sleep(DELAY / 2);
+                trim();
+            });
+            assert_eq!(forget_stream(0, stream), BFC_OK, "{}", last_error());
+            gpu.destroy_stream(stream);
+        });
+        sim.clear_faults();
+        assert_eq!(sim.misuses(), 0, "{:?}", sim.misuse_texts());
+        drop(pool);
+        gpu.leave(0);
+        sim.assert_clean();
     });
 }

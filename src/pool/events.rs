@@ -166,7 +166,7 @@ impl Events {
     pub(super) fn is_unknown(&self, queue_id: QueueId, stream: Stream) -> bool {
         let queue = self.queues.get(queue_id.index());
         let is_unknown = |queue: &Queue| queue.stream == stream && queue.context.is_none();
-        queue.is_some_and(is_unknown) && self.captured.iter().any(|&(other, _)| other == stream)
+        queue.is_some_and(is_unknown) && self.is_noted_captured(stream)
     }
 
     /// Returns the streams that were captured when they were last queried.
@@ -194,6 +194,12 @@ impl Events {
     pub(super) fn note_no_capture(&mut self, stream: Stream, after: u64) {
         let stream = stream.in_pool(0);
         self.captured.retain(|&(other, number)| other != stream || number > after);
+    }
+
+    /// Returns whether a stream is noted as captured.
+    pub(super) fn is_noted_captured(&self, stream: Stream) -> bool {
+        let stream = stream.in_pool(0);
+        self.captured.iter().any(|&(other, _)| other == stream)
     }
 
     /// Takes a spare event of a context, if there is one.

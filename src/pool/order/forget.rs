@@ -17,10 +17,17 @@ pub(crate) fn forget<'a>(
     let queue_id = guard.arena.streams().queue_of(stream);
     let work = guard.arena.streams_mut().forget_stream(stream)?;
     let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
-    // Only threads that are recording on the stream or querying it still use it.
-    let last_call = guard.last_call();
-    while guard.is_ordering(last_call) {
-        guard = guard.wait_for_call()?;
+    // Only threads that are recording on the stream or querying it still use it. One of them may note that it is captured:
+    // then others, which began meanwhile, query it too.
+    loop {
+        guard.events.note_no_capture(stream, u64::MAX);
+        let last_call = guard.last_call();
+        while guard.is_ordering(last_call) {
+            guard = guard.wait_for_call()?;
+        }
+        if !guard.events.is_noted_captured(stream) {
+            break;
+        }
     }
     // Meanwhile all memory may have been lost, including the queue. Or all of that work is done, and the queue is
     // reused.
