@@ -295,3 +295,35 @@ fn nothing_is_forgotten_while_threads_trim() {
 fn nothing_is_forgotten_while_threads_trim_without_a_number() {
     nothing_is_lost("nothing_is_forgotten_while_threads_trim_without_a_number", UNNUMBERED, threads_trim);
 }
+
+/// What another thread is giving back when bfc_trim is called has been given back when it returns, and counts.
+#[test]
+fn a_trim_waits_for_what_others_are_giving_back() {
+    const DELAY: Duration = Duration::from_millis(60);
+    simulated("a_trim_waits_for_what_others_are_giving_back", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        for (backend, calls, unit) in
+            [(BFC_BACKEND_CUDA, c"cuMemFree_v2", KIB), (BFC_BACKEND_CUDA_VMM, c"cuMemUnmap", 2 * MIB)]
+        {
+            let pool = Pool::in_small_regions(backend, 0, 64 * unit, GROWING);
+            let chunks = [4, 8, 16].map(|units| pool.get(units * unit));
+            chunks.into_iter().for_each(|chunk| pool.put(chunk));
+            let held = pool.stats().pool_bytes;
+            sim.delay(calls.as_ptr(), DELAY.as_nanos() as u64);
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| {
+                    gpu.set_current(context);
+                    pool.try_trim(0)
+                });
+                std::thread::sleep(DELAY / 2);
+                assert_eq!(pool.try_trim(0), Ok(held), "{}", last_error());
+                assert_eq!(pool.stats().pool_bytes, 0);
+                assert_eq!(other.join().expect("no panic"), Ok(held));
+            });
+            sim.clear_faults();
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}

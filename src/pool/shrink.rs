@@ -49,8 +49,9 @@ fn limit_to(guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
 }
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more
-/// than `keep` bytes are held.
+/// than `keep` bytes are held. Returns the number of bytes that it, or meanwhile another thread, has given back.
 fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
+    let held = guard.arena.growth().pool_bytes();
     let (mut guard, is_idle) = wait_until_idle(guard)?;
     if !is_idle {
         // A capture is an error only if there is memory to give back.
@@ -60,7 +61,12 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
     let (mut guard, discarded) = discard_beyond(guard, keep, |_| true)?;
     record_trim(&guard, released.as_ref().map_or(discarded, |bytes| bytes + discarded));
     forget_past(&mut guard);
-    released
+    // The caller wants the memory, which for the driver is in use until the other thread's call has ended.
+    while guard.arena.is_giving_back() && guard.is_called_by_another_thread() {
+        guard = guard.wait_for_call()?;
+    }
+    let gone = held.saturating_sub(guard.arena.growth().pool_bytes());
+    released.map(|bytes| bytes.max(gone))
 }
 
 /// Waits for the work that uses free memory, and coalesces what it has left. Returns false if a capture forbids to wait.
