@@ -151,5 +151,9 @@ pub(crate) trait Order {
     /// covered.
     fn synchronize(&self) -> Result<(), Error>;
 
+    /// Returns whether all work of the device's own context is done, of which the event is. Returns false if the driver
+    /// cannot tell.
+    fn is_idle(&self, event: Event) -> Result<bool, Error>;
+
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error>;
 }

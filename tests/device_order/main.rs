@@ -10,6 +10,7 @@ mod common;
 mod contexts;
 mod defaults;
 mod destroyed;
+mod growth;
 mod lasting;
 mod late;
 mod shared_events;

@@ -330,6 +330,16 @@ pub(super) unsafe fn record(driver: Driver, event: CUevent, stream: CUstream) ->
     check("cuEventRecord", unsafe { call(event, stream) })
 }
 
+/// Records an event that is done when all work of a context is (cuCtxRecordEvent, CUDA 12.5).
+///
+/// # Safety
+/// The event was returned by `create_event` in that context.
+pub(super) unsafe fn record_all(driver: Driver, context: CUcontext, event: CUevent) -> Answer<()> {
+    let call = driver.cuCtxRecordEvent()?;
+    // SAFETY: guaranteed by the caller.
+    check("cuCtxRecordEvent", unsafe { call(context, event) })
+}
+
 /// # Safety
 /// The event was returned by `create_event`.
 pub(super) unsafe fn is_done(driver: Driver, event: CUevent) -> Answer<bool> {

@@ -219,6 +219,16 @@ impl Order for Inside<'_> {
         self.relaxed(context::synchronize)
     }
 
+    fn is_idle(&self, event: Event) -> Result<bool, Error> {
+        // SAFETY: the context exists, and the event is of it.
+        let record = |driver| unsafe { calls::record_all(driver, self.cuda.context, event.handle()) };
+        let is_recorded = self.relaxed(|driver| match record(driver) {
+            Err(Failure::Missing(_)) => Ok(false),
+            recorded => recorded.map(|()| true),
+        })?;
+        Ok(is_recorded && self.state(event)? == State::Done)
+    }
+
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
         // SAFETY: the stream exists until the program reports its destruction.
         let ask = |driver: Driver| match unsafe { calls::is_capturing(driver, stream.handle()) } {

@@ -222,7 +222,8 @@ fn synchronize_instead_of_growing<'a>(
 }
 
 /// Makes a place from memory that is held and idle, for a request that is large enough: moves granules there, or gives back
-/// the regions that the one it needs can replace.
+/// the regions that the one it needs can replace. Both synchronize the device, so they are left until growth was refused
+/// if anything is pending there: it may wait for what the caller does next.
 fn replace<'a>(
     guard: Guard<'a>,
     request: &AllocRequest<'_>,
@@ -234,8 +235,8 @@ fn replace<'a>(
         return Ok(Step::Next(guard));
     }
     state.note_tried(Once::Replace);
-    let (mut guard, may_disturb) = order::may_disturb(guard, request.stream)?;
-    if !state.note(may_disturb) {
+    let (mut guard, is_idle) = order::is_idle(guard, request.stream)?;
+    if !state.note(is_idle) {
         return Ok(Step::Again(guard));
     }
     if moves {

@@ -58,5 +58,7 @@ pub(crate) use self::naming::{record_use, stream_of, stream_of_use, stream_there
 pub(super) use self::poll::poll;
 pub(super) use self::record::record_free;
 pub(crate) use self::synchronize::declare_done;
-pub(super) use self::synchronize::{share_a_piece, synchronize, synchronize_unordered, wait_for_all};
+pub(super) use self::synchronize::{
+    is_idle, share_a_piece, synchronize, synchronize_unordered, wait_for_all,
+};
 pub(super) use self::wait::{wait, wait_for_the_end};

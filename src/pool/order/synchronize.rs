@@ -3,12 +3,14 @@
 use super::capture_state::may_disturb;
 use super::driver_stream::{Ordered, each, handle, is_reachable, list};
 use super::wait::wait_elsewhere;
+use crate::backend::AnyBackend;
 use crate::backend::order::Context;
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::streams::{QueueId, Work};
 use crate::error::Error;
 use crate::log::{self, Level};
+use crate::pool::captures::Permission;
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
@@ -67,6 +69,35 @@ pub(in crate::pool) fn synchronize<'a>(mut guard: Guard<'a>, stream: Stream) -> 
         guard.notify();
     }
     Ok((guard.check_entry()?, result.and(learnt).map(|()| true)))
+}
+
+/// Returns whether nothing is pending in the device's own context, so that a synchronization would not wait, and none may
+/// begin that is captured. Returns true without a device.
+#[inline(never)]
+pub(in crate::pool) fn is_idle<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
+    if guard.backend.get().order().is_none() {
+        return Ok((guard, Ok(true)));
+    }
+    let may_ask;
+    (guard, may_ask) = may_disturb(guard, stream)?;
+    if !matches!(may_ask, Ok(true)) {
+        return Ok((guard, may_ask));
+    }
+    let (backend, life): (AnyBackend, _) = (*guard.backend, guard.arena.life());
+    let mut event = guard.events.take_spare(Context::OWN);
+    let idle;
+    (guard, idle) = guard.ordering(|order| {
+        let Some(_permission) = Permission::of(backend.get()) else { return Ok(false) };
+        let event = match event {
+            Some(event) => event,
+            None => *event.insert(order.create_event(Context::OWN)?),
+        };
+        order.is_idle(event)
+    });
+    if guard.arena.life() == life {
+        event.into_iter().for_each(|event| guard.events.recycle(event));
+    }
+    Ok((guard.check_entry()?, idle))
 }
 
 /// Does the same as [`synchronize`], and then waits for pending work of other contexts. That may include work which was

@@ -450,6 +450,12 @@ impl Order for Device {
         Ok(())
     }
 
+    fn is_idle(&self, _: Event) -> Result<bool, Error> {
+        let mut state = self.called();
+        state.tick(DriverCall::IsDone)?;
+        Ok(state.queues.iter().all(|queue| queue.context != 0 || queue.operations.is_empty()))
+    }
+
     fn synchronize(&self) -> Result<(), Error> {
         let mut state = self.called();
         state.tick(DriverCall::Synchronize)?;

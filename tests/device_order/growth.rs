@@ -1,0 +1,48 @@
+//! A pool that can grow waits for no device work: that work may wait for what the requesting thread does next.
+
+use crate::common::gpu::{BACKENDS, Gpu};
+use crate::common::receive::Receive;
+use crate::common::*;
+use crate::variants;
+
+/// Of each of the pool's calls that wait for the device, or may.
+fn waits(gpu: Gpu) -> [u64; 3] {
+    ["cuCtxSynchronize", "cuMemFree_v2", "cuMemUnmap"].map(|function| gpu.sim.calls(function))
+}
+
+/// Idle memory lies in pieces that together are enough for a request, while a receive is pending whose send comes next. The
+/// pool grows then; where nothing is pending it makes a place from the pieces.
+#[test]
+fn a_request_that_could_reuse_idle_memory_grows_instead() {
+    let kinds = BACKENDS.into_iter().flat_map(|backend| [false, true].map(|is_busy| (backend, is_busy)));
+    let named = kinds.map(|kind| (format!("backend {}, busy {}", kind.0.0, kind.1), kind));
+    let test = "growth::a_request_that_could_reuse_idle_memory_grows_instead";
+    variants(test, named, |gpu, ((backend, unit), is_busy)| {
+        gpu.enter(0);
+        let (comm, compute, bytes) = (gpu.stream(false), gpu.stream(false), 64 * unit);
+        let pool = Pool::on_device(0, |options| {
+            (options.backend, options.memory_limit) = (backend, 1024 * bytes);
+            (options.growth_policy, options.initial_region_bytes) = (BFC_GROWTH_NEED, 2 * bytes);
+        });
+        let chunks = [(); 6].map(|()| pool.get_on(2 * bytes, compute));
+        chunks.iter().step_by(2).for_each(|&chunk| pool.put_on(chunk, compute));
+        gpu.synchronize_context();
+        let receive = is_busy.then(|| Receive::post(gpu, comm));
+        let before = waits(gpu);
+        let got = pool.get_on(5 * bytes, compute);
+        let is_forced = receive.as_ref().is_some_and(Receive::is_forced);
+        let has_waited = waits(gpu) != before;
+        if let Some(receive) = receive {
+            receive.send(gpu, compute);
+            receive.deliver(gpu);
+        }
+        pool.put_on(got, compute);
+        chunks.iter().skip(1).step_by(2).for_each(|&chunk| pool.put_on(chunk, compute));
+        drop(pool);
+        gpu.leave(0);
+        if is_forced || has_waited == is_busy {
+            return Err(format!("forced: {is_forced}, synchronized: {has_waited}"));
+        }
+        Ok(())
+    });
+}
