@@ -128,15 +128,29 @@ fn free(pool: Pool, address: u64) -> Freed {
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     let Some(ask) = real::cuMemGetInfo_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the caller's arguments.
-    let code = unsafe { ask(free, total) };
-    if code == CUDA_SUCCESS
-        && !free.is_null()
-        && let Current::Primary(device) = contexts::current()
-        && let Some(stats) = Pool::of_device(device).and_then(Pool::stats_or_create)
-    {
-        // SAFETY: not NULL, so the caller's for writing, and the driver has written it.
-        let at_the_driver = unsafe { *free } as u64;
+    let mut code = unsafe { ask(free, total) };
+    if code != CUDA_SUCCESS || free.is_null() || total.is_null() {
+        return code;
+    }
+    let Current::Primary(device) = contexts::current() else { return code };
+    let Some(pool) = Pool::of_device(device) else { return code };
+    let Some(mut stats) = pool.stats_or_create() else { return code };
+    // Another thread may grow or trim the pool between the two answers.
+    for _ in 0..4 {
+        // SAFETY: as above.
+        code = unsafe { ask(free, total) };
+        let before = stats.pool_bytes;
+        stats = pool.stats().unwrap_or(stats);
+        if stats.pool_bytes == before {
+            break;
+        }
+    }
+    if code == CUDA_SUCCESS {
+        // SAFETY: not NULL, so the caller's for writing, and the driver has written them.
+        let (at_the_driver, all) = unsafe { (*free as u64, *total as u64) };
+        // What the pool is returning at this moment may count twice.
         let mut bytes = at_the_driver.saturating_add(bfc::idle_bytes(&stats));
+        bytes = bytes.min(all.saturating_sub(stats.bytes_in_use));
         if settings::is_limited() {
             bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));
         }

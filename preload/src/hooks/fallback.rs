@@ -29,26 +29,26 @@ pub(crate) enum Source {
 
 impl Source {
     /// Returns what the pool of the device that is concerned does not use to the driver, for a request of `bytes`
-    /// (0: unknown). Returns the number of bytes.
-    fn make_room(self, bytes: usize) -> u64 {
+    /// (0: unknown). Returns whether the driver may serve it now.
+    fn make_room(self, bytes: usize) -> bool {
         let room = |pool: Pool| pool.make_room(bytes as u64);
         if let Source::Pinned = self {
-            return Some(Pool::pinned()).filter(|pool| pool.is_ours()).map_or(0, room);
+            return Some(Pool::pinned()).filter(|pool| pool.is_ours()).is_some_and(room);
         }
         let device = self.device();
-        Pool::of_devices().filter(|pool| device.is_some() && pool.device() == device).map(room).sum()
+        Pool::of_devices().find(|pool| device.is_some() && pool.device() == device).is_some_and(room)
     }
 
     /// The same in other devices' pools, if the device is not known. Their work is not waited for, because it may itself
     /// wait for what this thread does next.
-    fn make_room_elsewhere(self, bytes: usize) -> u64 {
+    fn make_room_elsewhere(self, bytes: usize) -> bool {
         let device = self.device();
         let is_known = device.is_some() && !matches!(self, Source::Any | Source::AnyNear(_));
         if is_known || matches!(self, Source::Pinned) {
-            return 0;
+            return false;
         }
         let others = Pool::of_devices().filter(|pool| pool.device() != device);
-        others.map(|pool| pool.make_room_at_once(bytes as u64)).sum()
+        others.fold(false, |any, pool| pool.make_room_at_once(bytes as u64) || any)
     }
 
     /// Returns the device that is concerned, or most likely so.
@@ -95,7 +95,7 @@ pub(crate) fn with_room(need: impl FnOnce() -> (Source, usize), call: impl Fn() 
 #[inline(never)]
 fn again((source, bytes): (Source, usize), call: &dyn Fn() -> CUresult) -> CUresult {
     for make_room in [Source::make_room, Source::make_room_elsewhere] {
-        if !captures::any() && make_room(source, bytes) != 0 {
+        if !captures::any() && make_room(source, bytes) {
             let code = call();
             if code != CUDA_ERROR_OUT_OF_MEMORY {
                 return code;

@@ -98,13 +98,12 @@ impl Pool {
         bfc::free(self.ordinal, pointer(address))
     }
 
-    /// Returns unused regions to the driver. Returns the number of bytes.
-    pub(crate) fn trim(self) -> u64 {
-        let mut released = 0;
+    /// Returns unused regions to the driver.
+    pub(crate) fn trim(self) {
         if self.is_there() {
+            let mut released = 0;
             // SAFETY: the pointer is valid for writing.
             unsafe { bfc_sys::bfc_trim(self.ordinal, 0, &mut released) };
         }
-        released
     }
 }

@@ -10,41 +10,41 @@ use crate::state::contexts;
 
 impl Pool {
     /// Returns the pool's memory that is not in use to a driver that is out of memory for a request of `bytes`, or of an
-    /// unknown size (0). Returns the number of bytes. Waits for the device if the memory's work is pending: the driver's
-    /// cudaFree would have waited. Does nothing if the request cannot be served in any case.
+    /// unknown size (0). Returns whether the driver may serve it now. Waits for the device if the memory's work is pending:
+    /// the driver's cudaFree would have waited. Does nothing if the request cannot be served in any case.
     #[cold]
-    pub(crate) fn make_room(self, bytes: u64) -> u64 {
-        if !self.may_serve_others(bytes) {
-            return 0;
+    pub(crate) fn make_room(self, bytes: u64) -> bool {
+        let Some(idle) = self.idle_for(bytes) else { return false };
+        // If there is none, another thread may have returned it since the driver was called.
+        if idle != 0 {
+            self.flush_deferred_frees();
+            if self.waiting() != 0 && self.has_quarantine() {
+                self.settle();
+            }
+            self.trim();
         }
-        self.flush_deferred_frees();
-        if self.waiting() != 0 && self.has_quarantine() {
-            self.settle();
-        }
-        self.trim()
+        true
     }
 
     /// Does the same only if nothing has to be waited for.
     #[cold]
-    pub(crate) fn make_room_at_once(self, bytes: u64) -> u64 {
+    pub(crate) fn make_room_at_once(self, bytes: u64) -> bool {
         let is_done = || self.probe_twice() == ProbeResult::Done;
-        if self.may_serve_others(bytes) && is_done() { self.make_room(bytes) } else { 0 }
+        self.idle_for(bytes).is_some_and(|idle| idle != 0) && is_done() && self.make_room(bytes)
     }
 
     /// Returns whether a request to this pool might be served once all work is done.
     pub(super) fn may_serve(self, bytes: u64) -> bool {
         let fits = |limit: u64, in_use: u64| limit.saturating_sub(in_use) >= bytes;
         self.stats().is_some_and(|stats| fits(stats.bytes_limit, stats.bytes_in_use))
-            && self.may_serve_others(bytes)
+            && self.idle_for(bytes).is_some_and(|idle| idle != 0)
     }
 
-    /// Returns whether the driver might serve a request once the pool has returned what is not in use.
-    fn may_serve_others(self, bytes: u64) -> bool {
-        let Some(stats) = self.stats() else { return false };
-        let idle = bfc::idle_bytes(&stats);
-        idle != 0
-            && (bytes <= idle
-                || self.free_at_the_driver().is_none_or(|free| free.saturating_add(idle) >= bytes))
+    /// Returns the bytes that the pool holds and does not use, if the driver might serve a request with their help.
+    fn idle_for(self, bytes: u64) -> Option<u64> {
+        let idle = bfc::idle_bytes(&self.stats()?);
+        let fits = || self.free_at_the_driver().is_none_or(|free| free.saturating_add(idle) >= bytes);
+        (bytes <= idle || fits()).then_some(idle)
     }
 
     /// Returns the bytes that the driver has free on the pool's device, if it says so.
