@@ -29,7 +29,7 @@ pub struct Gpu {
 /// A green context, and the context that represents it.
 #[derive(Clone, Copy)]
 pub struct GreenContext {
-    handle: u64,
+    pub handle: u64,
     pub context: u64,
 }
 
@@ -137,6 +137,15 @@ impl Gpu {
         base
     }
 
+    /// Gives physical memory back.
+    pub fn release_physical(self, handle: u64) {
+        cu!(self, cuMemRelease(handle));
+    }
+
+    pub fn destroy_array(self, array: u64) {
+        cu!(self, cuArrayDestroy(array as CUarray));
+    }
+
     /// A context of the program's own, current from now on.
     pub fn own_context(self, device: i32) -> u64 {
         let mut context = ptr::null_mut();
@@ -146,11 +155,22 @@ impl Gpu {
 
     /// A green context with the whole of a device, current from now on.
     pub fn green_context(self, device: i32) -> GreenContext {
+        let mut green = ptr::null_mut();
+        cu!(self, cuGreenCtxCreate(&mut green, self.whole(device), device, CU_GREEN_CTX_DEFAULT_STREAM));
+        self.entered(green)
+    }
+
+    /// What a green context with the whole of a device is made of.
+    pub fn whole(self, device: i32) -> CUdevResourceDesc {
         let (mut all, mut descriptor) = (CUdevResource::default(), ptr::null_mut());
-        let (mut green, mut context) = (ptr::null_mut(), ptr::null_mut());
         cu!(self, cuDeviceGetDevResource(device, &mut all, CU_DEV_RESOURCE_TYPE_SM));
         cu!(self, cuDevResourceGenerateDesc(&mut descriptor, &mut all, 1));
-        cu!(self, cuGreenCtxCreate(&mut green, descriptor, device, CU_GREEN_CTX_DEFAULT_STREAM));
+        descriptor
+    }
+
+    /// A new green context, current from now on.
+    pub fn entered(self, green: CUgreenCtx) -> GreenContext {
+        let mut context = ptr::null_mut();
         cu!(self, cuCtxFromGreenCtx(&mut context, green));
         self.set_current(context as u64);
         GreenContext { handle: green as u64, context: context as u64 }

@@ -41,6 +41,9 @@ impl World {
             let index = self.any_chunk().filter(|_| self.random.one_in(2));
             let Some(index) = index else {
                 match mode {
+                    CU_STREAM_CAPTURE_MODE_RELAXED if self.kind.others && self.random.one_in(2) => {
+                        self.act_on_others();
+                    }
                     CU_STREAM_CAPTURE_MODE_RELAXED if self.kind.modes => self.allocate(),
                     CU_STREAM_CAPTURE_MODE_RELAXED => self.act(),
                     _ => self.act_on_another_thread(mode),

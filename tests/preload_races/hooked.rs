@@ -1,7 +1,7 @@
 //! The driver as a preloaded program has it: found by `dlsym`, where the interposer stands. What it has no hook for the
 //! tests call past it, through [`Gpu`].
 
-use crate::common::gpu::Gpu;
+use crate::common::gpu::{Gpu, GreenContext};
 use cuda_sys::*;
 use std::ffi::{CString, c_void};
 use std::ops::Deref;
@@ -34,7 +34,8 @@ functions! {
     cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuCtxCreate_v2, cuCtxDestroy_v2,
     cuMemAlloc_v2, cuMemFree_v2, cuMemAllocAsync, cuMemFreeAsync, cuDeviceSetMemPool, cuMemSetMemPool, cuMemHostAlloc,
     cuMemFreeHost, cuCtxSynchronize, cuStreamBeginCapture_v2, cuStreamEndCapture, cuStreamCreate, cuStreamDestroy_v2,
-    cuCtxEnablePeerAccess, cuMemcpyPeerAsync, cuMemsetD8Async,
+    cuCtxEnablePeerAccess, cuMemcpyPeerAsync, cuMemsetD8Async, cuGreenCtxCreate, cuGreenCtxDestroy, cuMemCreate,
+    cuArrayCreate_v2, cuMemGetInfo_v2,
 }
 
 /// A function of a library, which the interposer must have put its own in the place of.
@@ -126,6 +127,48 @@ impl Hooked {
     /// Ends it.
     pub fn destroy_context(self, context: u64) {
         must!(self.cuCtxDestroy_v2(context as CUcontext));
+    }
+
+    /// As [`Gpu::green_context`].
+    pub fn green_context(self, device: i32) -> GreenContext {
+        let (mut green, whole) = (ptr::null_mut(), self.gpu.whole(device));
+        must!(self.cuGreenCtxCreate(&mut green, whole, device, CU_GREEN_CTX_DEFAULT_STREAM));
+        self.gpu.entered(green)
+    }
+
+    /// As [`Gpu::destroy_green_context`].
+    pub fn destroy_green_context(self, green: GreenContext) {
+        must!(self.cuGreenCtxDestroy(green.handle as CUgreenCtx));
+    }
+
+    /// Physical memory, mapped nowhere.
+    pub fn create_physical(self, device: i32, bytes: u64) -> Result<u64, CUresult> {
+        let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+        let type_ = CU_MEM_ALLOCATION_TYPE_PINNED;
+        let wanted = CUmemAllocationProp { type_, location, ..CUmemAllocationProp::default() };
+        let mut handle = 0;
+        result(call!(self.cuMemCreate(&mut handle, bytes as usize, &wanted, 0)), handle)
+    }
+
+    /// An array of bytes.
+    pub fn create_array(self, bytes: u64) -> Result<u64, CUresult> {
+        const WIDTH: usize = 1 << 10;
+        let mut array = ptr::null_mut();
+        let wanted = CUDA_ARRAY_DESCRIPTOR {
+            Width: WIDTH,
+            Height: bytes as usize / WIDTH,
+            Format: CU_AD_FORMAT_UNSIGNED_INT8,
+            NumChannels: 1,
+        };
+        let code = call!(self.cuArrayCreate_v2(&mut array, &wanted));
+        result(code, array as u64)
+    }
+
+    /// Bytes that count as free on the current device.
+    pub fn free_memory(self) -> u64 {
+        let (mut free, mut total) = (0, 0);
+        must!(self.cuMemGetInfo_v2(&mut free, &mut total));
+        free as u64
     }
 
     /// As [`Gpu::leave`].

@@ -10,6 +10,7 @@ mod common;
 mod graphs;
 #[allow(dead_code)] // what tests/device_order_preload.rs uses
 mod hooked;
+mod others;
 #[path = "../races/progress.rs"]
 mod progress;
 mod receives;
@@ -57,6 +58,8 @@ pub struct Kind {
     legacy: bool,
     /// Receives are posted, whose sends are queued later on other streams.
     receives: bool,
+    /// Memory that is not pooled is allocated too.
+    others: bool,
     /// Bytes of each device.
     memory: u64,
     /// cudaMallocAsync and cudaFreeAsync too.
@@ -81,6 +84,7 @@ const PLAIN: Kind = Kind {
     foreign: false,
     legacy: false,
     receives: false,
+    others: false,
     memory: 1 << 30,
     is_async: false,
     pinned: false,
@@ -147,13 +151,15 @@ fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
         (0..20).for_each(|_| world.act());
     }
     world.end();
-    let Seen { again, tempted, refused, put_off, receives, deadlocks } = &world.seen;
+    let Seen { again, tempted, refused, put_off, receives, deadlocks, others, without_room } = &world.seen;
     let deadlocks = *deadlocks;
     sum.receives += receives;
     sum.again += again;
     sum.tempted += tempted;
     sum.refused += refused;
     sum.put_off += put_off;
+    sum.others += others;
+    sum.without_room += without_room;
     if kind.is_mutated() {
         return;
     }
@@ -216,18 +222,20 @@ fn random_programs(sim: Simulation, test: &str, first_seed: u64, kind: Kind) {
         synchronizations += sim.calls("cuCtxSynchronize") - before;
         progress.note(seed - (first_seed << 32));
     }
-    let Seen { again, tempted, refused, put_off, receives, .. } = seen;
+    let Seen { again, tempted, refused, put_off, receives, others, without_room, .. } = seen;
     let (races, mismatches, misuses) = world::troubles(&gpu);
     println!(
         "fact {test}: {count} programs: memory was handed out again {again} times, {tempted} times while work was \
          queued on freed memory of that size; {synchronizations} synchronisations, {refused} requests refused, \
-         {put_off} frees put off; {receives} receives; {races} races, {mismatches} mismatches, {misuses} misuses"
+         {put_off} frees put off; {receives} receives; {others} allocations of the \
+         driver's, {without_room} refused; {races} races, {mismatches} mismatches, {misuses} misuses"
     );
     if kind.is_mutated() {
         assert_seen(races, count);
     } else {
         let is_tempted = tempted > count || kind.is_sync || kind.receives;
         assert!(again > count / 4 && is_tempted, "too few to say anything");
+        assert!(others > count / 2 || !kind.others, "{others} other allocations: too few to say anything");
         assert!(receives > count / 4 || !kind.receives, "{receives} receives: too few to say anything");
     }
 }
@@ -382,7 +390,8 @@ fn granules_and_posted_receives() {
 #[test]
 fn captures_of_all_modes_on_a_small_device() {
     let variables = &[("BFC_TRIM_AFTER", "0.002")];
-    let kind = Kind { variables, graphs: true, modes: true, memory: 16 << 20, sizes: LARGE, ..PLAIN };
+    let kind =
+        Kind { variables, graphs: true, modes: true, others: true, memory: 16 << 20, sizes: LARGE, ..PLAIN };
     random_kind("captures_of_all_modes_on_a_small_device", 24, kind);
 }
 

@@ -7,9 +7,10 @@
 
 use crate::Kind;
 use crate::common::Random;
-use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
+use crate::common::gpu::{Gpu, GreenContext, LEGACY, PER_THREAD};
 use crate::graphs::Graph;
 use crate::hooked::Hooked;
+use crate::others::Other;
 use crate::shadow::{self, Shadow};
 use crate::worker::Worker;
 use cuda_sys::*;
@@ -48,6 +49,9 @@ pub struct Seen {
     /// Memory was handed out while work was queued on freed memory that was large enough.
     pub tempted: u64,
     pub refused: u64,
+    /// Allocations that are not pooled, and those that were refused for lack of memory.
+    pub others: u64,
+    pub without_room: u64,
     /// cudaFree during a capture that the interposer cannot serve then.
     pub put_off: u64,
     /// Receives whose sends were judged.
@@ -63,9 +67,12 @@ pub struct World {
     pub contexts: Vec<u64>,
     /// The program's own on the first device; 0 is none.
     pub foreign: u64,
+    /// That one, if it is a green one.
+    green: Option<GreenContext>,
     pub streams: Vec<Stream>,
     pub chunks: Vec<Chunk>,
     pub graphs: Vec<Graph>,
+    pub others: Vec<Other>,
     pub shadow: Shadow,
     /// What was freed lately: address, bytes.
     pub freed: Vec<(u64, u64)>,
@@ -81,9 +88,11 @@ impl World {
             random: Random::new(seed),
             contexts: Vec::new(),
             foreign: 0,
+            green: None,
             streams: Vec::new(),
             chunks: Vec::new(),
             graphs: Vec::new(),
+            others: Vec::new(),
             shadow: Shadow::default(),
             freed: Vec::new(),
             seen: Seen::default(),
@@ -101,7 +110,8 @@ impl World {
         };
         self.contexts = (0..self.kind.devices).map(enter).collect();
         if self.kind.foreign {
-            self.foreign = gpu.create_context(0);
+            self.green = self.random.one_in(2).then(|| gpu.green_context(0));
+            self.foreign = self.green.map_or_else(|| gpu.create_context(0), |green| green.context);
         }
         if self.kind.peers {
             for (&own, &other) in self.contexts.iter().zip(self.contexts.iter().rev()) {
@@ -205,6 +215,7 @@ impl World {
             82..90 if self.kind.receives => self.receive(),
             84..94 if self.kind.graphs => self.act_on_graphs(),
             94..96 => self.synchronize(),
+            96..98 if self.kind.others => self.act_on_others(),
             _ => self.read(),
         }
     }
@@ -475,6 +486,7 @@ impl World {
         while let Some(index) = self.chunks.iter().position(|chunk| chunk.ordered) {
             self.free_at(index);
         }
+        self.end_others();
         self.finish_all();
         self.streams.clear();
         for device in 0..self.contexts.len() {
@@ -504,14 +516,19 @@ impl World {
             self.free_at(index);
         }
         self.finish_all();
+        if self.kind.others {
+            self.has_room();
+        }
         for place in 0..self.streams.len() {
             if self.streams[place].created {
                 self.at(place, |gpu, stream| gpu.destroy_stream(stream));
             }
         }
         self.streams.clear();
-        if self.kind.foreign {
-            self.gpu.destroy_context(self.foreign);
+        match self.green {
+            Some(green) => self.gpu.destroy_green_context(green),
+            None if self.kind.foreign => self.gpu.destroy_context(self.foreign),
+            None => {}
         }
         for device in 0..self.contexts.len() {
             match self.is_own(device) {
