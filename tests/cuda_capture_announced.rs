@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::gpu::Gpu;
+use common::gpu::{Gpu, LEGACY};
 use common::simcuda::simulated;
 use common::*;
 
@@ -106,4 +106,43 @@ fn announcements_are_counted() {
     assert_eq!((bfc_capture_begin(), bfc_capture_begin()), (BFC_OK, BFC_OK));
     assert_eq!(pool.try_trim(0), Ok(4 * MIB), "{}", last_error());
     assert_eq!([bfc_capture_end(), bfc_capture_end(), bfc_capture_end()], [0, 0, BFC_ERROR_INVALID_ARGUMENT]);
+}
+
+/// An event on the legacy stream breaks the capture of a blocking stream: it is recorded before the announcement returns, or
+/// not before the capture ends.
+#[test]
+fn no_event_is_recorded_on_the_legacy_stream_in_an_announced_capture() {
+    simulated("no_event_is_recorded_on_the_legacy_stream_in_an_announced_capture", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (captured, third) = (gpu.stream(true), gpu.stream(false));
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, MIB, GROWING);
+        // Freed while its stream is the only one, so that its event comes late.
+        pool.put_on(pool.get_on(40 * KIB, LEGACY), LEGACY);
+        sim.delay(c"cuEventRecord".as_ptr(), 100_000_000);
+        let ended = std::thread::scope(|scope| {
+            let before = sim.calls("cuEventRecord");
+            let other = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.get_on(100 * KIB, third)
+            });
+            while sim.calls("cuEventRecord") == before {
+                std::thread::yield_now();
+            }
+            assert_eq!(bfc_capture_begin(), BFC_OK);
+            gpu.begin_capture(captured);
+            pool.put_on(other.join().expect("no panic"), third);
+            // Meanwhile none is recorded.
+            pool.put_on(pool.get_on(200 * KIB, third), third);
+            let ended = gpu.try_end_capture(captured);
+            assert_eq!(bfc_capture_end(), BFC_OK);
+            ended
+        });
+        sim.clear_faults();
+        gpu.destroy_graph(ended.unwrap_or_else(|code| panic!("the capture is broken: {code}")));
+        drop(pool);
+        [captured, third].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
 }

@@ -69,9 +69,11 @@ pub(super) struct Permission(bool);
 impl Permission {
     /// Returns the permission, or `None` while a capture is announced that the backend's calls may invalidate.
     pub(super) fn of(backend: &dyn Backend) -> Option<Self> {
-        if !backend.may_synchronize() {
-            return Some(Permission(false));
-        }
+        if backend.may_synchronize() { Self::on_a_device() } else { Some(Permission(false)) }
+    }
+
+    /// Returns the permission for a call of a driver, or `None` while any capture is announced.
+    pub(super) fn on_a_device() -> Option<Self> {
         if any() {
             return None;
         }

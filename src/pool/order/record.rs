@@ -13,6 +13,7 @@ use crate::backend::order::{self as driver, Capture, Context, Event, Order};
 use crate::core::arena::Arena;
 use crate::core::streams::Work;
 use crate::error::{Error, keeping_last_error};
+use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Kind};
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
@@ -25,6 +26,9 @@ pub(super) struct Recording {
     stream: driver::Stream,
     /// Whether the stream is the thread's own default stream, which no other thread can begin to capture.
     is_own: bool,
+    /// Whether the stream is a legacy default stream. An event there is an operation of all blocking streams of the
+    /// context, and so breaks their captures.
+    is_legacy: bool,
     pub(super) event: Option<Event>,
     /// A spare event that was taken for the recording but is of the wrong context.
     spare: Option<Event>,
@@ -60,11 +64,13 @@ impl Recording {
         // The context usually is the device's own.
         let event = events.take_spare(Context::OWN);
         let is_own = stream.thread() != 0;
+        let is_legacy = stream.is_default() && !is_own;
         let (stream, outcome) = (handle(stream), Outcome::NotRecorded);
         Recording {
             work,
             stream,
             is_own,
+            is_legacy,
             event,
             spare: None,
             kind,
@@ -91,6 +97,11 @@ impl Recording {
     /// Records the event, unless the stream is captured.
     pub(super) fn carry_out(&mut self, order: &dyn Order) -> Result<(), Error> {
         if self.outcome != Outcome::NotRecorded {
+            return Ok(());
+        }
+        let permission = self.is_legacy.then(Permission::on_a_device);
+        if matches!(permission, Some(None)) {
+            // What is recorded there later covers this work too.
             return Ok(());
         }
         let capture = order.capture_of(self.stream)?;
