@@ -585,7 +585,8 @@ bfc_status_t bfc_alloc_async(int32_t device,
 // and one on each stream that was recorded for the memory. The driver forbids these calls in host functions
 // (cuLaunchHostFunc, cuStreamAddCallback). The free succeeds there too, without an event. The memory then becomes
 // reusable by other streams with a later event of the stream, or with a synchronization of the context. The same holds
-// for a free during a capture of the stream, and if the driver fails to record.
+// for a free during a capture of the stream, and if the driver fails to record. An event on the legacy default stream is
+// an operation between the blocking streams of its context, as all that is queued there.
 //
 // @param ptr  NULL: BFC_OK, even if there is no allocator.
 // @return As for bfc_free; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY if the stream is new to
