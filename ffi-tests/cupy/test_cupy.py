@@ -244,6 +244,55 @@ def test_streams_have_two_objects():
     assert simulation.live(simulation.STREAMS) <= 4, simulation.live(simulation.STREAMS)
 
 
+class Foreign:
+    """A stream of another library, which lives on."""
+
+    def __init__(self):
+        self.handle = cupy.cuda.runtime.streamCreateWithFlags(cupy.cuda.runtime.streamNonBlocking)
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda foreign: cupy.cuda.ExternalStream(foreign.handle),
+        cupy.cuda.Stream.from_external,
+        lambda foreign: cupy.cuda.Stream(null=True),
+        lambda foreign: cupy.cuda.Stream(ptds=True),
+    ],
+    ids=["ExternalStream", "from_external", "null", "ptds"],
+)
+def test_streams_outlive_their_objects(wrap):
+    """A stream that is not CuPy's gets a new object for each use: what comes to an end is the object, not the stream."""
+    bfc.cupy.use(memory_limit=400 * KiB)
+    foreign, mine = Foreign(), cupy.cuda.Stream(non_blocking=True)
+    theirs = wrap(foreign).ptr
+    with mine:
+        kept = cupy.empty(KiB, dtype="b")
+    with wrap(foreign):
+        array = cupy.empty(200 * KiB, dtype="b")
+    # The object is gone, and a new stream comes.
+    with cupy.cuda.Stream(non_blocking=True):
+        cupy.empty(KiB, dtype="b")
+    simulation.hold(theirs)
+    simulation.fill(theirs, array.data.ptr, array.nbytes, 1)
+    simulation.expect(theirs, array.data.ptr, array.nbytes, 1)
+    del array
+    with mine:
+        # There is no room for both: either this waits for the stream, or the device does.
+        array = cupy.empty(200 * KiB, dtype="b")
+    simulation.fill(mine.ptr, array.data.ptr, array.nbytes, 2)
+    simulation.step(theirs, 1 << 30)
+    simulation.expect(mine.ptr, array.data.ptr, array.nbytes, 2)
+    del array, kept
+    simulation.release_all()
+    if theirs == foreign.handle:
+        bfc.forget_stream(0, theirs)
+    cupy.cuda.runtime.streamDestroy(foreign.handle)
+
+
 @BOTH_ORDERS
 def test_out_of_memory(streams):
     """At a small limit it raises CuPy's exception with our report, and goes on."""

@@ -87,7 +87,8 @@ def _in_order() -> Callable[[int], Any]:
     def give(nbytes: int, device: int) -> int:
         stream = current()
         pointer: int = stream.ptr
-        if (device, id(stream)) not in _streams:
+        # 0 to 2 are default streams, which never end, whatever becomes of their objects.
+        if pointer > 2 and (device, id(stream)) not in _streams:
             _streams.add(device, stream)
         return _try_alloc(device, nbytes, pointer) or _alloc_after_recovery(device, nbytes, pointer)
 
@@ -170,25 +171,24 @@ def _to_cupy_error(error: OutOfMemoryError, nbytes: int, device: int) -> MemoryE
 
 
 class _Streams:
-    """The streams of CuPy's that libbfc was told of.
+    """The streams of CuPy's own that libbfc was told of.
 
-    CuPy destroys a stream with its last reference, and libbfc must be told before (``bfc_forget_stream``). So a reference
-    to each is kept here, also to a second object of the same stream, for only one of them is its owner; streams that
-    nobody else has any more are given up whenever a new one comes."""
+    CuPy destroys such a stream with its last reference, and libbfc must be told before (``bfc_forget_stream``). So a
+    reference to each is kept here; streams that nobody else has any more are given up whenever a new one comes."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], list[Any]] = {}
-        self._identities: set[tuple[int, int]] = set()
+        # By the device and the identity of the object.
+        self._kept: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
     def __contains__(self, key: tuple[int, int]) -> bool:
-        """Whether an object is kept, by the device and its identity."""
-        return key in self._identities
+        return key in self._kept
 
     def add(self, device: int, stream: Any) -> None:
-        """Keeps a stream, and gives others up."""
-        self._kept.setdefault((device, stream.ptr), []).append(stream)
-        self._identities.add((device, id(stream)))
+        """Keeps a stream that ends with its object, and gives others up."""
+        if not _ends_with_object(stream):
+            return
+        self._kept[device, id(stream)] = stream
         # Whoever finds it locked is in the midst of it, perhaps this thread by way of a finalizer.
         if self._lock.acquire(blocking=False):
             try:
@@ -198,24 +198,30 @@ class _Streams:
 
     def _give_up(self) -> None:
         for key in list(self._kept):
-            kept = self._kept[key]
-            if all(_references(kept, place) == _references_of_one() for place in range(len(kept))):
+            if _references(self._kept, key) == _references_of_one():
                 # Nobody can get at it, so nothing is allocated on it meanwhile.
-                del self._kept[key]
-                self._identities.difference_update((key[0], id(stream)) for stream in kept)
+                stream = self._kept.pop(key)
                 # Where this fails the stream's memory waits for a synchronisation, or there is no allocator.
-                _library.lib.bfc_forget_stream(key[0], key[1])
-                del kept
+                _library.lib.bfc_forget_stream(key[0], stream.ptr)
+                del stream
 
 
-def _references(objects: list[Any], place: int) -> int:
-    return sys.getrefcount(objects[place])
+def _ends_with_object(stream: Any) -> bool:
+    """Whether CuPy destroys the stream with the object.
+
+    Another's stream lives on, and ``with cupy.cuda.ExternalStream(pointer)`` makes a new object each time. That of
+    ``cupy.cuda.Stream.from_external`` is a ``cupy.cuda.Stream`` too, which nothing public tells apart."""
+    return isinstance(stream, _cuda().Stream) and getattr(stream, "_foreign_stream_ref", None) is None
+
+
+def _references(objects: dict[Any, Any], key: Any) -> int:
+    return sys.getrefcount(objects[key])
 
 
 @functools.cache
 def _references_of_one() -> int:
-    """As many as an object has that is in a list and nowhere else; which differs between Pythons."""
-    return _references([object()], 0)
+    """As many as an object has that is in a dictionary and nowhere else; which differs between Pythons."""
+    return _references({0: object()}, 0)
 
 
 _streams = _Streams()
