@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -144,6 +145,37 @@ void synchronized(const Simulated &driver, const unit &of) {
   driver.release_all();
 }
 
+// What owns memory frees it on the stream of the allocation, also in another thread, whose own stream 0 has no such work.
+void freed_in_another_thread(const Simulated &driver, const unit &of) {
+  const auto check = [&](auto make) {
+    const bfc::pool pool(0, bfc::options::growing().memory_limit(30 * mib));
+    void *const another = driver.stream();
+    pool.deallocate_async(pool.allocate_async(256, another), another);
+    driver.hold(of.of_thread());
+    auto [memory, ptr] = make(pool);
+    fill(driver, of.of_thread(), ptr, 6);
+    expect(driver, of.of_thread(), ptr, 6);
+    in_another_thread(driver, [&, &memory = memory] { memory.reset(); });
+    // There is no room for both, so that this one waits.
+    void *const taken = pool.allocate_async(bytes, another);
+    fill(driver, another, taken, 7);
+    driver.release_all();
+    expect(driver, another, taken, 7);
+    CHECK(mismatches(driver) == 0);
+    pool.deallocate_async(taken, another);
+  };
+  check([&](bfc::device device) {
+    bfc::allocation memory(device, bytes, of.of_thread());
+    void *const ptr = memory.data();
+    return std::pair(std::move(memory), ptr);
+  });
+  check([&](bfc::device device) {
+    auto memory = bfc::make_unique_for_overwrite<char[]>(device, bytes, of.of_thread());
+    void *const ptr = memory.get();
+    return std::pair(std::move(memory), ptr);
+  });
+}
+
 // A private pool of stream 0 is that of what it stands for.
 void private_pools(const Simulated &, const unit &of) {
   const bfc::pool pool(0, bfc::options::growing().memory_limit(256 * mib));
@@ -170,6 +202,7 @@ int main(int argc, char **argv) {
                {"same_stream", same_stream},
                {"recorded", recorded},
                {"synchronized", synchronized},
+               {"freed_in_another_thread", freed_in_another_thread},
                {"private_pools", private_pools}};
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const bool is_list = !arguments.empty() && arguments.front() == "--only";

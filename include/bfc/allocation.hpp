@@ -22,7 +22,8 @@ namespace bfc {
  * another allocation: call release() before.
  *
  * Threads: like a standard container. Different objects may be used in different threads, also to free in a thread
- * other than the one that allocated.
+ * other than the one that allocated. Memory that was allocated on a default stream is freed on that stream, in whichever
+ * thread and with whichever context current. A default stream that adopt or set_stream names is that of the free.
  *
  * The destructor and the move assignment free without reporting. A free can fail if the allocator is gone, if another
  * free took the pointer, or in a forked child on all backends but the host; it then changes nothing, and
@@ -59,7 +60,9 @@ class allocation {
    * allocation. */
   static allocation adopt(device from, void *data, std::size_t size) noexcept { return {from, data, size, nullptr}; }
   static allocation adopt(device from, void *data, std::size_t size, stream_ref stream) noexcept {
-    return {from, data, size, stream.get()};
+    allocation adopted(from, data, size, nullptr);
+    adopted.set_stream(stream);
+    return adopted;
   }
 
 #if BFC_HAS_EXCEPTIONS
@@ -88,6 +91,7 @@ class allocation {
   /* Moving leaves an object that owns nothing. */
   allocation(allocation &&other) noexcept
       : device_(other.device_),
+        is_restreamed_(other.is_restreamed_),
         size_(std::exchange(other.size_, 0)),
         data_(std::exchange(other.data_, nullptr)),
         stream_(other.stream_) {}
@@ -102,6 +106,7 @@ class allocation {
 
   void swap(allocation &other) noexcept {
     std::swap(device_, other.device_);
+    std::swap(is_restreamed_, other.is_restreamed_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     std::swap(stream_, other.stream_);
@@ -123,7 +128,10 @@ class allocation {
   bfc_stream_t stream() const noexcept { return stream_; }
   /* Changes the stream that the memory is freed on. The new stream must be ordered behind all work that uses the memory
    * elsewhere (cudaStreamWaitEvent), unless record_stream declares it. Calls nothing. */
-  void set_stream(stream_ref stream) noexcept { stream_ = stream.get(); }
+  void set_stream(stream_ref stream) noexcept {
+    stream_ = stream.get();
+    is_restreamed_ = true;
+  }
 
   /* Declares that the memory is also used on a stream. Once freed, it is not reused until the work queued there by
    * then is done. Fails without memory. */
@@ -164,12 +172,15 @@ class allocation {
     return done ? allocation(from, data, raw.bytes, raw.stream) : allocation();
   }
 
+  /* Of what was allocated on a stream bfc_free is a free on that stream. The handle of a default stream may mean
+   * another one here: each thread and each context has its own. */
   bfc_status_t free() const noexcept {
-    return stream_ != nullptr ? (bfc_free_async)(device_.ordinal(), data_, stream_)
-                              : bfc_free(device_.ordinal(), data_);
+    return is_restreamed_ ? (bfc_free_async)(device_.ordinal(), data_, stream_) : bfc_free(device_.ordinal(), data_);
   }
 
   device device_ = device(detail::nowhere);
+  /* Whether stream_ is not simply that of the allocation. */
+  bool is_restreamed_ = false;
   std::size_t size_ = 0;
   void *data_ = nullptr;
   bfc_stream_t stream_ = nullptr;

@@ -18,12 +18,17 @@ namespace bfc {
 
 namespace detail {
 
+/* Says that a stream is that of the allocation. */
+struct of_allocation {};
+
 /* Where memory is freed, for deleters: the device, and the stream or null. */
 class freeing {
  public:
   freeing() noexcept = default;
   explicit freeing(device from) noexcept : device_(from) {}
-  freeing(device from, stream_ref stream) noexcept : device_(from), stream_(stream.get()) {}
+  /* A default stream is that of the free. */
+  freeing(device from, stream_ref stream) noexcept : device_(from), is_named_(true), stream_(stream.get()) {}
+  freeing(device from, stream_ref stream, of_allocation) noexcept : device_(from), stream_(stream.get()) {}
 
   /* As of bfc::allocation: the device, and the handle of the stream or null. */
   device get_device() const noexcept { return device_; }
@@ -31,15 +36,17 @@ class freeing {
 
  protected:
   void free(void *ptr) const noexcept {
-    if (stream_ != nullptr) {
+    if (is_named_) {
       (bfc_free_async)(device_.ordinal(), ptr, stream_);
     } else {
+      /* As in bfc::allocation, on the stream of the allocation. */
       bfc_free(device_.ordinal(), ptr);
     }
   }
 
  private:
   device device_ = device(nowhere);
+  bool is_named_ = false;
   bfc_stream_t stream_ = nullptr;
 };
 
@@ -127,7 +134,7 @@ unique_ptr<T> make_unique_for_overwrite(device from, std::size_t count, stream_r
                 "make_unique_for_overwrite<T[]> needs trivially copyable elements");
   static_assert(alignof(element) <= 256, "use bfc::request and bfc::allocation for a larger alignment");
   auto memory = allocation::create(from, detail::bytes_of<element>(count), stream, ec);
-  return unique_ptr<T>(static_cast<element *>(memory.release()), deleter<T>(from, stream));
+  return unique_ptr<T>(static_cast<element *>(memory.release()), deleter<T>(from, stream, detail::of_allocation()));
 }
 #if BFC_HAS_EXCEPTIONS
 template <class T>
