@@ -176,6 +176,14 @@ impl Gpu {
         GreenContext { handle: green as u64, context: context as u64 }
     }
 
+    /// A stream of a green context.
+    pub fn green_stream(self, green: GreenContext) -> u64 {
+        let mut stream = ptr::null_mut();
+        let flags = CU_STREAM_NON_BLOCKING;
+        cu!(self, cuGreenCtxStreamCreate(&mut stream, green.handle as CUgreenCtx, flags, 0));
+        stream as u64
+    }
+
     /// Ends it; what is queued on its streams is still done.
     pub fn destroy_green_context(self, green: GreenContext) {
         cu!(self, cuGreenCtxDestroy(green.handle as CUgreenCtx));

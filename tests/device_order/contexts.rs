@@ -2,6 +2,7 @@
 //! pool's own context is, and no synchronisation of one context vouches for another's streams.
 
 use crate::common::gpu::{BACKENDS, Gpu};
+use crate::common::simcuda::simulated_with;
 use crate::common::simcuda::steer::{FREE_SYNCHRONIZES, POISON};
 use crate::common::*;
 use crate::{Mark, Request, first_of, fixed_pool, variants};
@@ -253,4 +254,48 @@ fn foreign_streams_wait() {
         }
         first_of([(mismatches != 0, "wrong data")])
     });
+}
+
+/// Memory that was freed on a stream of a green context serves others once its work is done. The green context is current to
+/// another thread, and before CUDA 13 "can be current to only one thread at a time" (cuGreenCtxCreate).
+fn green_streams(test: &str, version: &str) {
+    simulated_with(test, &[("SIMCUDA_DRIVER_VERSION", version)], |sim| {
+        let gpu = Gpu::new(sim);
+        let own = gpu.enter(0);
+        let green = gpu.green_stream(gpu.green_context(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                gpu.set_current(own);
+                let other = gpu.stream(false);
+                let pool = fixed_pool(BFC_BACKEND_CUDA, 256 * KIB);
+                let known = pool.get_on(KIB, other);
+                gpu.hold(green);
+                let chunk = pool.get_on(200 * KIB, green);
+                gpu.fill(green, chunk, 200 * KIB, 1);
+                gpu.expect(green, chunk, 200 * KIB, 1);
+                pool.put_on(chunk, green);
+                let got = pool.alloc_on(200 * KIB, other);
+                let again = got.unwrap_or_else(|status| panic!("{status}: {}", last_error()));
+                gpu.fill(other, again, 200 * KIB, 2);
+                gpu.sim.release_all();
+                gpu.expect(other, again, 200 * KIB, 2);
+                pool.put_on(again, other);
+                pool.put_on(known, other);
+                pool.forget(green);
+                assert!(pool.try_trim(0).is_ok() && pool.stats().pool_bytes == 0, "{}", last_error());
+            });
+        });
+        assert_eq!((sim.mismatches(), sim.misuses()), (0, 0), "{:?}", sim.misuse_texts());
+    });
+}
+
+/// cuStreamGetCtx does not tell the context of such a stream, but cuStreamGetCtx_v2 does.
+#[test]
+fn green_streams_of_12_9() {
+    green_streams("contexts::green_streams_of_12_9", "12090");
+}
+
+#[test]
+fn green_streams_of_13() {
+    green_streams("contexts::green_streams_of_13", "13050");
 }

@@ -367,7 +367,8 @@ pub(super) unsafe fn make_wait(driver: Driver, stream: CUstream, event: CUevent)
     check("cuStreamWaitEvent", unsafe { call(stream, event, CU_EVENT_WAIT_DEFAULT) })
 }
 
-/// Returns the context of a stream. Drivers before CUDA 9.2 cannot tell.
+/// Returns the context of a stream. Drivers before CUDA 9.2 cannot tell. For a stream of a green context, drivers before
+/// CUDA 13 return the primary context.
 ///
 /// # Safety
 /// The stream exists.
@@ -375,7 +376,16 @@ pub(super) unsafe fn context_of(driver: Driver, stream: CUstream) -> Answer<CUco
     let call = driver.cuStreamGetCtx()?;
     let mut context = ptr::null_mut();
     // SAFETY: the pointer is valid, and the caller guarantees that the stream exists.
-    check("cuStreamGetCtx", unsafe { call(stream, &mut context) })?;
+    let mut code = unsafe { call(stream, &mut context) };
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        // "This version will return CUDA_ERROR_NOT_SUPPORTED for streams created via the API cuGreenCtxStreamCreate"
+        // (cuStreamGetCtx of CUDA 12.9).
+        let call = driver.cuStreamGetCtx_v2()?;
+        let mut green = ptr::null_mut();
+        // SAFETY: as above.
+        code = unsafe { call(stream, &mut context, &mut green) };
+    }
+    check("cuStreamGetCtx", code)?;
     Ok(context)
 }
 
