@@ -1,10 +1,12 @@
-//! Frees and requests in host functions, where the driver refuses every call (cuLaunchHostFunc: "The host function must not
-//! make any CUDA API calls. Attempting to use a CUDA API may result in CUDA_ERROR_NOT_PERMITTED").
+//! Frees and requests in host functions, where the driver may refuse every call (cuLaunchHostFunc: "The host function must
+//! not make any CUDA API calls. Attempting to use a CUDA API may result in CUDA_ERROR_NOT_PERMITTED, but this is not
+//! required").
 
 mod common;
 
 use common::gpu::{BACKENDS, Gpu};
 use common::simcuda::simulated;
+use common::simcuda::steer::HOST_FUNCTIONS_CALL;
 use common::*;
 use std::ffi::c_void;
 
@@ -86,5 +88,43 @@ fn a_refusal_of_the_driver_does_no_harm() {
         // Each refused call is a misuse of the program's; nothing else is.
         let others = sim.misuse_texts().into_iter().filter(|text| !text.starts_with("a host function"));
         assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
+    });
+}
+
+/// Where the driver lets the calls pass, a free waits for nothing, and what other streams still work on is not handed out.
+#[test]
+fn a_free_waits_for_nothing_where_the_driver_refuses_nothing() {
+    simulated("a_free_waits_for_nothing_where_the_driver_refuses_nothing", |sim| {
+        sim.set(HOST_FUNCTIONS_CALL, 1);
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for (backend, unit) in BACKENDS {
+            let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
+            let (ours, other) = (gpu.stream(false), gpu.stream(false));
+            pool.put_on(pool.get_on(unit, other), other);
+            let [chunk, of_nobody, recorded] = [(); 3].map(|()| pool.get_on(unit, ours));
+            assert_eq!(pool.record(recorded, other), BFC_OK);
+            gpu.hold(other);
+            gpu.fill(other, recorded, unit, 1);
+            gpu.expect(other, recorded, unit, 1);
+            launch(gpu, ours, || {
+                pool.put_on(chunk, ours);
+                pool.put(of_nobody);
+                pool.put_on(recorded, ours);
+            });
+            // The fill and the look, and behind them the event.
+            assert_eq!(gpu.pending(other), 3, "a free has waited, or recorded no event");
+            for _ in 0..3 {
+                let again = pool.get_on(unit, ours);
+                gpu.fill(ours, again, unit, 2);
+            }
+            gpu.sim.release_all();
+            assert_eq!(sim.mismatches(), 0);
+            pool.check();
+            assert_eq!(pool.destroy_forced(), BFC_OK);
+            [ours, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        gpu.leave(0);
+        sim.assert_clean();
     });
 }

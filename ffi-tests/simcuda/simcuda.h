@@ -59,9 +59,12 @@ typedef enum simcuda_option {
                                         end the capture even in a thread in relaxed mode; 0: there they succeed */
   SIMCUDA_GRAPH_ORDER = 16, /* the order in which a launch runs nodes that no dependency orders. 0: that of the capture; 1: the
                               reverse, so that branches which share memory by mistake show it */
-  SIMCUDA_STREAM_QUERIES_UNSAFE = 17 /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice, of any stream, are among the
+  SIMCUDA_STREAM_QUERIES_UNSAFE = 17, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice, of any stream, are among the
                                         potentially unsafe calls that captures forbid; 0: no capture forbids them, unless
                                         SIMCUDA_CAPTURED_STREAMS_HIDE does */
+  SIMCUDA_HOST_FUNCTIONS_CALL = 18 /* what becomes of a driver's call in a host function, callback or simulated kernel. 0: it
+                                      is refused and counted as a misuse; 1: it is made, and is a misuse only if it waits
+                                      for the stream that runs the function */
 } simcuda_option;
 /* clang-format on */
 

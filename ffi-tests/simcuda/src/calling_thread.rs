@@ -10,7 +10,8 @@ thread_local! {
     static RUNS_WORK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a function of the program as device work. Until it returns, this thread must not call the driver.
+/// Runs a function of the program as device work. Until it returns, this thread must not call the driver, unless
+/// `Choice::HostFunctionsCall` is set.
 pub(crate) fn run_work(function: impl FnOnce()) {
     let outer = RUNS_WORK.replace(true);
     function();

@@ -46,7 +46,7 @@ pub(crate) fn call(
             std::thread::sleep(delay);
             sim = sim::lock();
         }
-        if calling_thread::runs_work() {
+        if calling_thread::runs_work() && !sim.options.is_on(Choice::HostFunctionsCall) {
             // cuLaunchHostFunc: "The host function must not make any CUDA API calls. Attempting to use a CUDA API may
             // result in CUDA_ERROR_NOT_PERMITTED, but this is not required." cuStreamAddCallback: "will result".
             sim.record.misuse(format!("a host function or simulated kernel calls {}", function.symbol()));

@@ -3,7 +3,7 @@
 use std::env;
 
 /// The number of options in `simcuda.h`. A value is a whole number.
-pub(crate) const COUNT: usize = 18;
+pub(crate) const COUNT: usize = 19;
 
 /// See `simcuda.h`, whose enumerators have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +27,7 @@ pub(crate) enum Choice {
     CapturedStreamsHide = 15,
     GraphOrder = 16,
     StreamQueriesUnsafe = 17,
+    HostFunctionsCall = 18,
 }
 
 /// Every option with the environment variable that sets its default, and the default without it.
@@ -49,6 +50,7 @@ const DEFAULTS: [(Choice, &str, i64); COUNT] = [
     (Choice::CapturedStreamsHide, "SIMCUDA_CAPTURED_STREAMS_HIDE", 0),
     (Choice::GraphOrder, "SIMCUDA_GRAPH_ORDER", 0),
     (Choice::StreamQueriesUnsafe, "SIMCUDA_STREAM_QUERIES_UNSAFE", 1),
+    (Choice::HostFunctionsCall, "SIMCUDA_HOST_FUNCTIONS_CALL", 0),
 ];
 
 /// How long a blocking call waits for another thread to resolve what looks like a deadlock.

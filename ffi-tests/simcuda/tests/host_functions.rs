@@ -70,6 +70,32 @@ fn a_host_function_may_not_call_the_driver() {
     machine.alloc(512).unwrap();
 }
 
+unsafe extern "C" fn synchronizes(stream: *mut c_void) {
+    let function = Driver::load().unwrap().cuStreamSynchronize().unwrap();
+    // SAFETY: the stream exists.
+    ANSWER.store(unsafe { function(stream.cast()) }, Ordering::SeqCst);
+}
+
+/// "[...] but this is not required" (cuLaunchHostFunc).
+#[test]
+fn a_host_function_may_be_let_call_the_driver() {
+    let machine = fresh();
+    machine.steer.set(steer::HOST_FUNCTIONS_CALL, 1);
+    let (own, other) = (stream(&machine), stream(&machine));
+    machine.host_function(own, Some(allocates), std::ptr::null_mut()).unwrap();
+    assert_eq!(ANSWER.swap(-1, Ordering::SeqCst), CUDA_SUCCESS);
+    assert_eq!(machine.steer.live(steer::ALLOCATIONS), 1);
+    machine.host_function(own, Some(synchronizes), other.cast()).unwrap();
+    assert_eq!(ANSWER.swap(-1, Ordering::SeqCst), CUDA_SUCCESS);
+    assert_eq!(machine.steer.misuse_texts(), [""; 0]);
+    machine.host_function(own, Some(synchronizes), own.cast()).unwrap();
+    assert_eq!(ANSWER.swap(-1, Ordering::SeqCst), CUDA_ERROR_NOT_PERMITTED);
+    assert_eq!(
+        machine.steer.misuse_texts(),
+        ["a host function or simulated kernel waits for its own stream"]
+    );
+}
+
 /// "The function will not be called in the event of an error in the CUDA context" (cuLaunchHostFunc); "In the event of a
 /// device error, all subsequently executed callbacks will receive an appropriate CUresult" (cuStreamAddCallback).
 #[test]

@@ -102,6 +102,7 @@ pub const DEADLOCK_MILLISECONDS: c_int = 14;
 pub const CAPTURED_STREAMS_HIDE: c_int = 15;
 pub const GRAPH_ORDER: c_int = 16;
 pub const STREAM_QUERIES_UNSAFE: c_int = 17;
+pub const HOST_FUNCTIONS_CALL: c_int = 18;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;
