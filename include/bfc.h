@@ -556,7 +556,9 @@ bfc_status_t bfc_free(int32_t device,
 // A default stream (NULL, 0x1, 0x2) is that of the context current at the call, if that is a context of the
 // allocator's device. Otherwise it is that of the device's primary context, and a free or a recorded use also covers
 // that of the current context, if there is one. The driver is asked for the current context (cuCtxGetCurrent) in each
-// call that names a default stream.
+// call that names a default stream. Before CUDA 13, where a green context can be current to only one thread at a time,
+// use no default stream of a green context but streams of cuGreenCtxStreamCreate: to record an event on the default
+// stream the library makes the green context current to the thread that needs the event.
 //
 // A stream must exist while memory that was allocated on it or recorded for it is in use, and during each call that
 // names it. Call bfc_forget_stream before it is destroyed. This is not necessary for a stream whose memory was all
@@ -582,11 +584,14 @@ bfc_status_t bfc_alloc_async(int32_t device,
 // bfc_free of memory from bfc_alloc_async is a free on the stream of the allocation.
 //
 // Once the allocator was used with several streams, each such free records an event on the stream before it returns,
-// and one on each stream that was recorded for the memory. The driver forbids these calls in host functions
-// (cuLaunchHostFunc, cuStreamAddCallback). The free succeeds there too, without an event. The memory then becomes
-// reusable by other streams with a later event of the stream, or with a synchronization of the context. The same holds
-// for a free during a capture of the stream, and if the driver fails to record. An event on the legacy default stream is
-// an operation between the blocking streams of its context, as all that is queued there.
+// and one on each stream that was recorded for the memory. If the driver fails to record, and during a capture of the
+// stream, the free succeeds without an event. The memory then becomes reusable by other streams with a later event of
+// the stream, or with a synchronization of the context. An event on the legacy default stream is an operation between the
+// blocking streams of its context, as all that is queued there.
+//
+// In host functions (cuLaunchHostFunc, cuStreamAddCallback) NVIDIA forbids driver calls. If the driver refuses them, the
+// free succeeds there too, without an event. It need not refuse them, and NVIDIA does not say what happens then, so
+// prefer to free in another thread. A request in a host function may wait for the stream that runs the function.
 //
 // @param ptr  NULL: BFC_OK, even if there is no allocator.
 // @return As for bfc_free; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY if the stream is new to
