@@ -690,9 +690,9 @@ bfc_status_t bfc_pool_end(int32_t device,
                           uint64_t pool,
                           bfc_stream_t stream);
 
-// Declares that no graph uses a private pool any more. Live allocations in it remain valid and are freed as usual.
-// Free memory becomes common memory once the context was synchronized, which the library does when it needs the
-// memory, or in bfc_trim. On backends without a device, bfc_stream_synchronized with NULL has this effect. The name
+// Declares that no graph will be launched any more that uses a private pool. Live allocations in it remain valid and
+// are freed as usual. Free memory, now and later, becomes common memory once the context was synchronized, because the
+// last launch may still use it. The library synchronizes when it needs the memory, and in bfc_trim. On backends without a device, bfc_stream_synchronized with NULL has this effect. The name
 // may be used again.
 //
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is no such pool; BFC_ERROR_BUSY if a stream's requests are still

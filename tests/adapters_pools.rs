@@ -161,6 +161,49 @@ fn the_filter_is_asked() {
     });
 }
 
+/// A graph is launched on another stream than it was captured on, and its pool is released while its output is in use. The
+/// output is freed, in the order of the capture's stream, while the launch still writes it.
+#[test]
+fn memory_in_use_at_the_release_waits_for_the_last_launch() {
+    simulated("memory_in_use_at_the_release_waits_for_the_last_launch", |sim| {
+        for is_launch_over in [false, true] {
+            sim.set(FREE_SYNCHRONIZES, 0);
+            with_pool(sim, 16 * MIB, |gpu, [a, b]| {
+                let launches = gpu.stream(false);
+                begin_to_pool(ID, a);
+                gpu.begin_capture(a);
+                let output = get(a, MIB);
+                gpu.fill(a, output, MIB, 1);
+                gpu.expect(a, output, MIB, 1);
+                let graph = gpu.end_capture(a);
+                end_to_pool(ID);
+                gpu.hold(launches);
+                gpu.launch(graph, launches);
+                gpu.destroy_graph(graph);
+                release(ID);
+                (TORCH.free)(output, a);
+                if is_launch_over {
+                    gpu.step(launches, u64::MAX);
+                    let mut given_back = 0;
+                    // SAFETY: the pointer is valid for writing.
+                    assert_eq!(unsafe { bfc_trim(0, 0, &mut given_back) }, BFC_OK, "{}", last_error());
+                    assert_eq!(stats_of(0).pool_bytes, 0, "it is common memory by now");
+                }
+                for stream in [a, b] {
+                    let other = get(stream, MIB);
+                    gpu.fill(stream, other, MIB, 2);
+                    gpu.step(launches, u64::MAX);
+                    gpu.expect(stream, other, MIB, 2);
+                    (TORCH.free)(other, stream);
+                    gpu.hold(launches);
+                }
+                gpu.step(launches, u64::MAX);
+                gpu.destroy_stream(launches);
+            });
+        }
+    });
+}
+
 /// Before its first request nobody knows which stream is captured. No other's request breaks that capture.
 #[test]
 fn a_capture_that_nobody_names_is_left_alone() {

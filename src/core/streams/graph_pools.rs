@@ -162,7 +162,8 @@ impl StreamHeap {
     }
 
     /// Releases a private pool. Its addresses are no longer used, except those of chunks in use. Chunks in use become
-    /// common memory, and free ones do so once the device was idle.
+    /// common memory, and free ones do so once the device was idle. The last launch of a graph may still use both, on any
+    /// stream. So a chunk in use waits for a synchronization too once it is freed: it is recorded in [`Stream::UNKNOWN`].
     pub(crate) fn release_private(
         &mut self,
         name: u64,
@@ -172,13 +173,16 @@ impl StreamHeap {
             return Ok(Err(NotPrivate::InUse));
         }
         let unknown = self.queues.enter(Stream::UNKNOWN)?;
+        let mut live = 0;
         for place in 0..self.queue_count() {
             let entry = self.queues.nth(place).map(|queue| self.queues.entry(queue));
-            let of_pool = entry.filter(|entry| entry.stream.pool() == pool && !entry.forgotten);
-            if let Some(stream) = of_pool.map(|entry| entry.stream) {
-                self.queues.enter(stream.in_pool(0))?;
+            let Some(entry) = entry.filter(|entry| entry.stream.pool() == pool) else { continue };
+            live += entry.live;
+            if !entry.forgotten {
+                self.queues.enter(entry.stream.in_pool(0))?;
             }
         }
+        self.queues.reserve_uses(live)?;
         // Nothing fails from here on.
         for place in 0..self.heap.chunks().places() {
             self.make_common(self.heap.chunks().place(place), pool, unknown);
@@ -200,6 +204,8 @@ impl StreamHeap {
             let entry = self.queues.entry(queue);
             let common = if entry.forgotten { None } else { self.queues.find(entry.stream.in_pool(0)) };
             self.queues.relabel(id, common.unwrap_or(unknown), true);
+            // Room is reserved, so this cannot fail.
+            let _ = self.queues.record(id, unknown);
         } else {
             // The chunk also waits for the work of other queues.
             self.queues.relabel(id, unknown, false);

@@ -515,7 +515,10 @@ impl Model {
         {
             let common = self.streams[queue].in_pool(0);
             let common = if self.rows[queue].forgotten { unknown } else { self.queue(common) };
-            self.live.values_mut().filter(|live| live.queue == queue).for_each(|live| live.queue = common);
+            for live in self.live.values_mut().filter(|live| live.queue == queue) {
+                live.queue = common;
+                live.records.push(unknown);
+            }
             let point = self.advance(unknown);
             for unit in self.regions.iter_mut().flat_map(|region| &mut region.units) {
                 match &mut unit.owner {
