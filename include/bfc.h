@@ -561,9 +561,11 @@ bfc_status_t bfc_free(int32_t device,
 // stream the library makes the green context current to the thread that needs the event.
 //
 // A stream must exist while memory that was allocated on it or recorded for it is in use, and during each call that
-// names it. Call bfc_forget_stream before it is destroyed. This is not necessary for a stream whose memory was all
-// freed and which was synchronized after that, unless the last call that named it was made while it was captured.
-// A default stream ends with its context.
+// names it. Call bfc_forget_stream before it is destroyed. If the allocator is used with streams of the device's
+// primary context alone, this is not necessary for a stream whose memory was all freed and which was synchronized
+// after that, unless the last call that named it was made while it was captured. With streams of other contexts it
+// always is: a later stream may have the same handle in another context, and would be taken for the former. A default
+// stream ends with its context.
 //
 // On backends without a device a stream is any token. Its work has completed when bfc_stream_synchronized declares it.
 //
@@ -692,8 +694,8 @@ bfc_status_t bfc_pool_end(int32_t device,
 
 // Declares that no graph will be launched any more that uses a private pool. Live allocations in it remain valid and
 // are freed as usual. Free memory, now and later, becomes common memory once the context was synchronized, because the
-// last launch may still use it. The library synchronizes when it needs the memory, and in bfc_trim. On backends without a device, bfc_stream_synchronized with NULL has this effect. The name
-// may be used again.
+// last launch may still use it. The library synchronizes when it needs the memory, and in bfc_trim. On backends
+// without a device, bfc_stream_synchronized with NULL has this effect. The name may be used again.
 //
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is no such pool; BFC_ERROR_BUSY if a stream's requests are still
 //         routed to it; BFC_ERROR_OUT_OF_MEMORY (host memory), and nothing has changed; and the errors of every call.

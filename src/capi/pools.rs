@@ -42,8 +42,8 @@ pub extern "C" fn bfc_pool_end(device: i32, pool: u64, stream: bfc_stream_t) -> 
 
 /// Declares that no graph will be launched any more that uses a private pool. Live allocations in it remain valid and
 /// are freed as usual. Free memory, now and later, becomes common memory once the context was synchronized, because the
-/// last launch may still use it. The library synchronizes when it needs the memory, and in bfc_trim. On backends without a device, bfc_stream_synchronized with NULL has this effect. The name
-/// may be used again.
+/// last launch may still use it. The library synchronizes when it needs the memory, and in bfc_trim. On backends
+/// without a device, bfc_stream_synchronized with NULL has this effect. The name may be used again.
 ///
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if there is no such pool; BFC_ERROR_BUSY if a stream's requests are still
 ///         routed to it; BFC_ERROR_OUT_OF_MEMORY (host memory), and nothing has changed; and the errors of every call.
