@@ -45,11 +45,11 @@ use std::ptr::null_mut;
 /// stream the library makes the green context current to the thread that needs the event.
 ///
 /// A stream must exist while memory that was allocated on it or recorded for it is in use, and during each call that
-/// names it. Call bfc_forget_stream before it is destroyed. If the allocator is used with streams of the device's
-/// primary context alone, this is not necessary for a stream whose memory was all freed and which was synchronized
-/// after that, unless the last call that named it was made while it was captured. With streams of other contexts it
-/// always is: a later stream may have the same handle in another context, and would be taken for the former. A default
-/// stream ends with its context.
+/// names it. Call bfc_forget_stream before it is destroyed, or before its green context is, which detaches it
+/// (cuGreenCtxDestroy). If the allocator is used with streams of the device's primary context alone, this is not
+/// necessary for a stream whose memory was all freed and which was synchronized after that, unless the last call that
+/// named it was made while it was captured. With streams of other contexts it always is: a later stream may have the
+/// same handle in another context, and would be taken for the former. A default stream ends with its context.
 ///
 /// On backends without a device a stream is any token. Its work has completed when bfc_stream_synchronized declares it.
 ///

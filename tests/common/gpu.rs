@@ -176,7 +176,7 @@ impl Gpu {
         GreenContext { handle: green as u64, context: context as u64 }
     }
 
-    /// A stream of a green context.
+    /// A stream of a green context, which does not block.
     pub fn green_stream(self, green: GreenContext) -> u64 {
         let mut stream = ptr::null_mut();
         let flags = CU_STREAM_NON_BLOCKING;

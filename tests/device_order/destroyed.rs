@@ -242,3 +242,76 @@ fn streams_come_and_go() {
         }
     });
 }
+
+/// When the green context of a stream ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Detached {
+    /// While memory is in use that was allocated on the stream.
+    InUse,
+    /// The same, and the stream is forgotten before its handle is destroyed.
+    InUseAndForgotten,
+    /// After the memory was freed.
+    Freed,
+}
+
+/// "The API does not destroy streams [...] the streams are detached", and "any subsequent API calls involving these streams
+/// will return CUDA_ERROR_STREAM_DETACHED" (cuGreenCtxDestroy), but their work goes on.
+#[test]
+fn a_detached_stream_spoils_nothing() {
+    let kinds = [Detached::InUse, Detached::InUseAndForgotten, Detached::Freed];
+    let kinds = kinds.into_iter().flat_map(|detached| {
+        BACKENDS
+            .map(|(backend, unit)| (format!("{detached:?}, backend {backend}"), (detached, backend, unit)))
+    });
+    variants("destroyed::a_detached_stream_spoils_nothing", kinds, |gpu, (detached, backend, unit)| {
+        // Its device must be known.
+        assert_eq!(gpu.sim.configure(1, GIB), 0);
+        let gpu = Gpu::new(gpu.sim);
+        let own = gpu.enter(0);
+        let green = gpu.green_context(0);
+        let stream = gpu.green_stream(green);
+        gpu.set_current(own);
+        let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
+        let bytes = 100 * unit;
+        let chunk = pool.get_on(bytes, stream);
+        pool.put_on(pool.get_on(10 * unit, other), other);
+        gpu.hold(stream);
+        gpu.fill(stream, chunk, bytes, 1);
+        gpu.expect(stream, chunk, bytes, 1);
+        let done = Mark::queue(gpu, stream);
+        if detached == Detached::Freed {
+            pool.put_on(chunk, stream);
+        }
+        gpu.destroy_green_context(green);
+        let trimmed = pool.try_trim(0);
+        if detached != Detached::Freed {
+            pool.put(chunk);
+        }
+        if detached == Detached::InUseAndForgotten {
+            // No event can be recorded there any more (CUDA_ERROR_STREAM_DETACHED): the memory waits for a synchronization.
+            assert_eq!(pool.try_forget(stream), BFC_ERROR_BACKEND_FAILED);
+            assert!(last_error().contains("917"), "{}", last_error());
+        }
+        gpu.destroy_stream(stream);
+        let got = Request::Async.make(&pool, bytes, other);
+        let mut is_early = false;
+        if let Ok(address) = got {
+            gpu.fill(other, address, bytes, 2);
+            is_early = Mark::queue(gpu, other).is_reached() && !done.is_reached();
+            gpu.expect(other, address, bytes, 2);
+            pool.put_on(address, other);
+        }
+        gpu.sim.release_all();
+        let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
+        pool.check();
+        got?;
+        first_of([
+            (
+                gpu.sim.mismatches() != 0 || is_early,
+                "the memory is handed out while the stream still works on it",
+            ),
+            (trimmed.is_err() || idle != Ok(0), "the memory is not given back"),
+            (!gpu.sim.misuse_texts().is_empty(), "the driver is misused"),
+        ])
+    });
+}

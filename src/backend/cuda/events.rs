@@ -9,7 +9,7 @@ use crate::backend::order::{Capture, Context, Current, Event, Order, State, Stre
 use crate::error::{Error, fail};
 use cuda_sys::{
     CU_EVENT_DISABLE_TIMING, CU_STREAM_PER_THREAD, CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_INVALID_HANDLE,
-    CUcontext, CUevent, CUstream, Driver,
+    CUDA_ERROR_STREAM_DETACHED, CUcontext, CUevent, CUstream, Driver,
 };
 use std::cell::OnceCell;
 
@@ -145,6 +145,13 @@ impl Order for Inside<'_> {
             let context = match unsafe { calls::context_of(driver, stream.handle()) } {
                 // Drivers before CUDA 9.2 cannot tell. The device's own context is the best guess.
                 Err(Failure::Missing(_)) => self.cuda.context,
+                // The work of a detached stream goes on in the primary context of its device (cuGreenCtxDestroy), and with
+                // several devices nothing tells which one that is.
+                Err(failure)
+                    if failure.is(CUDA_ERROR_STREAM_DETACHED) && calls::device_count(driver) == Ok(1) =>
+                {
+                    self.cuda.context
+                }
                 context => context?,
             };
             if context == self.cuda.context {
@@ -237,6 +244,8 @@ impl Order for Inside<'_> {
             Err(failure) if failure.is(CUDA_ERROR_INVALID_HANDLE) && !stream.is_default() => {
                 Ok(Capture::NoStream)
             }
+            // The program destroyed the stream's green context, which ended its captures (cuGreenCtxDestroy).
+            Err(failure) if failure.is(CUDA_ERROR_STREAM_DETACHED) => Ok(Capture::None),
             Err(failure) => Err(failure),
         };
         if stream.context == 0 {
