@@ -299,3 +299,67 @@ fn green_streams_of_12_9() {
 fn green_streams_of_13() {
     green_streams("contexts::green_streams_of_13", "13050");
 }
+
+/// How memory comes to be freed without an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Without {
+    /// In a capture of the stream, which is broken off.
+    InCapture,
+    /// The driver fails to record.
+    Refused,
+}
+
+/// A foreign stream's work that no event covers is waited for before the memory goes back, too.
+#[test]
+fn the_end_waits_for_foreign_work_without_an_event() {
+    let kinds = [Without::InCapture, Without::Refused].into_iter().flat_map(|without| {
+        let known = [false, true].map(|freed_before| (without, freed_before));
+        known.into_iter().flat_map(|kind| BACKENDS.map(|backend| (kind, backend)))
+    });
+    let kinds = kinds.map(|kind| (format!("{kind:?} (how, an event before, backend)"), kind));
+    let test = "contexts::the_end_waits_for_foreign_work_without_an_event";
+    variants(test, kinds, |gpu, ((without, freed_before), (backend, unit))| {
+        gpu.sim.set(FREE_SYNCHRONIZES, 0);
+        gpu.sim.set(POISON, 1);
+        let own = gpu.enter(0);
+        let here = gpu.stream(false);
+        gpu.own_context(0);
+        let there = gpu.stream(false);
+        gpu.set_current(own);
+        let pool = fixed_pool(backend, 128 * unit);
+        let known = [here, there].map(|stream| pool.get_on(unit, stream));
+        let chunk = pool.get_on(100 * unit, there);
+        if freed_before {
+            known.into_iter().zip([here, there]).for_each(|(address, stream)| pool.put_on(address, stream));
+        }
+        gpu.hold(there);
+        gpu.fill(there, chunk, 100 * unit, 1);
+        gpu.expect(there, chunk, 100 * unit, 1);
+        let done = Mark::queue(gpu, there);
+        if without == Without::InCapture {
+            gpu.begin_capture(there);
+            pool.put_on(chunk, there);
+            gpu.destroy_graph(gpu.end_capture(there));
+        } else {
+            gpu.sim.fail(Some("cuEventRecord"), 1, cuda_sys::CUDA_ERROR_UNKNOWN);
+            pool.put_on(chunk, there);
+        }
+        if !freed_before {
+            pool.put_on(known[0], here);
+            gpu.sim.fail(Some("cuEventRecord"), 1, cuda_sys::CUDA_ERROR_UNKNOWN);
+            pool.put_on(known[1], there);
+        }
+        let destroyed = pool.destroy();
+        let is_early = !done.is_reached();
+        gpu.sim.release_all();
+        let texts = gpu.sim.misuse_texts();
+        assert_eq!(destroyed, BFC_OK, "{}", last_error());
+        first_of([
+            (
+                is_early || gpu.sim.mismatches() != 0,
+                "the memory goes back while the stream still works on it",
+            ),
+            (!texts.is_empty(), &format!("misuse: {}", texts.join("; "))),
+        ])
+    });
+}

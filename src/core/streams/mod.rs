@@ -48,7 +48,7 @@ pub(crate) use self::chunk_state::QueueId;
 pub(crate) use self::dependencies::{Dependencies, Place};
 pub(crate) use self::free::Freed;
 pub(crate) use self::graph_pools::NotPrivate;
-pub(crate) use self::pending_work::{QueueProgress, Work};
+pub(crate) use self::pending_work::{QueueProgress, Unfinished, Work};
 
 pub(in crate::core) use self::access::Mark;
 pub(crate) use self::stream_heap::StreamHeap;

@@ -7,11 +7,12 @@
 use super::driver_stream::{Ordered, each, handle, is_captured, is_reachable, list};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
+use crate::core::arena::Arena;
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
-use crate::core::streams::{Dependencies, Place, Work};
+use crate::core::streams::{Dependencies, Place, QueueId, Unfinished, Work};
 use crate::error::{Error, keeping_last_error};
-use crate::pool::events::Marker;
+use crate::pool::events::{Events, Marker};
 use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
 use crate::sys::HostMemoryExhausted;
@@ -144,15 +145,18 @@ fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExh
     Ok(awaited)
 }
 
-/// Waits for work of other contexts that may use the memory, before all of it is given back. Covers queues with events
-/// and streams with memory in use. Failures are ignored, because the allocator ends in any case.
+/// Waits for work of other contexts that may use the memory, before all of it is given back. Covers queues with events,
+/// and streams with memory in use or with work that has no event. Failures are ignored, because the allocator ends in any
+/// case.
 pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     if guard.backend.get().order().is_none() {
         return guard;
     }
     let awaited = newest_elsewhere(&mut guard).unwrap_or_default();
     let mut live = Vec::new();
-    for stream in guard.arena.streams().living_streams().filter(|stream| !stream.is_default()) {
+    let Pool { arena, events, .. } = &*guard;
+    let living = arena.streams().living_streams().filter(|stream| !stream.is_default());
+    for stream in living.chain(uncovered_elsewhere(arena, events)) {
         // Another thread's default stream has no handle here. The legacy stream of its context waits for all blocking
         // streams, and "the per-thread default stream is not a non-blocking stream" (API synchronization behavior).
         let stream = if is_reachable(stream) { stream } else { Stream::DEFAULT.in_context(stream.context()) };
@@ -177,6 +181,24 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
         awaited.iter().for_each(|awaited| guard.events.release(awaited.work, awaited.event));
         guard
     })
+}
+
+/// Returns created streams of other contexts, or of an unknown one, with work that has no event: memory was freed there
+/// in a capture, or the driver failed. They exist, because the program had to forget them before their end.
+fn uncovered_elsewhere<'a>(arena: &'a Arena, events: &'a Events) -> impl Iterator<Item = Stream> + 'a {
+    let is_elsewhere = |queue_id: QueueId, stream: Stream| match events
+        .context_of(queue_id, arena.streams().progress_of(queue_id))
+    {
+        Some(context) => context != Context::OWN,
+        None => events.is_noted_captured(stream),
+    };
+    let uncovered = arena.streams().unfinished(|_| true).filter(move |unfinished| {
+        let Unfinished { work, stream, forgotten } = *unfinished;
+        // The context of a default stream may have ended.
+        let is_created = stream.exists() && stream.context() == 0;
+        is_created && !forgotten && !events.covers(work) && is_elsewhere(work.queue, stream)
+    });
+    uncovered.map(|unfinished| unfinished.stream)
 }
 
 /// Waits for all work queued on a live stream, if the stream is of another context and not captured.
