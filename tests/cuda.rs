@@ -425,9 +425,9 @@ fn what_does_not_go_back_is_kept() {
         let addresses = [MIB, 3 * MIB, 7 * MIB].map(|bytes| pool.get(bytes));
         addresses.into_iter().for_each(|address| pool.put(address));
         assert_eq!(pool.stats().pool_bytes, 14 * MIB);
-        // The third exchange of the mode is the one before the second region. Asking whether a stream is captured takes none.
+        // The fifth exchange of the mode is the one before the second region: two are of the synchronization before. Asking whether a stream is captured takes none.
         let exchange = "cuThreadExchangeStreamCaptureMode";
-        let calls = [("cuCtxSynchronize", 2), ("cuMemFree", 2), ("cuCtxPushCurrent", 3), (exchange, 3)];
+        let calls = [("cuMemFree", 2), ("cuCtxPushCurrent", 4), (exchange, 5)];
         for (function, nth) in calls {
             sim.fail(Some(function), nth, CUDA_ERROR_UNKNOWN);
             assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
@@ -441,6 +441,14 @@ fn what_does_not_go_back_is_kept() {
             let addresses = [MIB, 3 * MIB, 7 * MIB].map(|bytes| pool.get(bytes));
             addresses.into_iter().for_each(|address| pool.put(address));
         }
+        // Before it takes anything out of the pool, and once more after that.
+        (1..=2).for_each(|nth| sim.fail(Some("cuCtxSynchronize"), nth, CUDA_ERROR_UNKNOWN));
+        assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
+        let words = last_error();
+        assert!(words.contains("cuCtxSynchronize failed with CUDA_ERROR_UNKNOWN (999)"), "{words}");
+        pool.check();
+        assert_eq!((pool.stats().pool_bytes, sim.used(0)), (14 * MIB, 14 * MIB));
+        assert_eq!(pool.trim(0), 14 * MIB);
         drop(pool);
         sim.assert_clean();
     });

@@ -4,8 +4,11 @@
 mod common;
 
 use common::gpu::{Gpu, LEGACY};
-use common::simcuda::simulated;
+use common::simcuda::{simulated, simulated_with};
 use common::*;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 const KINDS: [(u32, u32); 4] = [
     (BFC_BACKEND_CUDA, GROWING),
@@ -94,6 +97,168 @@ fn a_request_that_maps_for_long_breaks_no_capture() {
         gpu.leave(0);
         sim.assert_clean();
     });
+}
+
+static RETURNING: AtomicBool = AtomicBool::new(false);
+static ANNOUNCED: AtomicBool = AtomicBool::new(false);
+
+/// With the first memory that goes back another thread announces a capture. With `user_data` this takes longer than an
+/// announcement waits.
+extern "C" fn announced_meanwhile(user_data: *mut c_void, _: i32, _: *mut c_void, _: usize, event: i32) {
+    if event != BFC_REGION_RETURNING || RETURNING.swap(true, SeqCst) {
+        return;
+    }
+    if !user_data.is_null() {
+        return std::thread::sleep(LONG);
+    }
+    while !ANNOUNCED.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
+/// Longer than an announcement waits.
+const LONG: Duration = Duration::from_millis(1200);
+
+/// Announces a capture of a stream, for its pool or for the process, and begins it.
+fn begin(gpu: Gpu, pool: &Pool, stream: u64, by_pool: bool) {
+    let begun = if by_pool { pool.begin_private(1, stream) } else { bfc_capture_begin() };
+    assert_eq!(begun, BFC_OK, "{}", last_error());
+    gpu.begin_capture(stream);
+    ANNOUNCED.store(true, SeqCst);
+}
+
+/// Ends it. Nothing has broken it.
+#[track_caller]
+fn end(gpu: Gpu, pool: &Pool, stream: u64, by_pool: bool) {
+    gpu.destroy_graph(gpu.end_capture(stream));
+    assert_eq!(if by_pool { pool.end_private(1, stream) } else { bfc_capture_end() }, BFC_OK);
+}
+
+/// A capture is announced while the callback is told that memory goes back. It stays.
+fn announced_in_a_callback(
+    test: &str,
+    (backend, unit): (u32, u64),
+    (by_pool, is_long): (bool, bool),
+    gives_back: impl Fn(&Pool) -> Status + Sync,
+) {
+    simulated(test, |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (captured, other) = (gpu.stream(false), gpu.stream(false));
+        let pool = Pool::in_small_regions(backend, 0, 1024 * unit, GROWING);
+        let user_data = if is_long { pointer(1) } else { std::ptr::null_mut() };
+        // SAFETY: the function takes anything.
+        assert_eq!(unsafe { bfc_set_region_callback(0, Some(announced_meanwhile), user_data) }, BFC_OK);
+        let chunks = [60, 120, 250].map(|size| pool.get_on(size * unit, other));
+        chunks.into_iter().for_each(|chunk| pool.put_on(chunk, other));
+        let held = pool.stats().pool_bytes;
+        std::thread::scope(|scope| {
+            let returning = scope.spawn(|| {
+                gpu.set_current(context);
+                (gives_back(&pool), last_error())
+            });
+            while !RETURNING.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            begin(gpu, &pool, captured, by_pool);
+            let (status, text) = returning.join().expect("no panic");
+            assert_eq!(status, BFC_ERROR_BACKEND_FAILED);
+            assert!(text.contains("bfc_capture_begin"), "{text}");
+            end(gpu, &pool, captured, by_pool);
+        });
+        assert_eq!(pool.stats().pool_bytes, held);
+        pool.check();
+        pool.put_on(pool.get_on(200 * unit, other), other);
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+const REGIONS: (u32, u64) = (BFC_BACKEND_CUDA, KIB);
+const GRANULES: (u32, u64) = (BFC_BACKEND_CUDA_VMM, 64 * KIB);
+
+fn trim(pool: &Pool) -> Status {
+    pool.try_trim(0).err().unwrap_or(BFC_OK)
+}
+
+#[test]
+fn nothing_goes_back_after_a_long_callback() {
+    announced_in_a_callback("nothing_goes_back_after_a_long_callback", REGIONS, (false, true), trim);
+}
+
+#[test]
+fn nothing_goes_back_after_a_long_callback_for_a_pool() {
+    announced_in_a_callback(
+        "nothing_goes_back_after_a_long_callback_for_a_pool",
+        REGIONS,
+        (true, true),
+        trim,
+    );
+}
+
+#[test]
+fn no_granules_go_back_after_a_long_callback_for_a_pool() {
+    let test = "no_granules_go_back_after_a_long_callback_for_a_pool";
+    announced_in_a_callback(test, GRANULES, (true, true), trim);
+}
+
+#[test]
+fn an_allocator_that_is_destroyed_meanwhile_stays() {
+    let test = "an_allocator_that_is_destroyed_meanwhile_stays";
+    announced_in_a_callback(test, REGIONS, (false, false), Pool::destroy);
+}
+
+#[test]
+fn an_allocator_of_granules_that_is_destroyed_meanwhile_stays() {
+    let test = "an_allocator_of_granules_that_is_destroyed_meanwhile_stays";
+    announced_in_a_callback(test, GRANULES, (false, false), Pool::destroy);
+}
+
+/// A trim waits for the device for longer than an announcement waits for it.
+fn announced_in_a_wait(test: &str, (backend, unit): (u32, u64), by_pool: bool) {
+    simulated_with(test, &[("SIMCUDA_SYNCHRONIZE_WAITS", "1")], |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (captured, other) = (gpu.stream(false), gpu.stream(false));
+        let pool = Pool::in_small_regions(backend, 0, 1024 * unit, GROWING);
+        let kept = pool.get_on(unit, other);
+        pool.put_on(pool.get_on(200 * unit, other), other);
+        gpu.hold(other);
+        gpu.fill(other, kept, unit, 1);
+        let returns = || ["cuMemFree_v2", "cuMemUnmap"].map(|name| sim.calls(name));
+        std::thread::scope(|scope| {
+            let trimmer = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.try_trim(0)
+            });
+            gpu.await_call("cuCtxSynchronize");
+            let before = returns();
+            begin(gpu, &pool, captured, by_pool);
+            sim.release_all();
+            // To the pool's own capture the free memory may be in use.
+            let trimmed = trimmer.join().expect("no panic");
+            assert!(matches!(trimmed, Ok(0) | Err(BFC_ERROR_BACKEND_FAILED)), "{trimmed:?}");
+            assert_eq!(returns(), before);
+            end(gpu, &pool, captured, by_pool);
+        });
+        pool.put_on(kept, other);
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+#[test]
+fn nothing_goes_back_after_a_long_wait() {
+    announced_in_a_wait("nothing_goes_back_after_a_long_wait", REGIONS, true);
+}
+
+#[test]
+fn no_granules_go_back_after_a_long_wait() {
+    announced_in_a_wait("no_granules_go_back_after_a_long_wait", GRANULES, false);
 }
 
 /// Announcements are counted, and an end without a beginning is an error. Host memory is not concerned.

@@ -6,7 +6,7 @@ use common::gpu::Gpu;
 use common::simcuda::steer::SYNCHRONIZE_WAITS;
 use common::simcuda::{simulated, simulated_with};
 use common::*;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -320,6 +320,81 @@ fn a_trim_waits_for_what_others_are_giving_back() {
                 assert_eq!(pool.try_trim(0), Ok(held), "{}", last_error());
                 assert_eq!(pool.stats().pool_bytes, 0);
                 assert_eq!(other.join().expect("no panic"), Ok(held));
+            });
+            sim.clear_faults();
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// A thread gives memory back, which waits for a receive. Another one, which sends only later, needs more memory.
+#[test]
+fn a_request_does_not_wait_for_a_trim_that_waits_for_it() {
+    let variables = [("SIMCUDA_SYNCHRONIZE_WAITS", "1"), ("SIMCUDA_DEADLOCK_MILLISECONDS", "2000")];
+    simulated_with("a_request_does_not_wait_for_a_trim_that_waits_for_it", &variables, |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        for (backend, unit) in [(BFC_BACKEND_CUDA, KIB), (BFC_BACKEND_CUDA_VMM, 64 * KIB)] {
+            let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+            let pool = Pool::in_small_regions(backend, 0, 1024 * unit, GROWING);
+            let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+            pool.put_on(pool.get_on(100 * unit, compute), compute);
+            gpu.synchronize_context();
+            pool.synchronized(compute);
+            assert_eq!(sim.receive(pointer(comm), 5), 0);
+            std::thread::scope(|scope| {
+                let calls = sim.calls("cuCtxSynchronize");
+                let trimmer = scope.spawn(|| {
+                    gpu.set_current(context);
+                    pool.try_trim(0)
+                });
+                while sim.calls("cuCtxSynchronize") == calls {
+                    std::thread::yield_now();
+                }
+                let more = pool.get_on(200 * unit, compute);
+                assert!(!trimmer.is_finished(), "it waits for the device");
+                assert_eq!(sim.send(pointer(compute), 5), 0);
+                assert!(trimmer.join().expect("no panic").is_ok());
+                pool.put_on(more, compute);
+            });
+            known.into_iter().for_each(|chunk| pool.put(chunk));
+            drop(pool);
+            [comm, compute].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// The driver has no memory left, except what another thread is giving back.
+#[test]
+fn a_refused_request_waits_for_what_goes_back() {
+    const DELAY: Duration = Duration::from_millis(60);
+    let variables = [("SIMCUDA_MEMORY", "67108864")];
+    simulated_with("a_refused_request_waits_for_what_goes_back", &variables, |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        for (backend, calls) in [(BFC_BACKEND_CUDA, "cuMemFree_v2"), (BFC_BACKEND_CUDA_VMM, "cuMemUnmap")] {
+            let pool = Pool::on_device(0, |options| {
+                (options.backend, options.flags) = (backend, GROWING);
+                (options.memory_limit, options.growth_policy) = (GIB, BFC_GROWTH_NEED);
+                options.initial_region_bytes = 2 * MIB;
+            });
+            let chunks = [16, 18].map(|size| pool.get(size * MIB));
+            chunks.into_iter().for_each(|chunk| pool.put(chunk));
+            let name = CString::new(calls).expect("no zero byte");
+            (0..3).for_each(|_| sim.delay(name.as_ptr(), DELAY.as_nanos() as u64));
+            std::thread::scope(|scope| {
+                let before = sim.calls(calls);
+                scope.spawn(|| {
+                    gpu.set_current(context);
+                    pool.trim(0)
+                });
+                while sim.calls(calls) == before {
+                    std::thread::yield_now();
+                }
+                pool.put(pool.get(60 * MIB));
             });
             sim.clear_faults();
         }

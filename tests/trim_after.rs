@@ -327,6 +327,38 @@ fn memory_goes_back_when_the_work_of_another_context_is_done() {
     });
 }
 
+/// The thread waits for a receive that is pending. The program, which sends only later, needs more memory.
+#[test]
+fn no_request_waits_for_the_thread_while_it_waits_for_the_device() {
+    let variables = [
+        ("BFC_TRIM_AFTER", "0.05"),
+        ("SIMCUDA_SYNCHRONIZE_WAITS", "1"),
+        ("SIMCUDA_DEADLOCK_MILLISECONDS", "2000"),
+    ];
+    simulated_with("no_request_waits_for_the_thread_while_it_waits_for_the_device", &variables, |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for (backend, unit) in [(BFC_BACKEND_CUDA, KIB), (BFC_BACKEND_CUDA_VMM, 64 * KIB)] {
+            let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+            let pool = Pool::in_small_regions(backend, 0, 1024 * unit, GROWING);
+            let kept = pool.get_on(unit, compute);
+            pool.put_on(pool.get_on(100 * unit, compute), compute);
+            gpu.synchronize_context();
+            // On a stream that the allocator does not know.
+            assert_eq!(sim.receive(pointer(comm), 5), 0);
+            let calls = sim.calls("cuCtxSynchronize");
+            eventually("it waits", || sim.calls("cuCtxSynchronize") != calls);
+            let more = pool.get_on(200 * unit, compute);
+            assert_eq!(sim.send(pointer(compute), 5), 0);
+            [more, kept].into_iter().for_each(|chunk| pool.put_on(chunk, compute));
+            assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+            [comm, compute].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// A child has no such thread, until it creates an allocator.
 #[test]
 fn a_forked_child_starts_its_own() {

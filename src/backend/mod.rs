@@ -34,8 +34,8 @@ pub(crate) struct Granted {
 ///   no memory. It may provide more than requested and reports the size. The memory overlaps no other that was provided
 ///   and not freed. The pool verifies this and rejects violations.
 /// - `free` gets exactly what `alloc` provided, once. If `coalesces`, it may get one range that consists of several
-///   adjacent grants. Device work may still run on the memory. After a failure the pool still owns the memory and may
-///   free it again later.
+///   adjacent grants. If there is an `order`, no device work runs on the memory, because the pool has waited for it. After
+///   a failure the pool still owns the memory and may free it again later.
 /// - An error of either function is never a lack of memory, and its message is set with `fail!`.
 /// - Nothing here but `discard` and `populate` is called while an allocator is locked. Calls may come from any thread,
 ///   several at once.

@@ -77,11 +77,18 @@ impl Permission {
         if any() {
             return None;
         }
-        ENTERED.fetch_max(monotonic_ms(), Ordering::SeqCst);
-        SYNCHRONIZING.fetch_add(1, Ordering::SeqCst);
         let permission = Permission(true);
+        permission.enter();
+        SYNCHRONIZING.fetch_add(1, Ordering::SeqCst);
         // Either this sees the announcement, or the announcement sees this thread.
         if ANNOUNCED.load(Ordering::SeqCst) == 0 { Some(permission) } else { None }
+    }
+
+    /// Notes that another call begins for which the permission is held. An announcement waits for that too.
+    pub(super) fn enter(&self) {
+        if self.0 {
+            ENTERED.fetch_max(monotonic_ms(), Ordering::SeqCst);
+        }
     }
 }
 

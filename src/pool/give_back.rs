@@ -13,17 +13,53 @@ pub(super) type GivenBack<'a> = (Guard<'a>, Result<u64, Error>);
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more than
 /// `keep` bytes are held.
-pub(super) fn give_back_to(mut guard: Guard<'_>, keep: u64, below: bool) -> Result<GivenBack<'_>, Error> {
+pub(super) fn give_back_to(guard: Guard<'_>, keep: u64, below: bool) -> Result<GivenBack<'_>, Error> {
+    let (guard, is_settled) = settle(guard, if below { 0 } else { keep })?;
+    give_settled_back(guard, keep, below, is_settled)
+}
+
+/// Does the same after [`settle`].
+pub(super) fn give_settled_back(
+    mut guard: Guard<'_>,
+    keep: u64,
+    below: bool,
+    is_settled: bool,
+) -> Result<GivenBack<'_>, Error> {
     if guard.arena.range().is_some() {
-        return remap::trim(guard, keep);
+        return remap::trim(guard, keep, is_settled);
     }
     let arena = &mut guard.arena;
     let regions = match if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) } {
         Ok(regions) => regions,
         Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
     };
-    let (guard, given) = release(guard, regions, Stream::NONE);
+    let (guard, given) = release(guard, regions, Stream::NONE, is_settled);
     Ok((guard.check_entry()?, given.failure.map_or(Ok(given.bytes), Err)))
+}
+
+/// Waits for the device before memory is taken out of the pool, so that no request has to wait for that. Returns whether no
+/// work can use free memory any more. If not, or if other threads free memory all the time, whoever gives memory back has to
+/// wait once more.
+pub(super) fn settle(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, bool), Error> {
+    const ROUNDS: u32 = 4;
+    for _ in 0..ROUNDS {
+        let has_device = guard.backend.get().order().is_some();
+        if !has_device || !guard.arena.could_trim(keep) || guard.is_capture_announced(Stream::NONE) {
+            break;
+        }
+        let state = |guard: &Guard<'_>| (guard.arena.life(), guard.arena.progress());
+        let before = state(&guard);
+        let waited;
+        (guard, waited) = guard.letting_work_end(None, None);
+        guard = guard.check_entry()?;
+        if waited.is_err() {
+            break;
+        }
+        if state(&guard) == before {
+            return Ok((guard, true));
+        }
+    }
+    Ok((guard, false))
 }
 
 /// Records that memory was given back, if it was.

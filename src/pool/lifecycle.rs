@@ -1,19 +1,19 @@
 //! Creation and destruction.
 
-use super::captures::{self, refuse_for_a_capture};
+use super::captures::{Permission, refuse_for_a_capture};
 use super::guard_state::Guards;
 use super::idle_time::IdleTime;
 use super::limit_share::LimitShare;
-use super::listener::{Listener, RegionCallback};
+use super::listener::{Listener, RegionCallback, RegionEvent};
 use super::pool::Pool;
 use super::region_io::{give_back, log_release};
 use super::slot::waiting::busy;
 use super::slot::{Guard, Phase, Slot, waiting};
 use super::{idle_callback, order, remap};
-use crate::core::arena::{Arena, Parts};
+use crate::core::arena::{Arena, Detached, Parts};
 use crate::core::lifetimes::Lifetimes;
 use crate::core::stream_id::Stream;
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{DeferredError, Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::report::live::LargestHolders;
@@ -141,7 +141,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     if guard.arena.growth().pool_bytes() != 0 {
         let captured;
         (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;
-        if matches!(captured, Ok(true)) || captures::concern(guard.backend.get()) {
+        if matches!(captured, Ok(true)) || guard.is_capture_announced(Stream::NONE) {
             return Err(refuse_for_a_capture());
         }
         // With the lock open another thread may have allocated.
@@ -163,20 +163,19 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         }
         guard
     })?;
-    guard = order::wait_for_the_end(guard);
-    guard = order::end(guard);
-    guard = remap::notify_end(guard);
-    while let Some(region) = guard.arena.detach_any() {
-        let mut given;
-        (guard, given) = keeping_last_error(|| give_back(guard, &region));
-        if given.is_err() {
-            // This is the last chance to give the region back, and a failure may be transient.
-            (guard, given) = keeping_last_error(|| give_back(guard, &region));
-        }
-        if given.is_ok() {
-            guard = log_release(guard, &[region]);
-        }
+    let (listener, waited);
+    (guard, waited) = wait_for_all_work(guard);
+    (guard, listener) = report_the_end(guard);
+    if guard.is_lost() {
+        return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
+    // Until the end no announcement of a capture completes. One that came before ends the attempt with nothing lost.
+    let permission = Permission::of(guard.backend.get());
+    if permission.is_none() && guard.arena.growth().pool_bytes() != 0 {
+        return Err(stay(guard, listener));
+    }
+    guard = order::end(guard);
+    guard = give_all_back(guard, listener, waited, permission.as_ref());
     if guard.is_lost() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
@@ -191,6 +190,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     drop(guard);
     // The metadata may be large, so it is freed with the lock open. This also closes the backend.
     drop(pool);
+    drop(permission);
     log::emit(
         Level::Info,
         format_args!("device {device}: destroyed the allocator; allocations that were live: {live}"),
@@ -202,6 +202,99 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         );
     }
     Ok(())
+}
+
+/// Waits for the work that may use the memory of an allocator that ends.
+#[inline(never)]
+fn wait_for_all_work(mut guard: Guard<'_>) -> (Guard<'_>, Result<(), DeferredError>) {
+    guard = order::wait_for_the_end(guard);
+    let mut waited = Ok(());
+    if guard.arena.growth().pool_bytes() != 0 {
+        (guard, waited) = guard.letting_work_end(None, None);
+    }
+    (guard, waited)
+}
+
+/// Reports all memory as returning. Returns the listener, which the pool does not have any more: if the context ends
+/// meanwhile, nothing is reported twice.
+#[inline(never)]
+fn report_the_end(mut guard: Guard<'_>) -> (Guard<'_>, Listener) {
+    let listener = guard.listener;
+    guard = report_all(guard, listener, RegionEvent::Returning);
+    guard.listener = listener.unless(true);
+    (guard, listener)
+}
+
+#[inline(never)]
+fn report_all(mut guard: Guard<'_>, listener: Listener, event: RegionEvent) -> Guard<'_> {
+    if !listener.is_there() {
+        return guard;
+    }
+    if guard.arena.range().is_some() {
+        return remap::report_all(guard, listener, event);
+    }
+    let mut from = 0;
+    loop {
+        // The lock was open, but all other threads are gone. Regions are in the order of their addresses.
+        let next = guard.arena.regions().iter().find(|(_, region)| region.base >= from);
+        let Some((base, bytes)) = next.map(|(_, region)| (region.base, region.given)) else { return guard };
+        guard = guard.notifying(|| listener.notify(event, base, bytes));
+        from = base + 1;
+    }
+}
+
+/// Ends a destruction before anything was taken apart, because a capture is announced. The allocator stays as it was.
+#[cold]
+#[inline(never)]
+fn stay(mut guard: Guard<'_>, listener: Listener) -> Error {
+    guard = report_all(guard, listener, RegionEvent::Obtained);
+    if !guard.is_lost() {
+        // The recording may have ended meanwhile.
+        let recorder = guard.history.as_ref().and(listener.recorder);
+        guard.listener = Listener { recorder, ..listener };
+        let phase = Phase::of(&guard);
+        let inner = guard.inner_mut();
+        (inner.phase, inner.destroying) = (phase, None);
+        guard.notify();
+    }
+    refuse_for_a_capture()
+}
+
+/// Gives all memory back, of which no work is left. What the backend does not take back is lost.
+#[inline(never)]
+fn give_all_back<'a>(
+    mut guard: Guard<'a>,
+    listener: Listener,
+    mut waited: Result<(), DeferredError>,
+    permission: Option<&Permission>,
+) -> Guard<'a> {
+    if waited.is_err() && guard.arena.growth().pool_bytes() != 0 {
+        // A failure may be transient, or a capture that is over by now forbade it.
+        (guard, waited) = guard.letting_work_end(None, permission);
+    }
+    // A backend of granules waits itself.
+    let waited = if guard.arena.range().is_some() { Ok(()) } else { waited.map_err(DeferredError::say) };
+    let mut released: Vec<Detached> = Vec::new();
+    while let Some(region) = guard.arena.detach_any() {
+        let mut given = waited;
+        // This is the last chance to give the region back, and a failure may be transient.
+        for _ in 0..if waited.is_ok() { 2 } else { 0 } {
+            let call = guard.next_call();
+            (guard, given) = keeping_last_error(|| give_back(guard, &region, call, permission));
+            if given.is_ok() {
+                break;
+            }
+        }
+        if given.is_ok() {
+            if released.try_reserve(1).is_ok() {
+                released.push(region);
+            }
+        } else if guard.arena.range().is_none() {
+            guard = guard.notifying(|| listener.notify(RegionEvent::Obtained, region.base, region.given));
+        }
+    }
+    // Only now: an announcement does not wait for a function that takes messages.
+    log_release(guard, &released)
 }
 
 fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {

@@ -12,7 +12,7 @@ use crate::core::heap::Extension;
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
-use crate::error::{Error, LastError, fail, keeping_last_error};
+use crate::error::{DeferredError, Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 
 /// The smallest size that the backend refused. It is valid until memory was given back to the backend.
@@ -52,29 +52,44 @@ pub(super) struct Released {
 }
 
 /// Gives detached regions back to the backend on behalf of a request of a stream, or of none. Stops when a capture is
-/// announced or noticed that this might break, and keeps the remaining regions.
+/// announced or noticed that this might break, and keeps the remaining regions. With `is_settled` no work can use them any
+/// more, and the device is not waited for.
 #[inline(never)]
 pub(super) fn release(
     mut guard: Guard<'_>,
     mut regions: Vec<Detached>,
     stream: Stream,
+    is_settled: bool,
 ) -> (Guard<'_>, Released) {
     let mut released = Released::default();
+    if regions.is_empty() {
+        return (guard, released);
+    }
     let (mut at, life, noticed) = (0, guard.arena.life(), guard.captures_noticed);
+    let call = guard.next_call();
+    // The callback and the wait may take longer than an announcement waits, so nothing goes back before both have ended.
+    guard = report(guard, call, RegionEvent::Returning, &regions);
+    let mut waited = Ok(());
+    if !is_settled && !guard.is_lost() && guard.arena.life() == life {
+        (guard, waited) = guard.letting_work_end(Some(call), None);
+    }
+    let waited = waited.map_err(DeferredError::say);
     while let Some(region) = regions.get(at) {
         if guard.arena.life() != life {
-            guard = forget(guard, &regions.remove(at));
-            continue;
-        }
-        if guard.is_capture_announced(stream) || guard.captures_noticed != noticed {
-            guard = keep(guard, &regions.remove(at));
-            released.failure = Some(refuse_for_a_capture());
+            // The region was lost with all other memory.
+            guard.arena.forget_detached();
+            regions.remove(at);
             continue;
         }
         let given;
-        (guard, given) = give_back(guard, region);
+        if guard.is_capture_announced(stream) || guard.captures_noticed != noticed {
+            given = Err(refuse_for_a_capture());
+        } else if waited.is_err() {
+            (guard, given) = (log_failure(guard, region), waited);
+        } else {
+            (guard, given) = give_back(guard, region, call, None);
+        }
         match given {
-            // The region was lost with all other memory.
             Ok(()) if guard.arena.life() != life => drop(regions.remove(at)),
             Ok(()) => {
                 released.regions += 1;
@@ -83,7 +98,10 @@ pub(super) fn release(
             }
             Err(error) => {
                 released.failure = Some(error);
-                guard = keep(guard, &regions.remove(at));
+                let region = regions.remove(at);
+                guard = report(guard, call, RegionEvent::Obtained, std::slice::from_ref(&region));
+                guard =
+                    if guard.arena.life() == life { keep(guard, &region) } else { forget(guard, &region) };
             }
         }
     }
@@ -92,20 +110,37 @@ pub(super) fn release(
     (guard, released)
 }
 
-/// Gives one region back. After a failure it is still detached, and counted as held.
+/// Reports regions that go back, or stay after all, in a call of that number.
+fn report<'a>(guard: Guard<'a>, call: u64, event: RegionEvent, regions: &[Detached]) -> Guard<'a> {
+    let listener = guard.listener;
+    if !listener.is_there() || guard.is_lost() {
+        return guard;
+    }
+    guard.notifying_as(call, || {
+        regions.iter().for_each(|region| listener.notify(event, region.base, region.given));
+    })
+}
+
+/// Gives one region back in a call of that number. It was reported, and no work uses it. After a failure it is still
+/// detached, and counted as held. A caller without a permission that it holds fails if a capture is announced.
 #[inline(never)]
-pub(super) fn give_back<'a>(guard: Guard<'a>, region: &Detached) -> (Guard<'a>, Result<(), Error>) {
+pub(super) fn give_back<'a>(
+    guard: Guard<'a>,
+    region: &Detached,
+    call: u64,
+    held: Option<&Permission>,
+) -> (Guard<'a>, Result<(), Error>) {
     if guard.is_lost() {
         // A callback has forked, and in the child the memory belongs to the parent.
         return (guard, Ok(()));
     }
     let granted = Granted { base: region.base, bytes: region.given };
-    // A range is given back as a whole. Its granules have been reported to the listener already.
-    let listener = guard.listener.unless(guard.arena.range().is_some());
     let life = guard.arena.life();
-    let (mut guard, given) = guard.giving_back(|backend| match Permission::of(backend) {
-        Some(_permission) => listener.returning(granted.base, granted.bytes, || backend.free(granted)),
-        None => Err(refuse_for_a_capture()),
+    let (mut guard, given) = guard.giving_back_as(call, |backend| {
+        let own = if held.is_none() { Permission::of(backend) } else { None };
+        let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
+        permission.enter();
+        backend.free(granted)
     });
     if guard.arena.life() != life {
         guard.arena.forget_detached();

@@ -16,7 +16,7 @@
 //! do requests that find free memory.
 
 use super::captures::{self, Permission, refuse_for_a_capture};
-use super::listener::{RegionEvent, ReportedGranules};
+use super::listener::{Listener, RegionEvent, ReportedGranules};
 use super::region_io::{Extended, Refusal};
 use super::slot::Guard;
 use crate::backend::Backend;
@@ -174,7 +174,13 @@ fn abandon<'a>(mut guard: Guard<'a>, plan: &Plan) -> Guard<'a> {
 fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
     let moves = !plan.sources.is_empty();
     let mut moved = each(&mut plan.fresh, true, |piece| granules.map(piece.span));
-    // Only now: mapping may take longer than an announcement waits.
+    if moves && moved.is_ok() {
+        moved = match Permission::of(backend) {
+            Some(_permission) => granules.wait_until_idle(),
+            None => Err(refuse_for_a_capture()),
+        };
+    }
+    // Only now: mapping and waiting may take longer than an announcement waits.
     let permission = Permission::of(backend);
     if moves && permission.is_none() {
         // What is mapped stays, because unmapping it might break the capture too.
@@ -193,7 +199,6 @@ fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> 
 }
 
 fn move_idle_pieces(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
-    granules.wait_until_idle()?;
     each(&mut plan.sources, false, |piece| granules.detach(piece.span))?;
     each(&mut plan.targets, true, |piece| granules.attach(piece.span))
 }
@@ -241,10 +246,16 @@ fn log_outcome(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>)
     }
 }
 
-/// Unmaps free granules as long as `keep` bytes stay mapped. Returns the number of bytes given back.
+/// Unmaps free granules as long as `keep` bytes stay mapped. Returns the number of bytes given back. With `is_settled` no
+/// work can use free memory any more, if the lock was not opened since.
 #[inline(never)]
-pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
+pub(super) fn trim(
+    mut guard: Guard<'_>,
+    keep: u64,
+    mut is_settled: bool,
+) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
     while guard.arena.is_moving() || guard.is_guarding() {
+        is_settled = false;
         guard = guard.wait_for_call()?;
     }
     // The lock was open, so a capture may be announced by now that waiting for the device might break.
@@ -257,23 +268,41 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
         return Ok((guard, Ok(0)));
     }
     guard.leave_behind(&plan);
-    let (mut outcome, mut released) = (Ok(()), 0u64);
-    let (device, listener, life) = (guard.device, guard.listener, guard.arena.life());
-    (guard, ()) = guard.giving_back(|backend| {
-        let Some(granules) = backend.granules() else { return };
-        let granules = ReportedGranules { granules, listener };
-        outcome = unsaid(|| {
-            let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
-            granules.wait_until_idle()?;
-            each(&mut plan.sources, false, |piece| granules.release(piece.span))
+    let (device, life, call) = (guard.device, guard.arena.life(), guard.next_call());
+    // The callback and the wait may take longer than an announcement waits, so nothing is unmapped before both have ended.
+    guard = report(guard, call, RegionEvent::Returning, &plan.sources);
+    let mut outcome = Ok(());
+    // A callback may have forked: in the child the memory belongs to the parent.
+    if !is_settled && !guard.is_lost() && guard.arena.life() == life {
+        (guard, outcome) = guard.letting_work_end(Some(call), None);
+    }
+    let is_lost = guard.is_lost() || guard.arena.life() != life;
+    if outcome.is_ok() && !is_lost && guard.is_capture_announced(Stream::NONE) {
+        outcome = unsaid(|| Err(refuse_for_a_capture()));
+    }
+    let mut released = 0u64;
+    if outcome.is_ok() && !is_lost {
+        (guard, ()) = guard.giving_back_as(call, |backend| {
+            let Some(granules) = backend.granules() else { return };
+            outcome = unsaid(|| {
+                let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
+                each(&mut plan.sources, false, |piece| granules.release(piece.span))
+            });
+            released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
+            keeping_last_error(|| {
+                log::emit(
+                    Level::Info,
+                    format_args!("device {device}: gave {released} bytes in granules back"),
+                );
+            });
         });
-        released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
-        keeping_last_error(|| {
-            log::emit(Level::Info, format_args!("device {device}: gave {released} bytes in granules back"));
-        });
-    });
+    }
+    if outcome.is_err() && guard.arena.life() == life {
+        guard = report(guard, call, RegionEvent::Obtained, &plan.sources);
+    }
     if guard.arena.life() != life {
-        return Ok((abandon(guard, &plan).check_entry()?, Ok(released)));
+        guard.arena.abandon(&plan);
+        return Ok((guard.check_entry()?, Ok(released)));
     }
     guard.arena.commit(plan);
     guard.given_back += u64::from(released != 0);
@@ -285,16 +314,26 @@ pub(super) fn trim(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, Result
     })
 }
 
-/// Reports each mapped piece as returning when the allocator ends. The range itself is then given back as a whole.
-pub(super) fn notify_end(mut guard: Guard<'_>) -> Guard<'_> {
+/// Reports the mapped pieces of a plan, which go back or stay after all, in a call of that number.
+fn report<'a>(guard: Guard<'a>, call: u64, event: RegionEvent, pieces: &[Piece]) -> Guard<'a> {
     let listener = guard.listener;
-    let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
-    if guard.arena.range().is_none() || !listener.is_there() {
+    if !listener.is_there() {
         return guard;
     }
+    guard.notifying_as(call, || {
+        for piece in pieces.iter().filter(|piece| piece.mapped) {
+            listener.notify(event, piece.span.base, piece.span.bytes);
+        }
+    })
+}
+
+/// Reports each mapped piece when the allocator ends: as returning, or as obtained again. The range itself is given back as a
+/// whole.
+pub(super) fn report_all(mut guard: Guard<'_>, listener: Listener, event: RegionEvent) -> Guard<'_> {
+    let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
     let mut next = first.and_then(|first| guard.arena.mapped_from(first));
     while let Some((span, behind)) = next {
-        (guard, ()) = guard.giving_back(|_| listener.notify(RegionEvent::Returning, span.base, span.bytes));
+        guard = guard.notifying(|| listener.notify(event, span.base, span.bytes));
         next = guard.arena.mapped_from(behind);
     }
     guard

@@ -1,7 +1,7 @@
 //! Giving free memory back to the backend: trims, lower limits, and pools that have been idle for some time.
 
 use super::captures::refuse_for_a_capture;
-use super::give_back::{discard_beyond, give_back_to, record_trim};
+use super::give_back::{discard_beyond, give_back_to, give_settled_back, record_trim, settle};
 use super::idle_time::Activity;
 use super::limits::{self, change_limit};
 use super::pool::Pool;
@@ -157,8 +157,12 @@ fn trim_in_pieces(guard: Guard<'_>, calls: u64) -> Result<u64, Error> {
     let mut total = 0;
     while activity_of(&guard).calls == calls && is_idle {
         let keep = guard.arena.held_without(PIECE);
-        let released;
-        (guard, released) = give_back_to(guard, keep, false)?;
+        let (is_settled, released);
+        (guard, is_settled) = settle(guard, keep)?;
+        if activity_of(&guard).calls != calls {
+            break;
+        }
+        (guard, released) = give_settled_back(guard, keep, false, is_settled)?;
         match released? {
             0 => break,
             bytes => total += bytes,

@@ -160,14 +160,9 @@ impl Backend for Cuda {
         }
     }
 
-    /// Work queued before the free of a chunk may still run on the region. `cuMemFree` is documented as possibly
-    /// waiting for that, not as always doing so.
     fn free(&self, granted: Granted) -> Result<(), Error> {
-        let freed = inside(self, |driver| {
-            context::synchronize(driver)?;
-            // SAFETY: the pool frees what `alloc` returned, once. No chunk of it is in use, and no work is under way.
-            unsafe { calls::free(driver, granted.base) }
-        });
+        // SAFETY: the pool frees what `alloc` returned, once. No chunk of it is in use, and no work is under way.
+        let freed = inside(self, |driver| unsafe { calls::free(driver, granted.base) });
         match freed {
             // At the end of the driver or of the context all memory is freed anyway.
             Err(failure) if failure.is_the_end() || failure == Failure::Gone => Ok(()),

@@ -108,9 +108,14 @@ impl RetryState {
         self.shared
     }
 
-    /// Returns whether a call is still under way that was counted at the last change and may bring memory.
+    /// Returns whether a call is still under way that was counted at the last change and obtains memory.
     pub(super) fn may_be_served_by_a_call(&self, guard: &Guard<'_>) -> bool {
-        guard.is_bringing(self.last_call)
+        guard.is_obtaining(self.last_call)
+    }
+
+    /// Returns whether a call is still under way that was counted then and gives memory back.
+    pub(super) fn may_be_served_by_a_return(&self, guard: &Guard<'_>) -> bool {
+        guard.is_giving_back(self.last_call)
     }
 
     /// Returns whether something changed since [`Self::look`], so that the request must not sleep.

@@ -33,7 +33,7 @@ enum Step<'a> {
 type Strategy = for<'a> fn(Guard<'a>, &AllocRequest<'_>, &mut RetryState) -> Result<Step<'a>, Error>;
 
 /// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
-static STRATEGIES: [Strategy; 17] = [
+static STRATEGIES: [Strategy; 18] = [
     grow_for_small,
     share,
     merge_safe,
@@ -44,6 +44,7 @@ static STRATEGIES: [Strategy; 17] = [
     synchronize_instead_of_growing,
     replace,
     grow,
+    await_returns,
     search_thoroughly,
     wait_for_events,
     synchronize_unordered,
@@ -172,7 +173,7 @@ fn stay_with_what_is_held<'a>(
     Ok(Step::Last(guard))
 }
 
-/// Waits for other threads' calls of the backend that may bring the memory the request needs.
+/// Waits for other threads' calls of the backend that obtain memory, which may be what the request needs.
 fn await_calls<'a>(
     guard: Guard<'a>,
     _: &AllocRequest<'_>,
@@ -247,7 +248,7 @@ fn replace<'a>(
         // With the lock open another thread may have taken or given back some of them.
         let regions = guard.arena.detach_to_replace(state.least);
         let released;
-        (guard, released) = keeping_last_error(|| release(guard, regions, request.stream));
+        (guard, released) = keeping_last_error(|| release(guard, regions, request.stream, false));
         guard = guard.check_entry()?;
         state.note_own(&guard, released.regions);
     }
@@ -267,6 +268,21 @@ fn grow<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, state: &mut RetryState
         Some(_) => remap::grow(guard, request, &mut state.refused)?,
     };
     after_growth(guard, extended, request, state)
+}
+
+/// Waits for other threads that give memory back, because the backend may have enough then. Only once it has refused:
+/// they may wait for device work that itself waits for what this thread does next.
+fn await_returns<'a>(
+    guard: Guard<'a>,
+    _: &AllocRequest<'_>,
+    state: &mut RetryState,
+) -> Result<Step<'a>, Error> {
+    if !state.may_be_served_by_a_return(&guard) {
+        return Ok(Step::Next(guard));
+    }
+    let guard = guard.wait_for_call()?;
+    state.try_again(Once::Extend);
+    Ok(Step::Again(guard))
 }
 
 fn after_growth<'a>(
@@ -371,7 +387,7 @@ fn collect<'a>(
     if regions.is_empty() {
         return Ok(Step::Next(guard));
     }
-    let (guard, released) = keeping_last_error(|| release(guard, regions, request.stream));
+    let (guard, released) = keeping_last_error(|| release(guard, regions, request.stream, false));
     let guard = guard.check_entry()?;
     // Regions that the backend did not take back are free memory again, and the search finds them if they fit.
     state.note_own(&guard, released.regions);

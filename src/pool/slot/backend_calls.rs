@@ -24,7 +24,17 @@ impl Guard<'_> {
 
     /// Gives memory back to the backend, in the same way as [`Self::obtaining`].
     pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        self.on_backend(CallKind::GivesBack, work)
+        let number = self.next_call();
+        self.giving_back_as(number, work)
+    }
+
+    /// The same, as a call of that number ([`CallKind::GivesBack`]).
+    pub(in crate::pool) fn giving_back_as<T>(
+        self,
+        number: u64,
+        work: impl FnOnce(&dyn Backend) -> T,
+    ) -> (Self, T) {
+        self.on_backend(CallKind::GivesBack(number), work)
     }
 
     /// Makes a call of the backend that neither obtains nor gives back memory, in the same way.
@@ -77,6 +87,37 @@ impl Guard<'_> {
         self.with_order(CallKind::Synchronizes, false, |order| match Permission::of(backend.get()) {
             Some(_permission) => order.synchronize(),
             None => Err(refuse_for_a_capture()),
+        })
+    }
+
+    /// Waits until no work queued so far can use memory that was free before, because it is to go back. No request waits
+    /// for this call, unless it has the number of one that gives the memory back. Fails if a capture forbids it, except for a
+    /// caller that holds a permission.
+    pub(in crate::pool) fn letting_work_end(
+        self,
+        number: Option<u64>,
+        held: Option<&Permission>,
+    ) -> (Self, Result<(), DeferredError>) {
+        let backend = self.backend.get();
+        if backend.order().is_none() && backend.granules().is_none() {
+            return (self, Ok(()));
+        }
+        let what = number.map_or(CallKind::Synchronizes, CallKind::GivesBack);
+        self.on_backend(what, |backend| {
+            unsaid(|| {
+                let own = if held.is_none() { Permission::of(backend) } else { None };
+                let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
+                permission.enter();
+                match (backend.granules(), backend.order()) {
+                    (Some(granules), _) => granules.wait_until_idle(),
+                    // There is no work after the driver's end.
+                    (None, Some(streams)) => match streams.run(|order| order.synchronize()) {
+                        Err(Error::ShuttingDown) => Ok(()),
+                        synchronized => synchronized,
+                    },
+                    (None, None) => Ok(()),
+                }
+            })
         })
     }
 

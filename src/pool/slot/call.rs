@@ -37,7 +37,10 @@ pub(super) struct Call {
 pub(super) enum CallKind {
     /// Obtains a region, for which this number of bytes is reserved.
     Obtains(u64),
-    GivesBack,
+    /// Gives memory back that the pool does not hold any more, also the callbacks and the wait for the device before that.
+    /// Calls for the same memory follow each other without a pause, and have the number of the first, which is this, so that
+    /// to wait for one is to wait for all.
+    GivesBack(u64),
     /// Queries streams, or queues something on them. It does not wait for device work.
     Orders,
     /// Waits for events. That takes as long as some device work, which may depend on a thread that waits for this one.
@@ -60,7 +63,7 @@ impl Linked for Call {
 
 impl CallKind {
     pub(super) fn may_synchronize(self) -> bool {
-        matches!(self, CallKind::GivesBack | CallKind::Synchronizes)
+        matches!(self, CallKind::GivesBack(_) | CallKind::Synchronizes)
     }
 
     pub(super) fn reserved(self) -> u64 {

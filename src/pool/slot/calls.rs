@@ -14,7 +14,13 @@ use std::ptr;
 impl Guard<'_> {
     /// Notifies listeners of lost memory with the lock open, as [`Self::step_out`] does.
     pub(in crate::pool) fn notifying(self, work: impl FnOnce()) -> Self {
-        self.step_out(CallKind::GivesBack, work).0
+        let number = self.next_call();
+        self.notifying_as(number, work)
+    }
+
+    /// Notifies listeners of memory that goes back or stays, as a call of that number ([`CallKind::GivesBack`]).
+    pub(in crate::pool) fn notifying_as(self, number: u64, work: impl FnOnce()) -> Self {
+        self.step_out(CallKind::GivesBack(number), work).0
     }
 
     /// Writes messages with the lock open, as [`Self::step_out`] does. No request waits for this, because the log's
@@ -45,7 +51,10 @@ impl Guard<'_> {
     pub(super) fn step_out<T>(mut self, what: CallKind, work: impl FnOnce() -> T) -> (Self, T) {
         let slot = self.slot;
         self.inner_mut().last_call += 1;
-        let number = self.inner().last_call;
+        let number = match what {
+            CallKind::GivesBack(first) => first,
+            _ => self.inner().last_call,
+        };
         let (next, outer) = (Cell::new(ptr::null()), Cell::new(ptr::null()));
         let (thread, is_in_circle) = (thread::current(), Cell::new(false));
         let begun = if what.may_synchronize() { monotonic_ms() } else { 0 };
@@ -68,11 +77,28 @@ impl Guard<'_> {
         self.inner().last_call
     }
 
+    /// Returns the number of the next call.
+    pub(in crate::pool) fn next_call(&self) -> u64 {
+        self.inner().last_call + 1
+    }
+
     /// Returns whether a call up to number `up_to` is under way that obtains a region, or makes room for one by giving
     /// memory back.
     pub(in crate::pool) fn is_bringing(&self, up_to: u64) -> bool {
-        let brings = |call: &Call| matches!(call.what, CallKind::Obtains(_) | CallKind::GivesBack);
-        self.inner().calls.iter().any(|call| call.number <= up_to && brings(call))
+        self.is_obtaining(up_to) || self.is_giving_back(up_to)
+    }
+
+    /// Returns whether a call up to number `up_to` is under way that obtains a region.
+    pub(in crate::pool) fn is_obtaining(&self, up_to: u64) -> bool {
+        let obtains = |call: &Call| matches!(call.what, CallKind::Obtains(_));
+        self.inner().calls.iter().any(|call| call.number <= up_to && obtains(call))
+    }
+
+    /// Returns whether a call up to number `up_to` is under way that gives memory back. It may wait for the device, and so
+    /// for what this thread does next.
+    pub(in crate::pool) fn is_giving_back(&self, up_to: u64) -> bool {
+        let gives_back = |call: &Call| matches!(call.what, CallKind::GivesBack(_));
+        self.inner().calls.iter().any(|call| call.number <= up_to && gives_back(call))
     }
 
     /// Returns whether another thread's call is under way.
@@ -103,7 +129,7 @@ impl Guard<'_> {
             CallKind::Talks | CallKind::Settles | CallKind::Waits => false,
             CallKind::Orders => true,
             CallKind::Obtains(_) | CallKind::Guards => may_enter,
-            CallKind::GivesBack | CallKind::Synchronizes => may_enter && captures::is_entering(call.begun),
+            CallKind::GivesBack(_) | CallKind::Synchronizes => may_enter && captures::is_entering(call.begun),
         };
         self.inner().calls.iter().any(|call| call.number <= up_to && disturbs(call))
     }

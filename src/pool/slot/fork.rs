@@ -42,7 +42,7 @@ impl Slot {
         // The forking thread may itself be in a callback, and returns from it in the child too.
         guard.inner_mut().calls.keep(|call| call.thread == this);
         let in_a_call = !guard.inner().calls.is_empty();
-        let releases = guard.inner().calls.iter().any(|call| call.what == CallKind::GivesBack);
+        let releases = guard.inner().calls.iter().any(|call| matches!(call.what, CallKind::GivesBack(_)));
         let reserved = guard.inner().calls.iter().map(|call| call.what.reserved()).sum();
         // A signal may have interrupted this thread's sleep, and the handler forked.
         guard.inner_mut().sleepers.keep(|sleeper| sleeper.thread == this);

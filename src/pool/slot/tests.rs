@@ -191,7 +191,7 @@ fn calls_under_way_are_known_by_thread() {
     let call = |thread| Call {
         thread,
         number: 1,
-        what: CallKind::GivesBack,
+        what: CallKind::GivesBack(1),
         begun: 0,
         next: Cell::new(std::ptr::null()),
         slot: id,
