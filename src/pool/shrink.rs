@@ -51,7 +51,7 @@ fn limit_to(guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more
 /// than `keep` bytes are held. Returns the number of bytes that it, or meanwhile another thread, has given back.
 fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
-    let held = guard.arena.growth().pool_bytes();
+    let (held, life) = (guard.arena.growth().pool_bytes(), guard.arena.life());
     let (mut guard, is_idle) = wait_until_idle(guard)?;
     if !is_idle {
         // A capture is an error only if there is memory to give back.
@@ -65,7 +65,9 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
     while guard.arena.is_giving_back() && guard.is_called_by_another_thread() {
         guard = guard.wait_for_call()?;
     }
-    let gone = held.saturating_sub(guard.arena.growth().pool_bytes());
+    // What was lost with its context was not given back.
+    let gone = if guard.arena.life() == life { held } else { 0 };
+    let gone = gone.saturating_sub(guard.arena.growth().pool_bytes());
     released.map(|bytes| bytes.max(gone))
 }
 
