@@ -59,7 +59,8 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, devic
 fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = contexts::primary_handle(device);
     let captured = captures::in_context(context);
-    pool::destroy_events(context);
+    // A hold from before the first hook call was not counted.
+    let paused = contexts::may_be_last_hold(device).then(|| pool::pause_probes(context));
     // The pool holds the context too. If the pool remained, the program's last release would not end the context.
     // Captures of other contexts would not survive the pool's end.
     let is_last = contexts::is_last_hold(device) && captured.are_all();
@@ -78,9 +79,12 @@ fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
     let code = call();
     if code == CUDA_SUCCESS {
         contexts::note_released(device);
-        if (captured.are_any() || contexts::are_several()) && !contexts::is_active(device) {
-            // Called even if the context is still held by calls that the interposer did not see.
-            pool::forget_events(context);
+    }
+    if let Some(paused) = paused {
+        // Calls that the interposer did not see may still hold it.
+        let has_ended = code == CUDA_SUCCESS && !contexts::is_active(device);
+        paused.resume(has_ended);
+        if has_ended {
             captured.ended();
         }
     }
@@ -162,12 +166,11 @@ macro_rules! resets {
                 let Some(reset) = real::$symbol() else { return CUDA_ERROR_NOT_INITIALIZED };
                 let context = contexts::primary_handle(device);
                 let captured = captures::in_context(context);
-                pool::destroy_events(context);
+                let paused = pool::pause_probes(context);
                 known_streams::forget_context(context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
                 if code == CUDA_SUCCESS {
-                    pool::forget_events(context);
                     captured.ended();
                 }
                 if let Some((number, pool)) = of_device(device).filter(|_| code == CUDA_SUCCESS) {
@@ -176,6 +179,7 @@ macro_rules! resets {
                     pinned::forget_device(number);
                     internal_streams::forget_device(number);
                 }
+                paused.resume(code == CUDA_SUCCESS);
                 code
             }
         )*
@@ -195,8 +199,8 @@ fn end_created(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult 
     if !is_primary {
         contexts::forget(context);
     }
-    pool::destroy_events(context);
     let ending = user_contexts::forget(context);
+    let paused = pool::pause_probes(context);
     let captured = captures::in_context(context);
     known_streams::forget_context(context);
     let code = call();
@@ -204,10 +208,10 @@ fn end_created(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult 
         if is_primary {
             contexts::forget(context);
         }
-        pool::forget_events(context);
         captured.ended();
     }
     ending.end(code);
+    paused.resume(code == CUDA_SUCCESS);
     code
 }
 

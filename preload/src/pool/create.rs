@@ -92,6 +92,7 @@ impl Pool {
     pub(crate) fn end(self) {
         // A pool created by the program ends when the program destroys it, and holds the context until then.
         if self.is_ours() && bfc::destroy_forced(self.ordinal) == BFC_OK {
+            self.state.ended.fetch_add(1, Ordering::AcqRel);
             self.state.origin.store(NO_POOL, Ordering::Relaxed);
             self.forget_streams();
             self.forget_deferred_frees();
@@ -102,6 +103,7 @@ impl Pool {
     pub(crate) fn mark_lost(self) {
         if self.is_there() {
             bfc::device_lost(self.ordinal);
+            self.state.ended.fetch_add(1, Ordering::AcqRel);
             self.forget_streams();
             self.forget_deferred_frees();
             self.state.settled.store(self.state.freed.load(Ordering::Relaxed), Ordering::Relaxed);

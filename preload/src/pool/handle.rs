@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) synchronizations: AtomicU64,
     pub(super) obtained: AtomicU64,
     pub(super) returned: AtomicU64,
+    /// How many pools of this ordinal have ended. The next one counts its frees anew.
+    pub(super) ended: AtomicU64,
 }
 
 pub(super) const NO_POOL: usize = 0;
@@ -51,6 +53,7 @@ impl State {
             synchronizations: AtomicU64::new(0),
             obtained: AtomicU64::new(0),
             returned: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         }
     }
 }

@@ -41,5 +41,5 @@ mod waiting_frees;
 
 pub(crate) use free::Freed;
 pub(crate) use handle::{Pool, Refused, pointer};
-pub(crate) use probe::{destroy_events, forget_events};
+pub(crate) use probe::pause_probes;
 pub(crate) use waiting_frees::WaitingFrees;

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cuda_sys::*;
 
@@ -22,37 +22,45 @@ const MAX_CONTEXTS: usize = 32;
 /// The number of contexts that have ended while a probe could not be changed.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Destroys the events of a context that is about to end.
-pub(crate) fn destroy_events(context: CUcontext) {
-    remove_events(context, |event| {
-        if let Some(Ok(destroy)) = driver::load().map(|driver| driver.cuEventDestroy_v2()) {
+/// The number of contexts that are ending. Until the driver's call has returned, no other call may use such a context, and its
+/// work may still be running.
+static ENDING: AtomicUsize = AtomicUsize::new(0);
+
+/// Probes that find [`ProbeResult::Pending`] while a context ends.
+pub(crate) struct PausedProbes(());
+
+/// Pauses all probes, waits for those that another thread is continuing, and destroys the events of a context that is about
+/// to end.
+pub(crate) fn pause_probes(context: CUcontext) -> PausedProbes {
+    ENDING.fetch_add(1, Ordering::SeqCst);
+    for lock in &PROBES {
+        if let Some(Some(event)) = change(lock, |probe| probe.remove(context))
+            && let Some(Ok(destroy)) = driver::load().map(|driver| driver.cuEventDestroy_v2())
+        {
             // SAFETY: created by a probe, which does not use it any more.
             contexts::run_in(context, || unsafe { destroy(event) });
         }
-    });
-}
-
-/// Forgets the events of a context that has ended, which have ended with it: such as a probe has created meanwhile.
-pub(crate) fn forget_events(context: CUcontext) {
-    remove_events(context, |_| ());
-}
-
-fn remove_events(context: CUcontext, end: impl Fn(CUevent)) {
-    if context.is_null() {
-        return;
     }
-    for lock in &PROBES {
-        let Some(mut probe) = lock.lock_briefly() else {
-            // It loses the events of all contexts, because it is not known later which of them have ended.
-            ENDED.fetch_add(1, Ordering::SeqCst);
-            continue;
-        };
-        let removed = probe.remove(context);
-        drop(probe);
-        if let Some(event) = removed {
-            end(event);
+    PausedProbes(())
+}
+
+impl PausedProbes {
+    /// Lets them continue without the context, whose work has ended with it. If it has not, they begin anew.
+    pub(crate) fn resume(self, has_ended: bool) {
+        if !has_ended {
+            PROBES.iter().for_each(|lock| _ = change(lock, |probe| probe.is_open = false));
         }
+        ENDING.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+fn change<T>(lock: &OwnerLock<Probe>, work: impl FnOnce(&mut Probe) -> T) -> Option<T> {
+    let probe = lock.lock_briefly();
+    if probe.is_none() {
+        // It loses the events of all contexts, because it is not known later which of them have ended.
+        ENDED.fetch_add(1, Ordering::SeqCst);
+    }
+    probe.map(|mut probe| work(&mut probe))
 }
 
 #[derive(Clone, Copy)]
@@ -104,12 +112,11 @@ impl Probe {
         }
     }
 
-    /// Removes the event of a context. A probe that it was recorded for begins anew, because the context may not end.
+    /// Removes the event of a context. A probe in progress does not ask about it any more.
     fn remove(&mut self, context: CUcontext) -> Option<CUevent> {
-        let entry = self.entries.iter_mut().find(|entry| entry.context == context)?;
-        let Entry { event, is_recorded, .. } = std::mem::replace(entry, NONE);
-        self.is_open &= !is_recorded;
-        Some(event)
+        let is_its = |entry: &&mut Entry| !context.is_null() && entry.context == context;
+        let entry = self.entries.iter_mut().find(is_its)?;
+        Some(std::mem::replace(entry, NONE).event)
     }
 
     /// Records the current context's event.
@@ -145,8 +152,7 @@ impl Probe {
         let mut recorded = self.entries.iter().filter(|entry| entry.is_recorded);
         streams::relaxed(|| {
             recorded.all(|entry| {
-                // SAFETY: an event of an existing context. If the context has ended meanwhile the driver returns an
-                // error, and the event is not done.
+                // SAFETY: an event of an existing context, which does not end before the lock is open.
                 let code = unsafe { query(entry.event) };
                 code == CUDA_SUCCESS
             })
@@ -174,6 +180,10 @@ impl Pool {
         let Some(mut probe) = PROBES.get(self.place()).and_then(OwnerLock::try_lock) else {
             return ProbeResult::Pending;
         };
+        // Either this thread sees the context that ends, or that one's thread waits for the lock.
+        if ENDING.load(Ordering::SeqCst) != 0 {
+            return ProbeResult::Pending;
+        }
         probe.drop_ended();
         if !probe.is_open {
             probe.entries.iter_mut().for_each(|entry| entry.is_recorded = false);

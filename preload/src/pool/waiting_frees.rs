@@ -9,7 +9,15 @@ use crate::bfc;
 use crate::state::contexts::Current;
 
 /// The frees of a pool up to a certain moment. A synchronization that begins afterwards makes them reusable.
-pub(crate) struct WaitingFrees(Option<(Pool, u64, u64)>);
+pub(crate) struct WaitingFrees(Option<Waiting>);
+
+struct Waiting {
+    pool: Pool,
+    /// How many pools of its ordinal had ended before it.
+    ended: u64,
+    freed: u64,
+    stamp: u64,
+}
 
 impl WaitingFrees {
     /// Returns the frees that a synchronization of this context covers: those waiting in the pool of its device, and in
@@ -29,17 +37,20 @@ impl WaitingFrees {
         if !pool.has_quarantine() {
             return WaitingFrees(None);
         }
+        let ended = pool.state.ended.load(Ordering::Acquire);
         let freed = pool.state.freed.load(Ordering::Relaxed);
-        WaitingFrees(bfc::timestamp(pool.ordinal).map(|stamp| (pool, freed, stamp)))
+        WaitingFrees(bfc::timestamp(pool.ordinal).map(|stamp| Waiting { pool, ended, freed, stamp }))
     }
 
     pub(super) const fn none() -> Self {
         WaitingFrees(None)
     }
 
-    /// Makes the frees reusable, if the synchronization succeeded.
+    /// Makes the frees reusable, if the synchronization succeeded, and the pool has not ended meanwhile.
     pub(crate) fn settle(self, code: CUresult) {
-        let Some((pool, freed, stamp)) = self.0.filter(|_| code == CUDA_SUCCESS) else { return };
+        let is_there = |waiting: &Waiting| waiting.pool.state.ended.load(Ordering::Acquire) == waiting.ended;
+        let settled = self.0.filter(|waiting| code == CUDA_SUCCESS && is_there(waiting));
+        let Some(Waiting { pool, freed, stamp, .. }) = settled else { return };
         bfc::set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
         pool.state.settled.fetch_max(freed, Ordering::Relaxed);
     }

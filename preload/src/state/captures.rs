@@ -315,10 +315,6 @@ pub(crate) fn in_context(context: CUcontext) -> ContextCaptures {
 }
 
 impl ContextCaptures {
-    pub(crate) fn are_any(&self) -> bool {
-        self.places != 0
-    }
-
     /// Returns whether no other stream is captured.
     pub(crate) fn are_all(&self) -> bool {
         COUNT.load(Ordering::Acquire) == self.places.count_ones() as usize

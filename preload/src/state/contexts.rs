@@ -255,6 +255,11 @@ pub(crate) fn is_last_hold(device: c_int) -> bool {
     primary(device).is_some_and(|primary| primary.holds.load(Ordering::Relaxed) == 1)
 }
 
+/// Returns whether the driver may end the primary context when the program releases a hold on it.
+pub(crate) fn may_be_last_hold(device: c_int) -> bool {
+    primary(device).is_some_and(|primary| primary.holds.load(Ordering::Relaxed) <= 1)
+}
+
 /// Counts one hold of the program less.
 pub(crate) fn note_released(device: c_int) {
     if let Some(primary) = primary(device) {

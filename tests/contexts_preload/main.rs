@@ -1,9 +1,10 @@
 //! Contexts under the interposer, on the simulated driver (a simulation, and no device): whatever creates, retains or ends
 //! one, a pool waits for the work of all that may use its memory, and lives as long as its device's context.
 
+#[path = "../common/mod.rs"]
 mod common;
 #[allow(dead_code)] // what tests/preload_races uses
-#[path = "preload_races/hooked.rs"]
+#[path = "../preload_races/hooked.rs"]
 mod hooked;
 
 use common::gpu::Gpu;
@@ -69,6 +70,9 @@ macro_rules! must {
         assert_eq!(call!($name($($argument),*)), CUDA_SUCCESS, stringify!($name))
     };
 }
+
+/// The ends of contexts.
+mod ends;
 
 /// A green context with the whole of a device, and its `CUcontext`.
 fn green(device: CUdevice) -> (CUgreenCtx, u64) {

@@ -1,0 +1,127 @@
+//! A context that ends: no probe uses it meanwhile or loses what it knows of others, and the last hold ends pool and context.
+
+use std::env;
+use std::ffi::CStr;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use cuda_sys::*;
+
+use super::common::*;
+use super::{BYTES, green, preloaded, waits_for_nothing, was_well_used};
+
+/// A context whose work a probe in progress does not wait for may come and go, and so may all but the last hold on one.
+#[test]
+fn contexts_that_end_keep_no_frees_waiting() {
+    let test = "ends::contexts_that_end_keep_no_frees_waiting";
+    preloaded(test, &[("BFC_MEMORY_LIMIT", "8g")], |gpu| {
+        let primary = gpu.enter(0);
+        let stream = gpu.stream(false);
+        gpu.hold(stream);
+        let plain = (*gpu).alloc(KIB);
+        let most_used = |comes_and_goes: &dyn Fn()| {
+            let used = (0..60).map(|step| {
+                // Always some work is queued.
+                let memory = gpu.alloc(64 * MIB).expect("there is room");
+                gpu.fill(stream, plain, KIB, step);
+                assert_eq!(gpu.free(memory), Ok(()));
+                while gpu.pending(stream) > 2 {
+                    gpu.step(stream, 1);
+                }
+                comes_and_goes();
+                gpu.sim.used(0)
+            });
+            used.max().unwrap_or(0)
+        };
+        let without = most_used(&|| ());
+        let hold = || {
+            let mut again = null_mut();
+            must!(cuDevicePrimaryCtxRetain(&mut again, 0));
+            must!(cuDevicePrimaryCtxRelease_v2(0));
+        };
+        let green = || must!(cuGreenCtxDestroy(green(0).0));
+        let created = || {
+            gpu.destroy_context(gpu.create_context(0));
+            gpu.set_current(primary);
+        };
+        let with = [most_used(&hold), most_used(&green), most_used(&created)];
+        assert!(with.iter().all(|&used| used <= 2 * without), "{without}, hold, green, created: {with:?}");
+        was_well_used(gpu);
+    });
+}
+
+/// "It is the responsibility of the calling function to ensure that no API call issues using ctx while cuCtxDestroy() is
+/// executing" (cuCtxDestroy): not even a request of another thread that asks whether its work is done.
+#[test]
+fn no_handle_of_a_context_that_ends_is_used() {
+    let test = "ends::no_handle_of_a_context_that_ends_is_used";
+    preloaded(test, &[("SIMCUDA_STALE_ABORTS", "1")], |gpu| {
+        let delay = |name: &CStr, millis| {
+            gpu.sim.delay(name.as_ptr(), Duration::from_millis(millis).as_nanos() as u64);
+        };
+        let here = gpu.enter(0);
+        for end in ["destroy", "reset", "release"] {
+            let context = if end == "destroy" { gpu.create_context(0) } else { gpu.enter(1) };
+            if end != "destroy" {
+                gpu.enable_peer(here);
+            }
+            gpu.set_current(here);
+            // The probe has an event in each context.
+            waits_for_nothing(gpu, here);
+            delay(c"cuEventDestroy", 60);
+            delay(c"cuEventQuery", 40);
+            std::thread::scope(|scope| {
+                scope.spawn(|| match end {
+                    "destroy" => gpu.destroy_context(context),
+                    "reset" => gpu.reset(1),
+                    _ => gpu.leave(1),
+                });
+                std::thread::sleep(Duration::from_millis(20));
+                waits_for_nothing(gpu, here);
+            });
+            gpu.sim.clear_faults();
+            waits_for_nothing(gpu, here);
+        }
+        was_well_used(gpu);
+    });
+}
+
+/// A probe of a pool that has ended is about that pool's frees, which were counted apart from the next one's.
+#[test]
+fn a_probe_in_progress_says_nothing_of_the_next_pool() {
+    for end in ["reset", "release"] {
+        let test = "ends::a_probe_in_progress_says_nothing_of_the_next_pool";
+        preloaded(test, &[("END", end), ("BFC_MEMORY_LIMIT", "9m")], |gpu| {
+            let begin = || {
+                gpu.enter(0);
+                let stream = gpu.stream(false);
+                gpu.hold(stream);
+                stream
+            };
+            let stream = begin();
+            let plain = (*gpu).alloc(KIB);
+            gpu.fill(stream, plain, KIB, 1);
+            // So many that one is begun, and more than in the next pool.
+            for _ in 0..1100 {
+                let memory = gpu.alloc(KIB).expect("there is room");
+                assert_eq!(gpu.free(memory), Ok(()));
+            }
+            assert!(gpu.sim.calls("cuCtxRecordEvent") > 0 && gpu.pending(stream) == 1);
+            if env::var("END").is_ok_and(|end| end == "reset") {
+                gpu.reset(0)
+            } else {
+                gpu.leave(0)
+            }
+            let stream = begin();
+            let memory = gpu.alloc(5 * MIB).expect("there is room");
+            gpu.fill(stream, memory, MIB, 1);
+            assert_eq!(gpu.free(memory), Ok(()));
+            gpu.alloc(5 * MIB).expect("it is free");
+            assert_eq!(gpu.pending(stream), 0, "the memory is handed out while work uses it");
+            was_well_used(gpu);
+        });
+        if child::is_child(test) {
+            return;
+        }
+    }
+}
