@@ -125,3 +125,43 @@ fn a_probe_in_progress_says_nothing_of_the_next_pool() {
         }
     }
 }
+
+/// A device ends while a request waits for its work, which ends with it.
+#[test]
+fn the_end_of_another_device_fails_no_request() {
+    for end in ["reset", "release"] {
+        let test = "ends::the_end_of_another_device_fails_no_request";
+        preloaded(test, &[("END", end), ("SIMCUDA_SYNCHRONIZE_WAITS", "1")], |gpu| {
+            let there = gpu.enter(1);
+            let here = gpu.enter(0);
+            gpu.set_current(there);
+            gpu.enable_peer(here);
+            let stream = gpu.stream(false);
+            gpu.set_current(here);
+            let memory = gpu.alloc(BYTES).expect("there is room");
+            gpu.set_current(there);
+            gpu.hold(stream);
+            gpu.fill(stream, memory, BYTES, 1);
+            gpu.set_current(here);
+            assert_eq!(gpu.free(memory), Ok(()));
+            let again = std::thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    gpu.set_current(here);
+                    gpu.alloc(BYTES)
+                });
+                std::thread::sleep(Duration::from_millis(200));
+                if env::var("END").is_ok_and(|end| end == "reset") {
+                    gpu.reset(1)
+                } else {
+                    gpu.leave(1)
+                }
+                waits.join().expect("it has not panicked")
+            });
+            assert!(again.is_ok(), "{end}: {again:?}");
+            was_well_used(gpu);
+        });
+        if child::is_child(test) {
+            return;
+        }
+    }
+}

@@ -19,10 +19,13 @@ impl Pool {
         if self.device().is_some_and(|owner| contexts::primary_of_device(owner).is_null()) {
             return CUDA_ERROR_INVALID_CONTEXT;
         }
-        let contexts = self.primary_users().map(|(_, context)| context);
-        let code =
-            contexts.map(|context| contexts::run_in(context, &work)).find(|&code| code != CUDA_SUCCESS);
-        code.unwrap_or_else(|| {
+        let mut codes =
+            self.primary_users().map(|(device, context)| match contexts::run_in(context, &work) {
+                // Another thread may end the context meanwhile, and its work with it. The pool's own context takes the memory along.
+                CUDA_ERROR_CONTEXT_IS_DESTROYED if self.device() != Some(device) => CUDA_SUCCESS,
+                code => code,
+            });
+        codes.find(|&code| code != CUDA_SUCCESS).unwrap_or_else(|| {
             user_contexts::in_each(
                 |user| self.device().is_none_or(|owner| self.may_touch(user, owner)),
                 &work,
