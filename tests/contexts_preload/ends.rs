@@ -165,3 +165,81 @@ fn the_end_of_another_device_fails_no_request() {
         }
     }
 }
+
+fn is_active(device: CUdevice) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    must!(cuDevicePrimaryCtxGetState(device, &mut flags, &mut active));
+    active != 0
+}
+
+/// The driver's calls take a while, in two threads at once: the last of two releases ends the context with the pool, and one
+/// beside a retain does not.
+#[test]
+fn holds_of_several_threads_are_counted() {
+    preloaded("ends::holds_of_several_threads_are_counted", &[], |gpu| {
+        let retain = || {
+            let mut context = null_mut();
+            must!(cuDevicePrimaryCtxRetain(&mut context, 0));
+        };
+        let release = || must!(cuDevicePrimaryCtxRelease_v2(0));
+        let delay = |name: &CStr| {
+            gpu.sim.clear_faults();
+            gpu.sim.delay(name.as_ptr(), Duration::from_millis(100).as_nanos() as u64);
+        };
+        gpu.enter(0);
+        gpu.alloc(BYTES).expect("there is room");
+        let used = gpu.sim.used(0);
+        delay(c"cuDevicePrimaryCtxRetain");
+        std::thread::scope(|scope| {
+            scope.spawn(retain);
+            std::thread::sleep(Duration::from_millis(30));
+            scope.spawn(release);
+        });
+        assert_eq!(gpu.sim.used(0), used, "the pool ends although the context is held");
+        gpu.sim.clear_faults();
+        retain();
+        delay(c"cuDevicePrimaryCtxRelease_v2");
+        std::thread::scope(|scope| {
+            scope.spawn(release);
+            scope.spawn(release);
+        });
+        assert_eq!((gpu.sim.used(0), is_active(0)), (0, false));
+        was_well_used(gpu);
+    });
+}
+
+/// The pool's end would break a capture of another device, so the last release ends it with the capture, unless the program
+/// holds the context again.
+#[test]
+fn a_last_release_during_a_capture_ends_the_context_after_it() {
+    preloaded("ends::a_last_release_during_a_capture_ends_the_context_after_it", &[], |gpu| {
+        let there = gpu.enter(1);
+        let other = gpu.alloc(KIB).expect("there is room");
+        for destroys in [false, true] {
+            for holds_again in [true, false] {
+                gpu.enter(0);
+                let memory = gpu.alloc(BYTES).expect("there is room");
+                gpu.set_current(there);
+                let stream = gpu.stream(false);
+                gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+                gpu.set_bytes(stream, other, KIB);
+                must!(cuDevicePrimaryCtxRelease_v2(0));
+                if holds_again {
+                    gpu.enter(0);
+                    gpu.set_current(there);
+                }
+                if !destroys {
+                    gpu.destroy_graph(gpu.end_capture(stream).expect("the capture is whole"));
+                }
+                gpu.destroy_stream(stream);
+                assert_eq!((gpu.sim.used(0) != 0, is_active(0)), (holds_again, holds_again));
+                if holds_again {
+                    assert_eq!(gpu.free(memory), Ok(()));
+                    must!(cuDevicePrimaryCtxRelease_v2(0));
+                    assert_eq!((gpu.sim.used(0), is_active(0)), (0, false));
+                }
+            }
+        }
+        was_well_used(gpu);
+    });
+}

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use cuda_sys::*;
 
+use super::context::end_put_off;
 use super::fallback::{Source, with_room};
 use crate::driver::real;
 use crate::pool::{Pool, known_streams};
@@ -92,6 +93,7 @@ macro_rules! ends {
                 // A call that found no capture, or one of another thread, has not ended one.
                 if is_captured && !streams::is_captured(stream) {
                     captures::ended_if_begun(stream);
+                    end_put_off();
                 }
                 code
             }
@@ -110,6 +112,7 @@ macro_rules! ends {
                 let code = unsafe { end(stream) };
                 if code == CUDA_SUCCESS {
                     captures::ended_if_begun(stream);
+                    end_put_off();
                 }
                 code
             }
@@ -142,6 +145,7 @@ macro_rules! destroys {
                 // SAFETY: the caller's argument.
                 let code = unsafe { destroy(stream) };
                 destruction.end(code == CUDA_SUCCESS);
+                end_put_off();
                 code
             }
         )*

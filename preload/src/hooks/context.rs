@@ -45,30 +45,49 @@ fn of_device(device: CUdevice) -> Option<(usize, Pool)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
     let Some(retain) = real::cuDevicePrimaryCtxRetain() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // SAFETY: the caller's arguments.
-    let code = with_room(|| (Source::Device(device), 0), || unsafe { retain(context, device) });
-    if code == CUDA_SUCCESS && !context.is_null() {
-        // SAFETY: not NULL, so the caller's, and the driver has written it.
-        contexts::note_retained(device, unsafe { *context });
+    let counted = || {
+        let _counting = contexts::lock_holds(device);
+        // SAFETY: the caller's arguments.
+        let code = unsafe { retain(context, device) };
+        if code == CUDA_SUCCESS && !context.is_null() {
+            // SAFETY: not NULL, so the caller's, and the driver has written it.
+            contexts::note_retained(device, unsafe { *context });
+        }
+        code
+    };
+    with_room(|| (Source::Device(device), 0), counted)
+}
+
+/// Gives up one of the program's holds on a primary context, by a call of the driver.
+fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
+    let counting = contexts::lock_holds(device);
+    let code = match contexts::holds(device) {
+        2.. => call(),
+        // A hold from before the first hook call was not counted.
+        holds => give_up_last(device, holds == 1, call),
+    };
+    if code == CUDA_SUCCESS {
+        contexts::note_released(device);
     }
+    drop(counting);
+    end_put_off();
     code
 }
 
-/// Gives up one of the program's holds on a primary context, by a call of the driver. The last one ends the context, with
-/// the pool.
-fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
+/// Ends a primary context by a call of the driver, unless calls that the interposer did not see hold it. It has a pool only
+/// if the program's holds are known, and the pool ends with it.
+fn give_up_last(device: CUdevice, is_known: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = contexts::primary_handle(device);
     let captured = captures::in_context(context);
-    // A hold from before the first hook call was not counted.
-    let paused = contexts::may_be_last_hold(device).then(|| pool::pause_probes(context));
+    let paused = pool::pause_probes(context);
     // The pool holds the context too. If the pool remained, the program's last release would not end the context.
     // Captures of other contexts would not survive the pool's end.
-    let is_last = contexts::is_last_hold(device) && captured.are_all();
-    if contexts::is_last_hold(device) {
+    let is_put_off = is_known && !captured.are_all();
+    if is_known {
         // If this device has no pool that holds the context, other pools may know its streams.
         known_streams::forget_context(context);
     }
-    if let Some((number, pool)) = of_device(device).filter(|_| is_last) {
+    if let Some((number, pool)) = of_device(device).filter(|_| is_known && !is_put_off) {
         captured.disregarded(|| {
             pool.end();
             pinned::end_with(number);
@@ -77,18 +96,28 @@ fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
         contexts::forget_primary(device);
     }
     let code = call();
-    if code == CUDA_SUCCESS {
-        contexts::note_released(device);
+    if code == CUDA_SUCCESS && is_put_off {
+        contexts::put_off_end(device);
     }
-    if let Some(paused) = paused {
-        // Calls that the interposer did not see may still hold it.
-        let has_ended = code == CUDA_SUCCESS && !contexts::is_active(device);
-        paused.resume(has_ended);
-        if has_ended {
-            captured.ended();
-        }
+    let has_ended = code == CUDA_SUCCESS && !contexts::is_active(device);
+    paused.resume(has_ended);
+    if has_ended {
+        captured.ended();
     }
     code
+}
+
+/// Ends the contexts whose end was put off during captures, unless the program holds them again.
+pub(super) fn end_put_off() {
+    if captures::any() {
+        return;
+    }
+    for device in contexts::take_put_off() {
+        let _counting = contexts::lock_holds(device);
+        if contexts::holds(device) == 0 {
+            give_up_last(device, true, || CUDA_SUCCESS);
+        }
+    }
 }
 
 macro_rules! releases {
@@ -121,14 +150,17 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
     flags: c_uint,
 ) -> CUresult {
     let Some(create) = real::cuGreenCtxCreate() else { return CUDA_ERROR_NOT_INITIALIZED };
-    // SAFETY: the caller's arguments.
-    let code =
-        with_room(|| (Source::Device(device), 0), || unsafe { create(place, descriptor, device, flags) });
-    if code == CUDA_SUCCESS && !place.is_null() {
-        // SAFETY: not NULL, so the caller's, and the driver has written it.
-        green_contexts::note(unsafe { *place }, device);
-    }
-    code
+    let counted = || {
+        let _counting = contexts::lock_holds(device);
+        // SAFETY: the caller's arguments.
+        let code = unsafe { create(place, descriptor, device, flags) };
+        if code == CUDA_SUCCESS && !place.is_null() {
+            // SAFETY: not NULL, so the caller's, and the driver has written it.
+            green_contexts::note(unsafe { *place }, device);
+        }
+        code
+    };
+    with_room(|| (Source::Device(device), 0), counted)
 }
 
 /// # Safety
@@ -180,6 +212,7 @@ macro_rules! resets {
                     internal_streams::forget_device(number);
                 }
                 paused.resume(code == CUDA_SUCCESS);
+                end_put_off();
                 code
             }
         )*
@@ -212,6 +245,7 @@ fn end_created(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult 
     }
     ending.end(code);
     paused.resume(code == CUDA_SUCCESS);
+    end_put_off();
     code
 }
 

@@ -5,11 +5,12 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
 
 use cuda_sys::*;
 
 use crate::driver;
+use crate::sys::lock::{Guard, OwnerLock};
 
 /// More devices than a process sees. Requests on further ones are passed to the driver.
 pub(crate) const DEVICES: usize = 64;
@@ -20,10 +21,16 @@ struct Primary {
     context: AtomicPtr<CUctx_st>,
     /// How often the program holds it, as far as the interposer has seen the calls.
     holds: AtomicI64,
+    /// Held while a call of the program changes their number.
+    lock: OwnerLock<()>,
 }
 
-static PRIMARIES: [Primary; DEVICES] =
-    [const { Primary { context: AtomicPtr::new(ptr::null_mut()), holds: AtomicI64::new(0) } }; DEVICES];
+static PRIMARIES: [Primary; DEVICES] = [const {
+    Primary { context: AtomicPtr::new(ptr::null_mut()), holds: AtomicI64::new(0), lock: OwnerLock::new(()) }
+}; DEVICES];
+
+/// The devices whose contexts only their pools hold, because these could not end during a capture: a bit for each.
+static PUT_OFF: AtomicU64 = AtomicU64::new(0);
 
 static ARE_SEVERAL: AtomicBool = AtomicBool::new(false);
 
@@ -249,15 +256,31 @@ fn note_held(device: c_int) {
     }
 }
 
-/// Returns whether the program is about to release its last hold on the primary context, so that only the pool holds
-/// it.
-pub(crate) fn is_last_hold(device: c_int) -> bool {
-    primary(device).is_some_and(|primary| primary.holds.load(Ordering::Relaxed) == 1)
+/// Lets no other call of the program retain or release the primary context until the guard is dropped: such a call is
+/// counted only once it has returned. Returns `None` in a signal handler that has interrupted one, and where the thread that
+/// makes one does not exist, in the child of a fork.
+pub(crate) fn lock_holds(device: c_int) -> Option<Guard<'static, ()>> {
+    primary(device)?.lock.lock_patiently()
 }
 
-/// Returns whether the driver may end the primary context when the program releases a hold on it.
-pub(crate) fn may_be_last_hold(device: c_int) -> bool {
-    primary(device).is_some_and(|primary| primary.holds.load(Ordering::Relaxed) <= 1)
+/// Returns how often the program holds the primary context, as far as the interposer has seen the calls.
+pub(crate) fn holds(device: c_int) -> i64 {
+    primary(device).map_or(0, |primary| primary.holds.load(Ordering::Relaxed))
+}
+
+/// Puts the end of the primary context off, which only the pool holds.
+pub(crate) fn put_off_end(device: c_int) {
+    let bit = u32::try_from(device).ok().and_then(|device| 1_u64.checked_shl(device));
+    PUT_OFF.fetch_or(bit.unwrap_or(0), Ordering::AcqRel);
+}
+
+/// Returns the devices whose contexts' end was put off, once.
+pub(crate) fn take_put_off() -> impl Iterator<Item = c_int> {
+    let devices = match PUT_OFF.load(Ordering::Acquire) {
+        0 => 0,
+        _ => PUT_OFF.swap(0, Ordering::AcqRel),
+    };
+    (0..).take(DEVICES).filter(move |device| devices >> device & 1 != 0)
 }
 
 /// Counts one hold of the program less.

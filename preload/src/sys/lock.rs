@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Other threads hold a lock for less than this, unless they are interrupted or, in the child of a fork, do not exist.
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
+/// The driver creates or ends a context in less than this.
+const LONG: Duration = Duration::from_secs(10);
+
 /// Returns an identifier of the calling thread, larger than any small enumeration. The only thread in the child of a
 /// fork keeps the identifier that it had before.
 #[inline]
@@ -63,6 +66,11 @@ impl<T> OwnerLock<T> {
     /// Locks like [`Self::lock`], but waits for at most [`SHORT`].
     pub(crate) fn lock_briefly(&self) -> Option<Guard<'_, T>> {
         self.lock_within(SHORT)
+    }
+
+    /// Locks like [`Self::lock`], but waits for at most [`LONG`].
+    pub(crate) fn lock_patiently(&self) -> Option<Guard<'_, T>> {
+        self.lock_within(LONG)
     }
 
     /// Returns `None` if any thread holds the lock.
