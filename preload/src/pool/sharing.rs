@@ -21,7 +21,8 @@ impl Pool {
         }
         let mut codes =
             self.primary_users().map(|(device, context)| match contexts::run_in(context, &work) {
-                // Another thread may end the context meanwhile, and its work with it. The pool's own context takes the memory along.
+                // Another thread may end the context meanwhile, and its work with it. With the pool's own context the memory
+                // ends too.
                 CUDA_ERROR_CONTEXT_IS_DESTROYED if self.device() != Some(device) => CUDA_SUCCESS,
                 code => code,
             });
