@@ -8,6 +8,7 @@ use common::gpu::{Gpu, PER_THREAD};
 use common::ordered::forget_stream;
 use common::simcuda::{simulated, simulated_with};
 use common::*;
+use std::sync::Barrier;
 use std::time::Duration;
 
 const ID: (u64, u64) = (0, 7);
@@ -198,6 +199,39 @@ fn a_default_stream_of_a_green_context_is_asked_about() {
         gpu.destroy_graph(gpu.end_capture(PER_THREAD));
         pool.put_on(held, PER_THREAD);
         gpu.set_current(own);
+        drop(pool);
+        gpu.leave(0);
+        assert_eq!(sim.misuses(), 0);
+    });
+}
+
+/// The same by a thread that trims while another one captures its default stream there.
+#[test]
+fn a_default_stream_of_another_thread_is_asked_about() {
+    simulated("a_default_stream_of_another_thread_is_asked_about", |sim| {
+        let gpu = Gpu::new(sim);
+        let own = gpu.enter(0);
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, LIMIT, GROWING);
+        let green = gpu.green_context(0).context;
+        gpu.set_current(own);
+        pool.put(pool.get(100 * KIB));
+        let (begun, trimmed) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                gpu.set_current(green);
+                let held = pool.get_on(KIB, PER_THREAD);
+                gpu.begin_capture(PER_THREAD);
+                begun.wait();
+                trimmed.wait();
+                let ended = gpu.try_end_capture(PER_THREAD);
+                pool.put_on(held, PER_THREAD);
+                ended.map(|graph| gpu.destroy_graph(graph)).expect("the capture is not broken");
+            });
+            begun.wait();
+            let result = pool.try_trim(0);
+            trimmed.wait();
+            assert!(matches!(result, Err(BFC_ERROR_BACKEND_FAILED) | Ok(0)), "{result:?}");
+        });
         drop(pool);
         gpu.leave(0);
         assert_eq!(sim.misuses(), 0);

@@ -1,7 +1,7 @@
 //! Default streams of other contexts: NULL and the thread's own stream belong to the context that is current at the call,
 //! and their work is waited for as that of any other stream.
 
-use crate::common::gpu::{Gpu, PER_THREAD};
+use crate::common::gpu::{BACKENDS, Gpu, PER_THREAD};
 use crate::common::ordered::record_stream;
 use crate::common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, POISON, RECYCLE_HANDLES};
 use crate::common::*;
@@ -324,5 +324,51 @@ fn a_failing_driver_does_not_end_a_context() {
         assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
         gpu.destroy_context(foreign);
         Ok(())
+    });
+}
+
+/// Memory of a thread's default stream that another thread frees once that thread has ended: nothing can be recorded there,
+/// but a synchronization of the device's own context covers its green contexts (cuCtxSynchronize).
+#[test]
+fn memory_of_an_ended_thread_is_not_lost() {
+    let kinds = [false, true].into_iter().flat_map(|green| BACKENDS.map(|backend| (green, backend)));
+    let kinds = kinds.map(|kind| (format!("{kind:?} (in a green context, backend)"), kind));
+    variants("defaults::memory_of_an_ended_thread_is_not_lost", kinds, |gpu, (is_green, (backend, unit))| {
+        gpu.sim.set(FREE_SYNCHRONIZES, 0);
+        gpu.sim.set(POISON, 1);
+        let own = gpu.enter(0);
+        let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
+        let there = if is_green { gpu.green_context(0).context } else { own };
+        gpu.set_current(own);
+        let bytes = 100 * unit;
+        let (chunk, done) = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                gpu.set_current(there);
+                gpu.hold(PER_THREAD);
+                let chunk = pool.get_on(bytes, PER_THREAD);
+                gpu.fill(PER_THREAD, chunk, bytes, 1);
+                gpu.expect(PER_THREAD, chunk, bytes, 1);
+                (chunk, Mark::queue(gpu, PER_THREAD))
+            });
+            worker.join().expect("the thread ends")
+        });
+        pool.put(chunk);
+        let got = Request::Async.make(&pool, bytes, other)?;
+        gpu.fill(other, got, bytes, 2);
+        let is_early = Mark::queue(gpu, other).is_reached() && !done.is_reached();
+        gpu.expect(other, got, bytes, 2);
+        gpu.sim.release_all();
+        pool.put_on(got, other);
+        let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
+        pool.check();
+        let texts = gpu.sim.misuse_texts();
+        first_of([
+            (
+                gpu.sim.mismatches() != 0 || is_early,
+                "the memory is handed out while the thread's work uses it",
+            ),
+            (idle != Ok(0), "the memory is not given back"),
+            (!texts.is_empty(), &format!("misuse: {}", texts.join("; "))),
+        ])
     });
 }

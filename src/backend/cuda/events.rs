@@ -107,6 +107,13 @@ impl Inside<'_> {
         done.ok_or_else(no_context)
     }
 
+    /// Returns whether the context with a number is, or was, a green context of the device's own. A synchronization of the
+    /// latter covers it, also after its end ("green contexts that have been created will also be synchronized",
+    /// cuCtxSynchronize).
+    fn is_green(&self, number: u32) -> bool {
+        self.cuda.id.is_some_and(|own| other_contexts::id(number) == Some(own))
+    }
+
     /// Runs `work` with a context current that need not be the device's own.
     fn within<T>(
         &self,
@@ -136,6 +143,8 @@ impl Order for Inside<'_> {
         if stream.is_default() {
             return match stream.context {
                 0 => Ok(Context::OWN),
+                // As for the created streams of a green context, of which cuStreamGetCtx gives the primary one.
+                number if self.is_green(number) => Ok(Context::OWN),
                 number => other_contexts::context(number).ok_or_else(no_context),
             };
         }
@@ -251,7 +260,12 @@ impl Order for Inside<'_> {
         if stream.context == 0 {
             return self.ordering(ask);
         }
-        let asked = self.ordering(|driver| other_contexts::inside(driver, stream.context, ask))?;
-        Ok(asked.unwrap_or(Capture::NoStream))
+        let asked = self.ordering(|driver| other_contexts::inside(driver, stream.context, ask));
+        // Up to CUDA 12.9 "a green context can be current to only one thread at a time" (cuGreenCtxCreate), which may be
+        // another one.
+        if asked.is_err() && self.driver.version() < 13000 && self.is_green(stream.context) {
+            return Ok(Capture::None);
+        }
+        Ok(asked?.unwrap_or(Capture::NoStream))
     }
 }

@@ -57,9 +57,17 @@ pub(super) fn context(number: u32) -> Option<Context> {
     find(number).map(|known| known.context)
 }
 
+/// Returns what cuCtxGetId gave for the context with a number, which may have ended.
+pub(super) fn id(number: u32) -> Option<u64> {
+    get(number).map(|known| known.id)
+}
+
+fn get(number: u32) -> Option<Known> {
+    KNOWN.lock().ok()?.get((number as usize).checked_sub(1)?).copied()
+}
+
 fn find(number: u32) -> Option<Known> {
-    let known = *KNOWN.lock().ok()?.get((number as usize).checked_sub(1)?)?;
-    (!known.has_ended).then_some(known)
+    get(number).filter(|known| !known.has_ended)
 }
 
 /// Notes that the contexts with a handle have ended.

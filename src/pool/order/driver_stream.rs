@@ -22,6 +22,17 @@ pub(super) fn is_reachable(stream: Stream) -> bool {
     stream.thread() == 0 || thread::number() == Some(stream.thread())
 }
 
+/// Returns the stream to ask or to wait for in place of one: another thread's default stream has no handle here. The legacy
+/// stream of its context waits for all blocking streams, and "the per-thread default stream is not a non-blocking stream"
+/// (API synchronization behavior).
+pub(super) fn reachable_for(stream: Stream) -> Stream {
+    match (is_reachable(stream), stream.context()) {
+        (true, _) => stream,
+        (false, 0) => Stream::DEFAULT,
+        (false, context) => Stream::DEFAULT.in_context(context),
+    }
+}
+
 /// Returns whether a stream is being captured. A request on a captured stream must not query or wait for other streams.
 pub(super) fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, Error> {
     if !stream.exists() {
@@ -51,15 +62,20 @@ impl Pool {
             return Ok(Vec::new());
         }
         // The default stream waits for all blocking streams, including those that the pool does not know.
-        let reachable = || {
+        let all = || {
             [also, Stream::DEFAULT]
                 .into_iter()
                 .chain(self.arena.streams().living_streams())
                 .chain(self.events.captured().filter(|stream| stream.context() == 0))
-                .filter(|&stream| stream.exists() && is_reachable(stream))
+                .filter(|stream| stream.exists())
         };
-        let mut streams = list(reachable().count())?;
-        streams.extend(reachable());
+        let mut streams = list(all().count())?;
+        for stream in all() {
+            let reachable = reachable_for(stream);
+            if reachable == stream || !streams.contains(&reachable) {
+                streams.push(reachable);
+            }
+        }
         Ok(streams)
     }
 

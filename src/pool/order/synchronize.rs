@@ -161,7 +161,9 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
         let surely_lives = || {
             guard.arena.streams().living_streams().chain(guard.events.captured()).any(|live| live == stream)
         };
-        stream.exists() && is_reachable(stream) && context().is_none() && surely_lives()
+        // That of a default stream is known without the driver, also once the stream's thread has ended.
+        let may_be_asked = || stream.context() != 0 || is_reachable(stream) && surely_lives();
+        stream.exists() && context().is_none() && may_be_asked()
     };
     unknown.extend(
         guard
@@ -180,7 +182,12 @@ fn learn_contexts(mut guard: Guard<'_>) -> Ordered<'_> {
     let result;
     (guard, result) = guard.ordering(|order| {
         each(&mut unknown, |(_, stream, context)| {
-            *context = Some(order.context_of(handle(*stream))?);
+            match order.context_of(handle(*stream)) {
+                Ok(known) => *context = Some(known),
+                // A context that the program created has ended, and nothing covers its work.
+                Err(_) if stream.context() != 0 => {}
+                Err(error) => return Err(error),
+            }
             Ok(())
         })
     });

@@ -4,7 +4,7 @@
 //! may itself wait for what the request's stream does next, as a posted receive does. The driver is called with the
 //! lock open, and the events are held meanwhile.
 
-use super::driver_stream::{Ordered, each, handle, is_captured, is_reachable, list};
+use super::driver_stream::{Ordered, each, handle, is_captured, list, reachable_for};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
 use crate::core::arena::Arena;
@@ -157,9 +157,7 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
     let Pool { arena, events, .. } = &*guard;
     let living = arena.streams().living_streams().filter(|stream| !stream.is_default());
     for stream in living.chain(uncovered_elsewhere(arena, events)) {
-        // Another thread's default stream has no handle here. The legacy stream of its context waits for all blocking
-        // streams, and "the per-thread default stream is not a non-blocking stream" (API synchronization behavior).
-        let stream = if is_reachable(stream) { stream } else { Stream::DEFAULT.in_context(stream.context()) };
+        let stream = reachable_for(stream);
         if live.contains(&stream) || live.try_reserve(1).is_err() {
             continue;
         }
