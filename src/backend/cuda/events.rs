@@ -143,7 +143,7 @@ impl Order for Inside<'_> {
         if stream.is_default() {
             return match stream.context {
                 0 => Ok(Context::OWN),
-                // As for the created streams of a green context, of which cuStreamGetCtx gives the primary one.
+                // Events that are created in a green context are of its primary context, too.
                 number if self.is_green(number) => Ok(Context::OWN),
                 number => other_contexts::context(number).ok_or_else(no_context),
             };
