@@ -9,6 +9,7 @@ mod hooked;
 
 use common::gpu::Gpu;
 use common::preload::{self, Interposer};
+use common::receive::Receive;
 use common::simcuda::steer::{CONTEXTS, EVENTS};
 use common::simcuda::{Simulation, simulated_with};
 use common::*;
@@ -358,4 +359,49 @@ fn a_free_on_a_stream_needs_no_current_context() {
             return;
         }
     }
+}
+
+/// A default stream is the current context's. "Never waits": the memory's stream waits for a send that comes after the free.
+#[test]
+fn a_free_on_a_default_stream_of_another_context_waits_for_nothing() {
+    let test = "a_free_on_a_default_stream_of_another_context_waits_for_nothing";
+    let more = [("BFC_PRELOAD_ASYNC", "1"), ("SIMCUDA_DEADLOCK_MILLISECONDS", "500")];
+    preloaded(test, &more, |gpu| {
+        let there = gpu.enter(1);
+        let here = gpu.enter(0);
+        gpu.set_current(there);
+        gpu.enable_peer(here);
+        let created = gpu.create_context(0);
+        let (green, of_green) = green(0);
+        gpu.set_current(here);
+        let (stream, other) = (gpu.stream(false), gpu.stream(false));
+        for context in [of_green, created, there] {
+            for default in [0, 1, 2] {
+                gpu.set_current(here);
+                let memory = gpu.alloc_async(BYTES, stream).expect("there is room");
+                let receive = Receive::post(*gpu, stream);
+                gpu.set_current(context);
+                gpu.hold(default);
+                gpu.fill(default, memory, BYTES, 1);
+                assert_eq!(gpu.free_async(memory, default), Ok(()));
+                gpu.set_current(here);
+                let is_forced = receive.is_forced();
+                receive.send(*gpu, other);
+                receive.deliver(*gpu);
+                assert!(!is_forced, "deadlock: the free has waited in the host for the receive");
+                let again = gpu.alloc(BYTES).expect("it is free");
+                gpu.set_current(context);
+                assert_eq!(gpu.pending(default), 0, "the memory is handed out while the stream works on it");
+                gpu.set_current(here);
+                assert_eq!(gpu.free(again), Ok(()));
+            }
+        }
+        gpu.destroy_context(created);
+        must!(cuGreenCtxDestroy(green));
+        gpu.leave(1);
+        gpu.set_current(here);
+        let again = gpu.alloc(BYTES).expect("no context has taken it along");
+        assert_eq!(gpu.free(again), Ok(()));
+        was_well_used(gpu);
+    });
 }

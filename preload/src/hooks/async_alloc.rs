@@ -108,8 +108,7 @@ allocates! {
 /// Frees pooled memory. Returns `None` for other memory.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = Pool::owner(address)?;
-    // A default stream belongs to the current context, while libbfc assumes that of the device's primary context. A stream
-    // that was created has a context, so that none needs to be current.
+    // A stream that was created has a context, so that none needs to be current.
     let current = if is_default(stream) { Some(contexts::current()) } else { None };
     if current == Some(Current::None) {
         return Some(no_context_error());
@@ -123,11 +122,11 @@ fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     if contexts::are_several() {
         relations::note_addresses(stream, &[address]);
     }
-    if !settings::serves_async()
-        || is_default_elsewhere
-        || !known_streams::note(stream)
-        || !pool.may_order(stream)
-    {
+    let may_order = || match is_default_elsewhere {
+        true => known_streams::note_default(),
+        false => known_streams::note(stream) && pool.may_order(stream),
+    };
+    if !settings::serves_async() || !may_order() {
         return free_in(pool, address);
     }
     match pool.free_in_order(address, stream) {

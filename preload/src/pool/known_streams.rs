@@ -4,10 +4,12 @@
 //! The table is bounded. Pools never learn of a stream that does not fit into it: memory allocated on it comes from the
 //! driver, and a free on it waits for the device like cudaFree.
 
+use std::ptr;
+
 use cuda_sys::*;
 
 use super::handle::Pool;
-use crate::state::contexts::is_default;
+use crate::state::contexts::{self, is_default};
 use crate::state::relations;
 use crate::state::streams::{self, StreamTable};
 use crate::{bfc, settings};
@@ -20,6 +22,27 @@ pub(crate) fn note(stream: CUstream) -> bool {
     is_default(stream)
         || KNOWN.contains(stream)
         || streams::of_stream(stream).is_some_and(|context| KNOWN.insert(stream, context))
+}
+
+/// Records the current context, another one than a pool's own, before the pool learns of its default streams. Its handle
+/// stands for them in the table. Returns whether the pool may learn of them.
+pub(crate) fn note_default() -> bool {
+    contexts::current_handle().is_some_and(|context| KNOWN.insert(context.cast(), context))
+}
+
+/// Forgets the default streams of a context, which libbfc knows by the current context. Those of other threads cannot be
+/// named.
+fn forget_default(context: CUcontext) {
+    const DEFAULT: [usize; 2] = [1, 2];
+    let is_other = |pool: &Pool| pool.device().map(contexts::primary_of_device) != Some(context);
+    contexts::run_in(context, || {
+        for pool in Pool::of_devices().filter(is_other) {
+            DEFAULT
+                .iter()
+                .for_each(|&name| _ = bfc::forget_stream(pool.ordinal(), ptr::without_provenance_mut(name)));
+        }
+        CUDA_SUCCESS
+    });
 }
 
 fn forget_in_pools(stream: CUstream) {
@@ -44,6 +67,9 @@ pub(crate) fn forget_context(context: CUcontext) {
     relations::context_ends();
     streams::forget_context(context);
     if settings::serves_async() {
-        KNOWN.remove_of(context, forget_in_pools);
+        KNOWN.remove_of(context, |stream| match stream.cast() == context {
+            true => forget_default(context),
+            false => forget_in_pools(stream),
+        });
     }
 }
