@@ -1,5 +1,5 @@
-//! Order of device work under the interposer, on the simulated driver (a simulation, and no device): with
-//! `BFC_PRELOAD_ASYNC=1` programs that run without it do neither deadlock, nor read wrong data, nor fail.
+//! Order of device work under the interposer, on the simulated driver (a simulation, and no device): programs
+//! that run without it do neither deadlock, nor read wrong data, nor fail, above all with `BFC_PRELOAD_ASYNC=1`.
 
 mod common;
 #[allow(dead_code)] // what tests/preload_races uses
@@ -11,6 +11,7 @@ use common::preload::{self, Interposer};
 use common::receive::Receive;
 use common::simcuda::{Simulation, simulated_with};
 use common::*;
+use cuda_sys::CUDA_ERROR_INVALID_VALUE;
 use hooked::Hooked;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -21,9 +22,13 @@ const POOLS: [(&str, &str, u64); 2] = [("cuda", "128k", 100 * KIB), ("cuda_vmm",
 
 /// Runs a program in processes of their own, one with each backend.
 fn preloaded(test: &str, program: impl Fn(Simulation, u64)) {
+    preloaded_with(test, &[("BFC_PRELOAD_ASYNC", "1")], program);
+}
+
+fn preloaded_with(test: &str, settings: &[(&str, &str)], program: impl Fn(Simulation, u64)) {
     for (backend, limit, bytes) in POOLS {
-        let mut variables =
-            vec![("BFC_PRELOAD_ASYNC", "1"), ("BFC_BACKEND", backend), ("BFC_MEMORY_LIMIT", limit)];
+        let mut variables = vec![("BFC_BACKEND", backend), ("BFC_MEMORY_LIMIT", limit)];
+        variables.extend(settings);
         let bytes_text = bytes.to_string();
         variables.extend([("ORDER_BYTES", &*bytes_text), ("SIMCUDA_DEVICES", "2")]);
         if !child::is_child(test) {
@@ -131,6 +136,51 @@ fn a_stream_of_another_context_is_waited_for() {
         gpu.set_current(primary);
         gpu.leave(0);
     });
+}
+
+/// The driver's cudaFree waits for no more than the memory's own context. A peer's kernel, which waits for what this thread
+/// does next, keeps the memory from being used again, and nobody in the host.
+#[test]
+fn a_plain_free_waits_for_no_peer() {
+    let test = "a_plain_free_waits_for_no_peer";
+    for is_async in ["1", "0"] {
+        let settings = [("BFC_PRELOAD_ASYNC", is_async), ("BFC_PRELOAD_FREE", "sync")];
+        preloaded_with(test, &settings, |sim, bytes| {
+            let gpu = Hooked::new(Gpu::new(sim));
+            let there = gpu.enter(1);
+            let peers = gpu.stream(false);
+            let here = gpu.enter(0);
+            gpu.set_current(there);
+            gpu.enable_peer(here);
+            gpu.set_current(here);
+            let own = gpu.stream(false);
+            for _ in 0..3 {
+                let chunk = gpu.alloc(bytes).expect("there is room");
+                gpu.set_current(there);
+                gpu.hold(peers);
+                gpu.fill(peers, chunk, bytes, 1);
+                let receive = Receive::post(*gpu, peers);
+                gpu.set_current(here);
+                gpu.hold(own);
+                gpu.fill(own, chunk, bytes, 2);
+                assert_eq!(gpu.free(chunk), Ok(()));
+                assert_eq!(gpu.pending(own), 0, "cudaFree is a barrier of its own device");
+                assert_eq!(gpu.free(chunk), Err(CUDA_ERROR_INVALID_VALUE), "freed twice");
+                assert_eq!(gpu.free_async(chunk, own), Err(CUDA_ERROR_INVALID_VALUE), "freed twice");
+                let is_forced = receive.is_forced();
+                receive.send(*gpu, own);
+                receive.deliver(*gpu);
+                assert!(!is_forced, "deadlock: the free has waited in the host for a peer's receive");
+                let again = gpu.alloc(bytes).expect("it is free");
+                assert_eq!(gpu.pending(peers), 0, "the memory is handed out while a peer works on it");
+                assert_eq!(gpu.free(again), Ok(()));
+            }
+            assert_eq!(sim.misuse_texts(), Vec::<String>::new());
+        });
+        if child::is_child(test) {
+            return;
+        }
+    }
 }
 
 /// Requests for a memory pool of the program's own are the driver's, as long as that pool is the device's current one.

@@ -52,7 +52,8 @@ fn located(address: u64) -> Option<Pooled> {
     }
     let start = chunk.addr() as u64;
     // The padding behind the requested size belongs to no allocation.
-    let allocation = facts(pool, chunk).filter(|&(bytes, _)| address - start < bytes as u64);
+    let is_inside = |&(bytes, _): &(usize, u64)| address - start < bytes as u64;
+    let allocation = facts(pool, chunk).filter(is_inside).filter(|_| !pool.has_deferred(start));
     Some(Pooled {
         allocation: allocation.map(|(bytes, unique)| (start, bytes, unique)),
         region: region.addr() as u64,

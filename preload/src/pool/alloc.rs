@@ -88,9 +88,9 @@ impl Pool {
         }
         // Nothing is waited for in vain: the driver's own cudaMalloc would refuse at once.
         let may_serve = !captures::any() && self.may_serve(bytes as u64);
-        // Without a quarantine libbfc has waited for everything already.
+        // Without a quarantine libbfc has waited for everything already, except what was deferred.
         if may_serve
-            && self.has_quarantine()
+            && (self.has_quarantine() || self.has_any_deferred())
             && let Some(address) = self.alloc_after_waiting(bytes, stream, settled)
         {
             return Ok(address);
@@ -113,7 +113,7 @@ impl Pool {
         // Busy threads could go on freeing what does not serve this request.
         const ROUNDS: u32 = 4;
         for _ in 0..ROUNDS {
-            let waits = self.waiting() != 0;
+            let waits = self.waits();
             if waits && !self.settle() || !waits && self.settled() == settled {
                 return None;
             }

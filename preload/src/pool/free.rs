@@ -30,14 +30,19 @@ impl Freed {
 }
 
 impl Pool {
-    /// Waits for the device if the address is that of a live chunk.
-    fn wait_before_free(self, address: u64) -> CUresult {
+    /// Waits for the device's own context if the address is that of a live chunk. Returns whether other work may still use
+    /// the chunk.
+    fn wait_before_free(self, address: u64) -> Result<bool, CUresult> {
         let mut bytes = 0;
         // SAFETY: any address may be queried, and the pointer is valid for writing.
-        match unsafe { bfc_sys::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } {
-            BFC_OK => self.wait(),
+        if unsafe { bfc_sys::bfc_requested_size(self.ordinal, pointer(address), &mut bytes) } != BFC_OK {
             // The free itself reports the error.
-            _ => CUDA_SUCCESS,
+            return Ok(false);
+        }
+        match self.synchronize_own() {
+            CUDA_SUCCESS => Ok(!self.device().is_some_and(|device| self.is_sole_user(device))),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => Ok(true),
+            code => Err(code),
         }
     }
 
@@ -47,7 +52,7 @@ impl Pool {
         let freed = self.give_back(address);
         let is_freed = matches!(freed, Freed::Here(CUDA_SUCCESS));
         if is_freed && settings::free_synchronizes() && self.has_quarantine() {
-            return match self.synchronize() {
+            return match self.synchronize_own() {
                 // The chunk is free, and stays in quarantine.
                 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => freed,
                 code => Freed::Here(code),
@@ -60,6 +65,9 @@ impl Pool {
     /// created it.
     #[inline]
     pub(crate) fn free_in_order(self, address: u64, stream: CUstream) -> Option<CUresult> {
+        if self.has_deferred(address) {
+            return Some(CUDA_ERROR_INVALID_VALUE);
+        }
         match bfc::free_async(self.ordinal, pointer(address), stream.cast()) {
             BFC_OK => {
                 self.state.freed.fetch_add(1, Ordering::Relaxed);
@@ -81,11 +89,16 @@ impl Pool {
                 return Freed::Here(CUDA_ERROR_INVALID_VALUE);
             }
             match self.wait_before_free(address) {
-                CUDA_SUCCESS => {}
-                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if self.defer_free(address) => {
+                Ok(true) if self.defer_free(address) => {
+                    self.flush_deferred_frees();
                     return Freed::Here(CUDA_SUCCESS);
                 }
-                code => return Freed::Here(code),
+                Ok(true) => match self.wait() {
+                    CUDA_SUCCESS => {}
+                    code => return Freed::Here(code),
+                },
+                Ok(false) => {}
+                Err(code) => return Freed::Here(code),
             }
         }
         match self.return_chunk(address) {

@@ -151,6 +151,12 @@ impl Pool {
             && (self.ordinal == bfc::PINNED || !settings::serves_async())
     }
 
+    /// Returns whether a synchronization would make frees reusable.
+    #[inline]
+    pub(super) fn waits(self) -> bool {
+        if self.has_quarantine() { self.waiting() != 0 } else { self.has_any_deferred() }
+    }
+
     /// Returns the number of frees that no synchronization has followed.
     #[inline]
     pub(super) fn waiting(self) -> u64 {
@@ -164,7 +170,9 @@ impl Pool {
     }
 
     pub(crate) fn stats(self) -> Option<bfc_stats_t> {
-        if self.is_there() { bfc::stats(self.ordinal) } else { None }
+        let mut stats = if self.is_there() { bfc::stats(self.ordinal)? } else { return None };
+        stats.bytes_in_use = stats.bytes_in_use.saturating_sub(self.deferred_bytes());
+        Some(stats)
     }
 }
 

@@ -9,10 +9,10 @@
 //! handle                        which pool it is, who created it, what was counted
 //! requests                      single calls of libbfc
 //! sharing                       the contexts whose work may touch a pool's memory
+//! deferred_frees                frees that are put off
 //! waiting_frees                 frees that a synchronization covers
 //! probe                         asking about the work of several devices without waiting for it
 //! wait                          waiting for the device: when, and what follows
-//! deferred_frees                frees that a capture has put off
 //! room                          what the pool can return to a driver that is out of memory
 //! idle                          frees that become reusable while the program rests
 //! create                        the beginning and the end of a pool

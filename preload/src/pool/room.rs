@@ -17,8 +17,7 @@ impl Pool {
         let Some(idle) = self.idle_for(bytes) else { return false };
         // If there is none, another thread may have returned it since the driver was called.
         if idle != 0 {
-            self.flush_deferred_frees();
-            if self.waiting() != 0 && self.has_quarantine() {
+            if self.waits() {
                 self.settle();
             }
             self.trim();

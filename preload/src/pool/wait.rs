@@ -1,15 +1,18 @@
 //! Waiting for the device: when it is worthwhile, and what it makes reusable.
 
+use std::ptr;
 use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
+use super::deferred_frees;
 use super::handle::Pool;
 use super::probe::ProbeResult;
 use super::waiting_frees::WaitingFrees;
 use crate::bfc;
 use crate::driver::real;
-use crate::state::{captures, contexts};
+use crate::state::captures;
+use crate::state::contexts::{self, Current};
 
 /// This many waiting frees justify a synchronization, if much of the pool is idle.
 const MIN_WAITING_FREES: u64 = 128;
@@ -57,7 +60,7 @@ impl Pool {
     /// Makes all waiting frees reusable. Waits for the device only if their work is pending.
     pub(super) fn settle(self) -> bool {
         self.probe_twice();
-        self.waiting() == 0 || self.synchronize() == CUDA_SUCCESS
+        !self.waits() || self.synchronize() == CUDA_SUCCESS
     }
 
     /// Returns whether a request that found no memory should look for reusable frees instead of letting the pool grow.
@@ -88,8 +91,23 @@ impl Pool {
 
     /// Makes waiting frees reusable whose work is done, before a capture begins in which nothing can be queried.
     pub(crate) fn settle_before_capture(self) {
-        if self.waiting() != 0 && self.has_quarantine() && !captures::any() {
+        if self.waits() && !captures::any() {
             self.probe_twice();
+        }
+    }
+
+    /// Frees the deferred chunks whose work is done, if asking is allowed by now.
+    #[inline]
+    pub(super) fn flush_deferred_frees(self) {
+        if deferred_frees::are_any() && !captures::any() {
+            self.flush_all_deferred();
+        }
+    }
+
+    #[cold]
+    fn flush_all_deferred(self) {
+        if self.has_any_deferred() && self.probe_twice() == ProbeResult::Unsupported {
+            self.synchronize();
         }
     }
 
@@ -98,6 +116,26 @@ impl Pool {
     /// as a device or context handle" (CUDA C++ Programming Guide, Prohibited and Unhandled Operations).
     pub(super) fn can_never_settle(self) -> bool {
         self.device().is_some_and(|owner| captures::is_abandoned_in(contexts::primary_of_device(owner)))
+    }
+
+    /// Waits for the device's own context, as the driver's cudaFree does at most: work of other contexts may itself wait for
+    /// what this thread does next. Makes the frees reusable that this covers.
+    pub(super) fn synchronize_own(self) -> CUresult {
+        // Pinned memory may be of any context.
+        let device = self.device().or_else(contexts::current_device);
+        let context = device.map_or(ptr::null_mut(), contexts::primary_of_device);
+        let (Some(device), false) = (device, context.is_null()) else { return self.synchronize() };
+        let Some(synchronize) = real::cuCtxSynchronize() else { return CUDA_ERROR_NOT_INITIALIZED };
+        let frees = WaitingFrees::of(Current::Primary(device));
+        let code = contexts::run_in(context, || {
+            // SAFETY: no preconditions.
+            captures::unless_capturing(|| unsafe { synchronize() })
+        });
+        if code == CUDA_SUCCESS {
+            self.state.synchronizations.fetch_add(1, Ordering::Relaxed);
+        }
+        frees.into_iter().for_each(|frees| frees.settle(code));
+        code
     }
 
     /// Waits for the device, and makes all frees until now reusable.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use cuda_sys::*;
 
+use super::deferred_frees;
 use super::handle::Pool;
 use crate::bfc;
 use crate::state::contexts::Current;
@@ -15,8 +16,14 @@ struct Waiting {
     pool: Pool,
     /// How many pools of its ordinal had ended before it.
     ended: u64,
-    freed: u64,
-    stamp: u64,
+    frees: Frees,
+}
+
+enum Frees {
+    /// In a pool with a quarantine: how many, and the stamp of the last one.
+    Stamped(u64, u64),
+    /// In another one: the number of the last one that was deferred.
+    Deferred(u64),
 }
 
 impl WaitingFrees {
@@ -25,7 +32,7 @@ impl WaitingFrees {
     pub(crate) fn of(context: Current) -> [Self; 2] {
         let Current::Primary(device) = context else { return [Self::none(), Self::none()] };
         [Pool::of_device(device), Some(Pool::pinned())].map(|pool| {
-            let Some(pool) = pool.filter(|pool| pool.waiting() != 0) else { return Self::none() };
+            let Some(pool) = pool.filter(|pool| pool.waits()) else { return Self::none() };
             // First, because another context may begin to use memory that is freed while the second question is answered.
             let frees = Self::waiting_in(pool);
             // Other contexts' work may use the memory too.
@@ -34,12 +41,14 @@ impl WaitingFrees {
     }
 
     pub(super) fn waiting_in(pool: Pool) -> Self {
-        if !pool.has_quarantine() {
-            return WaitingFrees(None);
-        }
         let ended = pool.state.ended.load(Ordering::Acquire);
-        let freed = pool.state.freed.load(Ordering::Relaxed);
-        WaitingFrees(bfc::timestamp(pool.ordinal).map(|stamp| Waiting { pool, ended, freed, stamp }))
+        let frees = if pool.has_quarantine() {
+            let freed = pool.state.freed.load(Ordering::Relaxed);
+            bfc::timestamp(pool.ordinal).map(|stamp| Frees::Stamped(freed, stamp))
+        } else {
+            pool.has_any_deferred().then(|| Frees::Deferred(deferred_frees::last()))
+        };
+        WaitingFrees(frees.map(|frees| Waiting { pool, ended, frees }))
     }
 
     pub(super) const fn none() -> Self {
@@ -50,8 +59,13 @@ impl WaitingFrees {
     pub(crate) fn settle(self, code: CUresult) {
         let is_there = |waiting: &Waiting| waiting.pool.state.ended.load(Ordering::Acquire) == waiting.ended;
         let settled = self.0.filter(|waiting| code == CUDA_SUCCESS && is_there(waiting));
-        let Some(Waiting { pool, freed, stamp, .. }) = settled else { return };
-        bfc::set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
-        pool.state.settled.fetch_max(freed, Ordering::Relaxed);
+        let Some(Waiting { pool, frees, .. }) = settled else { return };
+        match frees {
+            Frees::Stamped(freed, stamp) => {
+                bfc::set_safe_frontier(pool.ordinal, stamp.saturating_add(1));
+                pool.state.settled.fetch_max(freed, Ordering::Relaxed);
+            }
+            Frees::Deferred(last) => pool.free_deferred(last),
+        }
     }
 }
