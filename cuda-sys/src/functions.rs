@@ -89,6 +89,7 @@ macro_rules! driver_functions {
             dev: CUdevice, flags: c_uint
         );
         // Contexts.
+        fn cuCtxCreate as "cuCtxCreate" since 2000 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
         fn cuCtxCreate_v2 as "cuCtxCreate" since 3020 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
         fn cuCtxCreate_v3 as "cuCtxCreate" since 11040 (
             pctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: c_int, flags: c_uint,
@@ -96,6 +97,15 @@ macro_rules! driver_functions {
         );
         fn cuCtxCreate_v4 as "cuCtxCreate" since 12050 (
             pctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice
+        );
+        fn cuGLCtxCreate as "cuGLCtxCreate" since 2000 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+        fn cuGLCtxCreate_v2 as "cuGLCtxCreate" since 3020 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+        // The last two are a VdpDevice and a function of VDPAU.
+        fn cuVDPAUCtxCreate as "cuVDPAUCtxCreate" since 3010 (
+            pctx: *mut CUcontext, flags: c_uint, dev: CUdevice, vdp_device: u32, vdp_get_proc_address: *mut c_void
+        );
+        fn cuVDPAUCtxCreate_v2 as "cuVDPAUCtxCreate" since 3020 (
+            pctx: *mut CUcontext, flags: c_uint, dev: CUdevice, vdp_device: u32, vdp_get_proc_address: *mut c_void
         );
         fn cuCtxDestroy as "cuCtxDestroy" since 2000 (ctx: CUcontext);
         fn cuCtxDestroy_v2 as "cuCtxDestroy" since 4000 (ctx: CUcontext);

@@ -33,7 +33,7 @@ macro_rules! hooks {
         cuMemPoolImportFromShareableHandle: cuMemPoolImportFromShareableHandle, Retried, "the same";
         cuMemPoolImportPointer: cuMemPoolImportPointer, Retried, "the same";
         cuMemMap: cuMemMap, Retried, "page tables";
-        cuMemHostRegister_v2: cuMemHostRegister_v2, Retried, "page tables";
+        cuMemHostRegister_v2: cuMemHostRegister_v2, Retried, "page tables, and memory of the host that idle pinned memory takes";
         cuIpcOpenMemHandle: cuIpcOpenMemHandle, Retried, "page tables for memory of another process";
         cuIpcOpenMemHandle_v2: cuIpcOpenMemHandle_v2, Retried, "the same";
         cuMulticastCreate: cuMulticastCreate, Retried, "memory of multicast objects";
@@ -163,9 +163,14 @@ macro_rules! hooks {
         cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease_v2, Watched, "the same";
         cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset, Watched, "ends the pool's memory and the context's captures";
         cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset_v2, Watched, "the same";
-        cuCtxCreate_v2: cuCtxCreate_v2, Watched, "pools wait for this context too if its work may use their memory";
+        cuCtxCreate: cuCtxCreate, Watched, "pools wait for this context too if its work may use their memory";
+        cuCtxCreate_v2: cuCtxCreate_v2, Watched, "the same";
         cuCtxCreate_v3: cuCtxCreate_v3, Watched, "the same";
         cuCtxCreate_v4: cuCtxCreate_v4, Watched, "the same";
+        cuGLCtxCreate: cuGLCtxCreate, Watched, "the same";
+        cuGLCtxCreate_v2: cuGLCtxCreate_v2, Watched, "the same";
+        cuVDPAUCtxCreate: cuVDPAUCtxCreate, Watched, "the same";
+        cuVDPAUCtxCreate_v2: cuVDPAUCtxCreate_v2, Watched, "the same";
         cuCtxDestroy: cuCtxDestroy, Watched, "the context and its captures are forgotten; none of its memory was pooled";
         cuCtxDestroy_v2: cuCtxDestroy_v2, Watched, "the same";
         cuCtxAttach: cuCtxAttach, Watched, "counts the uses of a context";

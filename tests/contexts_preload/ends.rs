@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use cuda_sys::*;
 
+use super::common::hooks::{green, must};
 use super::common::*;
-use super::{BYTES, green, preloaded, waits_for_nothing, was_well_used};
+use super::{BYTES, preloaded, waits_for_nothing, was_well_used};
 
 /// A context whose work a probe in progress does not wait for may come and go, and so may all but the last hold on one.
 #[test]

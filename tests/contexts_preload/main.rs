@@ -3,11 +3,14 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+/// The ends of contexts.
+mod ends;
 #[allow(dead_code)] // what tests/preload_races uses
 #[path = "../preload_races/hooked.rs"]
 mod hooked;
 
 use common::gpu::Gpu;
+use common::hooks::{call, found, green, must};
 use common::preload::{self, Interposer};
 use common::receive::Receive;
 use common::simcuda::steer::{CONTEXTS, EVENTS};
@@ -41,49 +44,6 @@ fn on_versions(test: &str, program: impl Fn(Hooked)) {
             return;
         }
     }
-}
-
-/// A function as the program finds it: where the interposer has a hook, that.
-macro_rules! found {
-    ($name:ident) => {{
-        // SAFETY: the simulation is in this process, under its own name.
-        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
-        let name = concat!(stringify!($name), "\0");
-        // SAFETY: an open library, and a C string.
-        let found = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
-        assert!(!found.is_null(), "{name}");
-        // SAFETY: it was found as the function of that name.
-        unsafe { std::mem::transmute::<*mut libc::c_void, fns::$name>(found) }
-    }};
-}
-
-/// Calls it. SAFETY: the arguments are what the driver's manual asks for.
-macro_rules! call {
-    ($name:ident($($argument:expr),*)) => {{
-        let function = found!($name);
-        // SAFETY: as said above.
-        unsafe { function($($argument),*) }
-    }};
-}
-
-macro_rules! must {
-    ($name:ident($($argument:expr),*)) => {
-        assert_eq!(call!($name($($argument),*)), CUDA_SUCCESS, stringify!($name))
-    };
-}
-
-/// The ends of contexts.
-mod ends;
-
-/// A green context with the whole of a device, and its `CUcontext`.
-fn green(device: CUdevice) -> (CUgreenCtx, u64) {
-    let (mut all, mut descriptor) = (CUdevResource::default(), null_mut());
-    let (mut green, mut context) = (null_mut(), null_mut());
-    must!(cuDeviceGetDevResource(device, &mut all, CU_DEV_RESOURCE_TYPE_SM));
-    must!(cuDevResourceGenerateDesc(&mut descriptor, &mut all, 1));
-    must!(cuGreenCtxCreate(&mut green, descriptor, device, CU_GREEN_CTX_DEFAULT_STREAM));
-    must!(cuCtxFromGreenCtx(&mut context, green));
-    (green, context as u64)
 }
 
 fn stream_of(green: CUgreenCtx) -> u64 {
@@ -359,6 +319,30 @@ fn a_free_on_a_stream_needs_no_current_context() {
             return;
         }
     }
+}
+
+/// Old programs, and those that look a function up without naming its version; OpenGL and VDPAU.
+#[test]
+fn a_context_of_every_creator_is_waited_for() {
+    preloaded("a_context_of_every_creator_is_waited_for", &[], |gpu| {
+        let primary = gpu.enter(0);
+        let three: [fns::cuCtxCreate; 3] =
+            [found!(cuCtxCreate), found!(cuGLCtxCreate), found!(cuGLCtxCreate_v2)];
+        let video: [fns::cuVDPAUCtxCreate; 2] = [found!(cuVDPAUCtxCreate), found!(cuVDPAUCtxCreate_v2)];
+        for creator in 0..5 {
+            let mut context = null_mut();
+            // SAFETY: a place for a context, and a device. The simulation knows no VDPAU.
+            let code = match three.get(creator) {
+                Some(create) => unsafe { create(&mut context, 0, 0) },
+                None => unsafe { video[creator - 3](&mut context, 0, 0, 0, null_mut()) },
+            };
+            assert_eq!(code, CUDA_SUCCESS);
+            let stream = gpu.stream(false);
+            waits_for(gpu, primary, context as u64, stream);
+            gpu.destroy_context(context as u64);
+        }
+        was_well_used(gpu);
+    });
 }
 
 /// A default stream is the current context's. "Never waits": the memory's stream waits for a send that comes after the free.

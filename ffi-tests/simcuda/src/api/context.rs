@@ -1,6 +1,6 @@
 //! Contexts: primary ones, created ones, and each thread's stack.
 
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use cuda_sys::*;
 
@@ -80,6 +80,39 @@ pub(crate) fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUd
     sim.make_context(handle, device, flags);
     sim.this_thread().push(handle);
     Ok(())
+}
+
+/// What old programs are linked to, and those look up that name no version (ctypes).
+pub(crate) fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> Answer {
+    cuCtxCreate_v2(context, flags, device)
+}
+
+pub(crate) fn cuGLCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> Answer {
+    cuCtxCreate_v2(context, flags, device)
+}
+
+pub(crate) fn cuGLCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> Answer {
+    cuCtxCreate_v2(context, flags, device)
+}
+
+pub(crate) fn cuVDPAUCtxCreate(
+    context: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+    _: u32,
+    _: *mut c_void,
+) -> Answer {
+    cuCtxCreate_v2(context, flags, device)
+}
+
+pub(crate) fn cuVDPAUCtxCreate_v2(
+    context: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+    _: u32,
+    _: *mut c_void,
+) -> Answer {
+    cuCtxCreate_v2(context, flags, device)
 }
 
 pub(crate) fn cuCtxCreate_v3(
