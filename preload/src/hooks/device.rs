@@ -132,9 +132,11 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     if code != CUDA_SUCCESS || free.is_null() || total.is_null() {
         return code;
     }
-    let Current::Primary(device) = contexts::current() else { return code };
-    let Some(pool) = Pool::of_device(device) else { return code };
-    let Some(mut stats) = pool.stats_or_create() else { return code };
+    let is_primary = matches!(contexts::current(), Current::Primary(_));
+    let Some(pool) = contexts::current_device().and_then(Pool::of_device) else { return code };
+    // In another context the driver serves requests, of which the pool has no part but its idle memory.
+    let stats = if is_primary { pool.stats_or_create() } else { pool.stats() };
+    let Some(mut stats) = stats else { return code };
     // Another thread may grow or trim the pool between the two answers.
     for _ in 0..4 {
         // SAFETY: as above.
@@ -151,7 +153,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
         // What the pool is returning at this moment may count twice.
         let mut bytes = at_the_driver.saturating_add(bfc::idle_bytes(&stats));
         bytes = bytes.min(all.saturating_sub(stats.bytes_in_use));
-        if settings::is_limited() {
+        if is_primary && settings::is_limited() {
             bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));
         }
         // SAFETY: as above.

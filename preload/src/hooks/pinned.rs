@@ -69,6 +69,18 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
     }
 }
 
+/// It needs page tables of the device, and memory of the host that stays in place, as the pool's does.
+///
+/// # Safety
+/// The contract is that of the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) -> CUresult {
+    let Some(register) = real::cuMemHostRegister_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
+    // SAFETY: the caller's arguments.
+    let call = || unsafe { register(memory, bytes, flags) };
+    fallback::with_room(|| (Source::Pinned, bytes), || fallback::with_room(|| (Source::Current, 0), &call))
+}
+
 /// # Safety
 /// The contract is that of the driver's function.
 #[unsafe(no_mangle)]

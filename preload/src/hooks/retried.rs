@@ -100,7 +100,6 @@ retries! {
         handle: CUmemGenericAllocationHandle,
         flags: c_ulonglong,
     ) needs 0, of Source::Any;
-    cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) needs 0, of Source::Current;
     cuIpcOpenMemHandle(place: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint)
         needs 0, of Source::Current;
     cuIpcOpenMemHandle_v2(place: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint)

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use cuda_sys::*;
 
 use super::contexts::{self, is_default};
+use super::green_contexts;
 use crate::driver;
 
 struct Place {
@@ -124,8 +125,13 @@ pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
 
 /// Returns the device of a stream's context.
 pub(crate) fn device_of_stream(stream: CUstream) -> Option<usize> {
-    let mut device = None;
-    contexts::run_in(of_stream(stream)?, || {
+    let context = of_stream(stream)?;
+    // Before CUDA 13 a green context is current to one thread only, which need not be this one.
+    let mut device = green_contexts::device_of(context);
+    if device.is_some() {
+        return device;
+    }
+    contexts::run_in(context, || {
         device = contexts::current_device();
         CUDA_SUCCESS
     });
