@@ -149,7 +149,9 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     }
     if code == CUDA_SUCCESS {
         // SAFETY: not NULL, so the caller's for writing, and the driver has written them.
-        let (at_the_driver, all) = unsafe { (*free as u64, *total as u64) };
+        let at_the_driver = unsafe { *free } as u64;
+        // SAFETY: as above.
+        let all = unsafe { *total } as u64;
         // What the pool is returning at this moment may count twice.
         let mut bytes = at_the_driver.saturating_add(bfc::idle_bytes(&stats));
         bytes = bytes.min(all.saturating_sub(stats.bytes_in_use));

@@ -48,7 +48,7 @@ impl Source {
             return false;
         }
         let others = Pool::of_devices().filter(|pool| pool.device() != device);
-        others.fold(false, |any, pool| pool.make_room_at_once(bytes as u64) || any)
+        others.filter(|pool| pool.make_room_at_once(bytes as u64)).count() != 0
     }
 
     /// Returns the device that is concerned, or most likely so.

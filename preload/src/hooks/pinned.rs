@@ -78,7 +78,7 @@ pub unsafe extern "C" fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize,
     let Some(register) = real::cuMemHostRegister_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the caller's arguments.
     let call = || unsafe { register(memory, bytes, flags) };
-    fallback::with_room(|| (Source::Pinned, bytes), || fallback::with_room(|| (Source::Current, 0), &call))
+    fallback::with_room(|| (Source::Pinned, bytes), || fallback::with_room(|| (Source::Current, 0), call))
 }
 
 /// # Safety
