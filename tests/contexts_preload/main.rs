@@ -331,9 +331,10 @@ fn a_context_of_every_creator_is_waited_for() {
         let video: [fns::cuVDPAUCtxCreate; 2] = [found!(cuVDPAUCtxCreate), found!(cuVDPAUCtxCreate_v2)];
         for creator in 0..5 {
             let mut context = null_mut();
-            // SAFETY: a place for a context, and a device. The simulation knows no VDPAU.
             let code = match three.get(creator) {
+                // SAFETY: a place for a context, and a device.
                 Some(create) => unsafe { create(&mut context, 0, 0) },
+                // SAFETY: as above, and the simulation knows no VDPAU.
                 None => unsafe { video[creator - 3](&mut context, 0, 0, 0, null_mut()) },
             };
             assert_eq!(code, CUDA_SUCCESS);
