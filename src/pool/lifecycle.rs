@@ -1,6 +1,6 @@
 //! Creation and destruction.
 
-use super::captures::{Permission, refuse_for_a_capture};
+use super::captures::{self, Permission, refuse_for_a_capture};
 use super::guard_state::Guards;
 use super::idle_time::IdleTime;
 use super::limit_share::LimitShare;
@@ -141,7 +141,11 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     if guard.arena.growth().pool_bytes() != 0 {
         let captured;
         (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;
-        if matches!(captured, Ok(true)) || guard.is_capture_announced(Stream::NONE) {
+        let backend = guard.backend.get();
+        // Without a device a private pool is no sign of a capture.
+        let may_be_captured = backend.order().is_some() || captures::concern(backend);
+        let is_announced = may_be_captured && guard.is_capture_announced(Stream::NONE);
+        if matches!(captured, Ok(true)) || is_announced {
             return Err(refuse_for_a_capture());
         }
         // With the lock open another thread may have allocated.
