@@ -124,8 +124,8 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 /// that was idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made memory reusable
 /// since. See also bfc_set_idle_callback.
 ///
-/// @param out_released  Receives the number of bytes released, including those that other threads released meanwhile. Memory
-///         that another thread is releasing is released when this returns.
+/// @param out_released  Receives the number of bytes released. On CUDA backends this includes what other threads were
+///         releasing, for which the call waits.
 /// @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
 ///         that was to be released, or if a stream is captured or about to be (bfc_pool_begin), which a release would
 ///         invalidate: the rest stays free memory; and the errors of every call.

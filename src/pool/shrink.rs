@@ -49,7 +49,8 @@ fn limit_to(guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
 }
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more
-/// than `keep` bytes are held. Returns the number of bytes that it, or meanwhile another thread, has given back.
+/// than `keep` bytes are held. Returns the number of bytes that it has given back, of a device also those that another thread
+/// has meanwhile.
 fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
     let (held, life) = (guard.arena.growth().pool_bytes(), guard.arena.life());
     let (mut guard, is_idle) = wait_until_idle(guard)?;
@@ -61,6 +62,9 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
     let (mut guard, discarded) = discard_beyond(guard, keep, |_| true)?;
     record_trim(&guard, released.as_ref().map_or(discarded, |bytes| bytes + discarded));
     forget_past(&mut guard);
+    if guard.backend.get().order().is_none() {
+        return released;
+    }
     // The caller wants the memory, which for the driver is in use until the other thread's call has ended.
     while guard.arena.is_giving_back() && guard.is_called_by_another_thread() {
         guard = guard.wait_for_call()?;
