@@ -282,6 +282,8 @@ static void with_others(void) {
   CALL(cuCtxDestroy_v2, contexts[2]);
   CALL(cuCtxCreate_v2, P(&contexts[2]), 0, 0);
   CALL(cuCtxDestroy, contexts[2]);
+  CALL(cuCtxCreate, P(&contexts[2]), 0, 0);
+  CALL(cuCtxDestroy_v2, contexts[2]);
   CHECK(DRIVER("cuCtxSetCurrent", (word))(contexts[0]) == 0);
   if (CALL(cuMemAlloc_v2, P(&address), 5000) != 0) return;
   CALL(cuMemSetAccess, address, 2 * MIB, P(&access_of_other), 1);

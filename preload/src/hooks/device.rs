@@ -128,38 +128,56 @@ fn free(pool: Pool, address: u64) -> Freed {
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     let Some(ask) = real::cuMemGetInfo_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the caller's arguments.
-    let mut code = unsafe { ask(free, total) };
+    let code = unsafe { ask(free, total) };
     if code != CUDA_SUCCESS || free.is_null() || total.is_null() {
         return code;
     }
     let is_primary = matches!(contexts::current(), Current::Primary(_));
     let Some(pool) = contexts::current_device().and_then(Pool::of_device) else { return code };
     // In another context the driver serves requests, of which the pool has no part but its idle memory.
-    let stats = if is_primary { pool.stats_or_create() } else { pool.stats() };
-    let Some(mut stats) = stats else { return code };
+    if is_primary {
+        pool.create_if_limited();
+    }
+    let asked = corrected(pool, is_primary, || {
+        // SAFETY: the caller's arguments.
+        match unsafe { ask(free, total) } {
+            // SAFETY: not NULL, and the driver has written it.
+            CUDA_SUCCESS => Ok((unsafe { free.read() } as u64, unsafe { total.read() } as u64)),
+            code => Err(code),
+        }
+    });
+    match asked {
+        // SAFETY: not NULL, so the caller's for writing.
+        Ok(Some(bytes)) => unsafe { free.write(usize::try_from(bytes).unwrap_or(usize::MAX)) },
+        Ok(None) => {}
+        Err(code) => return code,
+    }
+    code
+}
+
+/// Asks the driver for its free memory and all memory again, and returns the former with what the pool does not use. Returns
+/// `None` without a pool. Out of line, because the caller's frame is on the stack while a pool is created.
+#[inline(never)]
+fn corrected(
+    pool: Pool,
+    is_primary: bool,
+    ask: impl Fn() -> Result<(u64, u64), CUresult>,
+) -> Result<Option<u64>, CUresult> {
+    let Some(mut stats) = pool.stats() else { return Ok(None) };
+    let (mut free, mut all) = (0, 0);
     // Another thread may grow or trim the pool between the two answers.
     for _ in 0..4 {
-        // SAFETY: as above.
-        code = unsafe { ask(free, total) };
+        (free, all) = ask()?;
         let before = stats.pool_bytes;
         stats = pool.stats().unwrap_or(stats);
         if stats.pool_bytes == before {
             break;
         }
     }
-    if code == CUDA_SUCCESS {
-        // SAFETY: not NULL, so the caller's for writing, and the driver has written them.
-        let at_the_driver = unsafe { *free } as u64;
-        // SAFETY: as above.
-        let all = unsafe { *total } as u64;
-        // What the pool is returning at this moment may count twice.
-        let mut bytes = at_the_driver.saturating_add(bfc::idle_bytes(&stats));
-        bytes = bytes.min(all.saturating_sub(stats.bytes_in_use));
-        if is_primary && settings::is_limited() {
-            bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));
-        }
-        // SAFETY: as above.
-        unsafe { *free = usize::try_from(bytes).unwrap_or(usize::MAX) };
+    // What the pool is returning at this moment may count twice.
+    let mut bytes = free.saturating_add(bfc::idle_bytes(&stats)).min(all.saturating_sub(stats.bytes_in_use));
+    if is_primary && settings::is_limited() {
+        bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));
     }
-    code
+    Ok(Some(bytes))
 }

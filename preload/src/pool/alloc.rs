@@ -1,8 +1,6 @@
 //! Requests: the attempts made in a pool before a request is left to the driver.
 
-use bfc_sys::{
-    BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_OUT_OF_MEMORY, BFC_REQUEST_NO_GROWTH, bfc_stats_t, bfc_status_t,
-};
+use bfc_sys::{BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_OUT_OF_MEMORY, BFC_REQUEST_NO_GROWTH, bfc_status_t};
 use cuda_sys::*;
 
 use super::handle::{Pool, Refused};
@@ -16,16 +14,17 @@ use crate::state::{captures, internal_streams};
 const MAX_WAITING_FREES: u64 = 1024;
 
 impl Pool {
-    /// Returns the statistics. Creates the pool if there is a limit, because programs query the amount of memory and
-    /// then allocate it.
-    pub(crate) fn stats_or_create(self) -> Option<bfc_stats_t> {
-        self.stats().or_else(|| {
-            if !settings::is_limited() {
-                return None;
-            }
-            self.create().ok()?;
-            self.stats()
-        })
+    /// Creates the pool if there is a limit, because programs query the amount of memory and then allocate it.
+    pub(crate) fn create_if_limited(self) {
+        if settings::is_limited() && !self.has_stats() {
+            let _ = self.create();
+        }
+    }
+
+    /// Out of line, so that the statistics are not on the stack while a pool is created.
+    #[inline(never)]
+    fn has_stats(self) -> bool {
+        self.stats().is_some()
     }
 
     /// Serves a request like cudaMalloc: any work may use the memory at once.
