@@ -38,8 +38,8 @@ pub(super) fn give_settled_back(
 }
 
 /// Waits for the device before memory is taken out of the pool, so that no request has to wait for that. Returns whether no
-/// work can use free memory any more. If not, or if other threads free memory all the time, whoever gives memory back has to
-/// wait once more.
+/// work can use free memory any more. If not, or if other threads free memory all the time, the caller has to wait once more
+/// with the memory taken out.
 pub(super) fn settle(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, bool), Error> {
     const ROUNDS: u32 = 4;
     for _ in 0..ROUNDS {

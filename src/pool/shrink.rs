@@ -66,7 +66,8 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
         return released;
     }
     // The caller wants the memory, which for the driver is in use until the other thread's call has ended.
-    while guard.arena.is_giving_back() && guard.is_called_by_another_thread() {
+    let last_call = guard.last_call();
+    while guard.is_giving_back(last_call) {
         guard = guard.wait_for_call()?;
     }
     // What was lost with its context was not given back.

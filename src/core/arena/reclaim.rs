@@ -122,11 +122,6 @@ impl Arena {
         self.regions().iter().fold(0u64, |sum, (_, region)| sum.saturating_add(region.given))
     }
 
-    /// Returns whether a thread is giving back regions that it has detached.
-    pub(crate) fn is_giving_back(&self) -> bool {
-        self.range().is_none() && self.held_in_regions() < self.growth().pool_bytes()
-    }
-
     /// Shows `visit` the free memory that was handed out or populated before and that nothing waits for, in address order
     /// from the cursor on, and moves the cursor. `visit` returns with how many of a span's bytes it is done, or `None` to
     /// stop. Returns whether all of it was visited. It looks at `most` chunks at most.

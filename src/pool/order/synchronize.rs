@@ -3,7 +3,6 @@
 use super::capture_state::may_disturb;
 use super::driver_stream::{Ordered, each, handle, is_reachable, list};
 use super::wait::wait_elsewhere;
-use crate::backend::AnyBackend;
 use crate::backend::order::Context;
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
@@ -83,11 +82,11 @@ pub(in crate::pool) fn is_idle<'a>(mut guard: Guard<'a>, stream: Stream) -> Orde
     if !matches!(may_ask, Ok(true)) {
         return Ok((guard, may_ask));
     }
-    let (backend, life): (AnyBackend, _) = (*guard.backend, guard.arena.life());
+    let life = guard.arena.life();
     let mut event = guard.events.take_spare(Context::OWN);
     let idle;
     (guard, idle) = guard.ordering(|order| {
-        let Some(_permission) = Permission::of(backend.get()) else { return Ok(false) };
+        let Some(_permission) = Permission::on_a_device() else { return Ok(false) };
         let event = match event {
             Some(event) => event,
             None => *event.insert(order.create_event(Context::OWN)?),

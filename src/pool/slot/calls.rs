@@ -101,11 +101,6 @@ impl Guard<'_> {
         self.inner().calls.iter().any(|call| call.number <= up_to && gives_back(call))
     }
 
-    /// Returns whether another thread's call is under way.
-    pub(in crate::pool) fn is_called_by_another_thread(&self) -> bool {
-        self.inner().calls.iter().any(|call| call.thread != thread::current())
-    }
-
     /// Returns whether a call is under way that is no mere callback.
     pub(in crate::pool) fn is_calling(&self) -> bool {
         self.inner().calls.iter().any(|call| !matches!(call.what, CallKind::Talks | CallKind::Settles))
