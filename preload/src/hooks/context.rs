@@ -1,6 +1,6 @@
 //! The hooks of contexts: creation, end, and synchronization.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use cuda_sys::*;
@@ -327,7 +327,13 @@ macro_rules! creates {
 }
 
 creates! {
+    // What old programs are linked to, and those look up that name no version (ctypes).
+    cuCtxCreate(flags: c_uint, device: CUdevice) of device;
     cuCtxCreate_v2(flags: c_uint, device: CUdevice) of device;
     cuCtxCreate_v3(affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) of device;
     cuCtxCreate_v4(parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) of device;
+    cuGLCtxCreate(flags: c_uint, device: CUdevice) of device;
+    cuGLCtxCreate_v2(flags: c_uint, device: CUdevice) of device;
+    cuVDPAUCtxCreate(flags: c_uint, device: CUdevice, vdpau: u32, find: *mut c_void) of device;
+    cuVDPAUCtxCreate_v2(flags: c_uint, device: CUdevice, vdpau: u32, find: *mut c_void) of device;
 }

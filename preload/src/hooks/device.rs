@@ -128,42 +128,38 @@ fn free(pool: Pool, address: u64) -> Freed {
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     let Some(ask) = real::cuMemGetInfo_v2() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the caller's arguments.
-    let code = unsafe { ask(free, total) };
-    if code != CUDA_SUCCESS || free.is_null() || total.is_null() {
-        return code;
-    }
-    let is_primary = matches!(contexts::current(), Current::Primary(_));
-    let Some(pool) = contexts::current_device().and_then(Pool::of_device) else { return code };
+    let ask = || unsafe { ask(free, total) };
+    let pool = contexts::current_device().and_then(Pool::of_device);
+    let Some(pool) = pool.filter(|_| !free.is_null() && !total.is_null()) else { return ask() };
     // In another context the driver serves requests, of which the pool has no part but its idle memory.
+    let is_primary = matches!(contexts::current(), Current::Primary(_));
     if is_primary {
         pool.create_if_limited();
     }
-    let asked = corrected(pool, is_primary, || {
-        // SAFETY: the caller's arguments.
-        match unsafe { ask(free, total) } {
-            // SAFETY: not NULL, and the driver has written it.
-            CUDA_SUCCESS => Ok((unsafe { free.read() } as u64, unsafe { total.read() } as u64)),
-            code => Err(code),
-        }
+    let corrected = corrected(pool, is_primary, || match ask() {
+        // SAFETY: not NULL, and the driver has written it.
+        CUDA_SUCCESS => Ok((unsafe { free.read() } as u64, unsafe { total.read() } as u64)),
+        code => Err(code),
     });
-    match asked {
-        // SAFETY: not NULL, so the caller's for writing.
-        Ok(Some(bytes)) => unsafe { free.write(usize::try_from(bytes).unwrap_or(usize::MAX)) },
-        Ok(None) => {}
-        Err(code) => return code,
+    match corrected {
+        Ok(bytes) => {
+            // SAFETY: not NULL, so the caller's for writing.
+            unsafe { free.write(usize::try_from(bytes).unwrap_or(usize::MAX)) };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
     }
-    code
 }
 
-/// Asks the driver for its free memory and all memory again, and returns the former with what the pool does not use. Returns
-/// `None` without a pool. Out of line, because the caller's frame is on the stack while a pool is created.
+/// Asks the driver for its free memory and all memory, and returns the former with what the pool does not use. Out of line,
+/// because the caller's frame is on the stack while a pool is created.
 #[inline(never)]
 fn corrected(
     pool: Pool,
     is_primary: bool,
     ask: impl Fn() -> Result<(u64, u64), CUresult>,
-) -> Result<Option<u64>, CUresult> {
-    let Some(mut stats) = pool.stats() else { return Ok(None) };
+) -> Result<u64, CUresult> {
+    let Some(mut stats) = pool.stats() else { return ask().map(|(free, _)| free) };
     let (mut free, mut all) = (0, 0);
     // Another thread may grow or trim the pool between the two answers.
     for _ in 0..4 {
@@ -179,5 +175,5 @@ fn corrected(
     if is_primary && settings::is_limited() {
         bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));
     }
-    Ok(Some(bytes))
+    Ok(bytes)
 }

@@ -8,7 +8,6 @@ pub(crate) mod cross_device;
 pub(crate) mod device;
 pub(crate) mod fallback;
 pub(crate) mod memory_pools;
-pub(crate) mod other_contexts;
 pub(crate) mod pinned;
 pub(crate) mod pointers;
 pub(crate) mod refusals;

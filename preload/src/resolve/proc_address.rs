@@ -13,7 +13,6 @@ use crate::hooks::context::*;
 use crate::hooks::cross_device::*;
 use crate::hooks::device::*;
 use crate::hooks::memory_pools::*;
-use crate::hooks::other_contexts::*;
 use crate::hooks::pinned::*;
 use crate::hooks::pointers::*;
 use crate::hooks::retried::*;
