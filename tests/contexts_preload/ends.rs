@@ -9,7 +9,7 @@ use cuda_sys::*;
 
 use super::common::hooks::{green, must};
 use super::common::*;
-use super::{BYTES, preloaded, waits_for_nothing, was_well_used};
+use super::{BYTES, peers, preloaded, waits_for_nothing, was_well_used};
 
 /// A context whose work a probe in progress does not wait for may come and go, and so may all but the last hold on one.
 #[test]
@@ -133,10 +133,7 @@ fn the_end_of_another_device_fails_no_request() {
     for end in ["reset", "release"] {
         let test = "ends::the_end_of_another_device_fails_no_request";
         preloaded(test, &[("END", end), ("SIMCUDA_SYNCHRONIZE_WAITS", "1")], |gpu| {
-            let there = gpu.enter(1);
-            let here = gpu.enter(0);
-            gpu.set_current(there);
-            gpu.enable_peer(here);
+            let (here, there) = peers(gpu);
             let stream = gpu.stream(false);
             gpu.set_current(here);
             let memory = gpu.alloc(BYTES).expect("there is room");

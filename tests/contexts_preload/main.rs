@@ -74,6 +74,14 @@ fn was_well_used(gpu: Hooked) {
     assert_eq!((gpu.sim.misuse_texts(), gpu.sim.mismatches()), (Vec::new(), 0));
 }
 
+/// The primary contexts of two devices. The second is current, and its work may touch the first one's memory.
+fn peers(gpu: Hooked) -> (u64, u64) {
+    let (there, here) = (gpu.enter(1), gpu.enter(0));
+    gpu.set_current(there);
+    gpu.enable_peer(here);
+    (here, there)
+}
+
 /// "This API will retain the primary context on device dev" (cuGreenCtxCreate): the program's own last release ends
 /// nothing.
 #[test]
@@ -105,10 +113,7 @@ fn a_green_context_keeps_the_pool() {
 #[test]
 fn a_green_context_stays_a_user_of_another_device() {
     on_versions("a_green_context_stays_a_user_of_another_device", |gpu| {
-        let there = gpu.enter(1);
-        let here = gpu.enter(0);
-        gpu.set_current(there);
-        gpu.enable_peer(here);
+        let (here, _) = peers(gpu);
         let (green, context) = green(1);
         let stream = stream_of(green);
         must!(cuDevicePrimaryCtxRelease_v2(1));
@@ -210,11 +215,8 @@ fn a_context_that_could_not_be_destroyed_is_waited_for() {
 #[test]
 fn a_primary_context_is_not_destroyed() {
     preloaded("a_primary_context_is_not_destroyed", &[], |gpu| {
-        let there = gpu.enter(1);
+        let (here, there) = peers(gpu);
         let stream = gpu.stream(false);
-        let here = gpu.enter(0);
-        gpu.set_current(there);
-        gpu.enable_peer(here);
         assert_eq!(call!(cuCtxDestroy_v2(there as CUcontext)), CUDA_ERROR_INVALID_CONTEXT);
         waits_for(gpu, here, there, stream);
         gpu.set_current(there);
@@ -228,10 +230,7 @@ fn a_primary_context_is_not_destroyed() {
 #[test]
 fn probes_leave_no_events_behind() {
     preloaded("probes_leave_no_events_behind", &[], |gpu| {
-        let there = gpu.enter(1);
-        let here = gpu.enter(0);
-        gpu.set_current(there);
-        gpu.enable_peer(here);
+        let (here, _) = peers(gpu);
         let mut events = Vec::new();
         for _ in 0..8 {
             gpu.create_context(0);
@@ -352,10 +351,7 @@ fn a_free_on_a_default_stream_of_another_context_waits_for_nothing() {
     let test = "a_free_on_a_default_stream_of_another_context_waits_for_nothing";
     let more = [("BFC_PRELOAD_ASYNC", "1"), ("SIMCUDA_DEADLOCK_MILLISECONDS", "500")];
     preloaded(test, &more, |gpu| {
-        let there = gpu.enter(1);
-        let here = gpu.enter(0);
-        gpu.set_current(there);
-        gpu.enable_peer(here);
+        let (here, there) = peers(gpu);
         let created = gpu.create_context(0);
         let (green, of_green) = green(0);
         gpu.set_current(here);
