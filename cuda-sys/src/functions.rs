@@ -100,12 +100,12 @@ macro_rules! driver_functions {
         );
         fn cuGLCtxCreate as "cuGLCtxCreate" since 2000 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
         fn cuGLCtxCreate_v2 as "cuGLCtxCreate" since 3020 (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
-        // The last two are a VdpDevice and a function of VDPAU.
+        // The last two are a VdpDevice, which is a uint32_t, and a function of VDPAU.
         fn cuVDPAUCtxCreate as "cuVDPAUCtxCreate" since 3010 (
-            pctx: *mut CUcontext, flags: c_uint, dev: CUdevice, vdp_device: u32, vdp_get_proc_address: *mut c_void
+            pctx: *mut CUcontext, flags: c_uint, dev: CUdevice, vdp_device: c_uint, vdp_get_proc_address: *mut c_void
         );
         fn cuVDPAUCtxCreate_v2 as "cuVDPAUCtxCreate" since 3020 (
-            pctx: *mut CUcontext, flags: c_uint, dev: CUdevice, vdp_device: u32, vdp_get_proc_address: *mut c_void
+            pctx: *mut CUcontext, flags: c_uint, dev: CUdevice, vdp_device: c_uint, vdp_get_proc_address: *mut c_void
         );
         fn cuCtxDestroy as "cuCtxDestroy" since 2000 (ctx: CUcontext);
         fn cuCtxDestroy_v2 as "cuCtxDestroy" since 4000 (ctx: CUcontext);

@@ -36,11 +36,15 @@ PLAIN = {
 }
 # The first version that knows the per-thread default stream.
 TWINS_SINCE = 7000
+# Stands in for the headers of OpenGL and VDPAU, which NVIDIA's include.
+FOREIGN = pathlib.Path(__file__).parent / "foreign"
 # Without the first line the headers declare the newest version of each function only.
 BEGINNING = """#define __CUDA_API_VERSION_INTERNAL 1
 #include <stddef.h>
 #include <cuda.h>
 #include <cudaTypedefs.h>
+#include <cudaGLTypedefs.h>
+#include <cudaVDPAUTypedefs.h>
 #define SAME(a, b) _Static_assert(__builtin_types_compatible_p(a, b), #a)
 #define EQUAL(a, b) _Static_assert((a) == (b), #a)
 SAME(CUhostFn, void (*)(void *));
@@ -102,7 +106,7 @@ def errors(lists, absent, major, folder):
     source = folder / "lists.c"
     source.write_text(BEGINNING + "\n".join(lines) + "\n")
     # A system folder: what NVIDIA's headers may be warned of is not our concern.
-    return compile("-std=gnu11", "-fmax-errors=20", "-isystem", HEADERS[major], source)
+    return compile("-std=gnu11", "-fmax-errors=20", "-isystem", HEADERS[major], "-isystem", FOREIGN, source)
 
 
 @pytest.mark.parametrize("major", HEADERS)

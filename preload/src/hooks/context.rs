@@ -334,6 +334,6 @@ creates! {
     cuCtxCreate_v4(parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) of device;
     cuGLCtxCreate(flags: c_uint, device: CUdevice) of device;
     cuGLCtxCreate_v2(flags: c_uint, device: CUdevice) of device;
-    cuVDPAUCtxCreate(flags: c_uint, device: CUdevice, vdpau: u32, find: *mut c_void) of device;
-    cuVDPAUCtxCreate_v2(flags: c_uint, device: CUdevice, vdpau: u32, find: *mut c_void) of device;
+    cuVDPAUCtxCreate(flags: c_uint, device: CUdevice, vdpau: c_uint, find: *mut c_void) of device;
+    cuVDPAUCtxCreate_v2(flags: c_uint, device: CUdevice, vdpau: c_uint, find: *mut c_void) of device;
 }

@@ -99,7 +99,7 @@ pub(crate) fn cuVDPAUCtxCreate(
     context: *mut CUcontext,
     flags: c_uint,
     device: CUdevice,
-    _: u32,
+    _: c_uint,
     _: *mut c_void,
 ) -> Answer {
     cuCtxCreate_v2(context, flags, device)
@@ -109,7 +109,7 @@ pub(crate) fn cuVDPAUCtxCreate_v2(
     context: *mut CUcontext,
     flags: c_uint,
     device: CUdevice,
-    _: u32,
+    _: c_uint,
     _: *mut c_void,
 ) -> Answer {
     cuCtxCreate_v2(context, flags, device)
