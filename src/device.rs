@@ -22,8 +22,7 @@ use crate::pool::idle_time::{IdleCallback, IdleFunction};
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::{Guard, Slot};
 use crate::pool::{
-    Pool, alloc, cached, context_loss, free, graph_pools, guarded, idle_callback, lifecycle, order, shrink,
-    snapshot,
+    Pool, alloc, context_loss, free, graph_pools, guarded, idle_callback, lifecycle, order, shrink, snapshot,
 };
 use crate::report::metrics::Sample;
 use crate::report::{self, Subject};
@@ -69,12 +68,7 @@ impl Device {
         self.slot().enter().map_err(|error| self.explain(error))
     }
 
-    /// Locks the allocator with exact numbers: no magazine has a block.
-    fn enter_emptied(self) -> Result<Guard<'static>, Error> {
-        self.slot().enter_emptied().map_err(|error| self.explain(error))
-    }
-
-    /// Locks the allocator for a call that holds the lock for long. No magazine has a block.
+    /// Locks the allocator for a call that holds the lock for long.
     fn enter_for_long(self) -> Result<Guard<'static>, Error> {
         self.slot().enter_for_long().map_err(|error| self.explain(error))
     }
@@ -202,26 +196,6 @@ impl Device {
             return self.slot().accepts_null();
         }
         free::free(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
-    }
-
-    /// Allocates memory like [`Self::alloc`], which [`Self::free_cached`] frees. Small blocks come from what this thread
-    /// has freed, without the allocator's lock. Once scopes or backtraces tell what memory is for, no block is given out
-    /// again that way.
-    #[inline(always)]
-    pub fn alloc_cached(self, bytes: u64) -> Result<u64, Error> {
-        if scope::were_open() {
-            return self.alloc(bytes);
-        }
-        cached::alloc_cached(self.slot(), bytes).map_err(|error| self.explain(error))
-    }
-
-    /// Frees an allocation of [`Self::alloc_cached`]. The address 0 is accepted.
-    #[inline(always)]
-    pub fn free_cached(self, addr: u64) -> Result<(), Error> {
-        if addr == 0 || scope::were_open() {
-            return self.free(addr);
-        }
-        cached::free_cached(self.slot(), addr).map_err(|error| self.explain_pointer(error, addr))
     }
 
     /// Completes the error message if the pointer belongs to another device.
@@ -425,7 +399,7 @@ impl Device {
 
     /// Returns the current statistics.
     pub fn stats(self) -> Result<Stats, Error> {
-        Ok(Self::stats_of(&self.enter_emptied()?))
+        Ok(Self::stats_of(&self.enter()?))
     }
 
     fn stats_of(guard: &Guard<'_>) -> Stats {
@@ -444,7 +418,7 @@ impl Device {
             // An allocator that does not exist any more, or not in this child process, has no statistics. That is not a
             // failure of this call, so the last message is kept.
             let mut entered = Err(Error::NoAllocator);
-            keeping_last_error(|| entered = device.slot().enter_emptied());
+            keeping_last_error(|| entered = device.slot().enter());
             let guard = match entered {
                 Err(Error::NoAllocator | Error::ShuttingDown) => continue,
                 Err(Error::Internal) => {
@@ -452,7 +426,7 @@ impl Device {
                     continue;
                 }
                 // Entered again for the message.
-                Err(_) => device.enter_emptied()?,
+                Err(_) => device.enter()?,
                 Ok(guard) => guard,
             };
             let stats = Self::stats_of(&guard);
@@ -468,7 +442,7 @@ impl Device {
 
     /// Resets counters to 0 and peaks to the current values.
     pub fn reset_stats(self) -> Result<(), Error> {
-        self.enter_emptied()?.arena.reset_stats();
+        self.enter()?.arena.reset_stats();
         Ok(())
     }
 

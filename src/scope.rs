@@ -6,7 +6,7 @@
 use crate::core::op_names::{Name, hash};
 use crate::error::{Error, fail};
 use crate::sys::thread::{Local, per_thread};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The maximum nesting of scopes.
 pub const MAX_DEPTH: usize = 8;
@@ -69,7 +69,6 @@ impl Stack {
         self.scopes[self.depth - 1].hash = hash(self.path());
         // Counted here, where no signal handler can come between, so that both numbers agree for every thread.
         OPEN.fetch_add(1, Relaxed);
-        WERE_OPEN.store(true, Relaxed);
         true
     }
 }
@@ -78,13 +77,10 @@ impl Stack {
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// Every allocation is taken for one in a scope.
 const ALL_OBSERVED: usize = 1 << 62;
-/// Memory may have been allocated in a scope, or with its backtrace.
-static WERE_OPEN: AtomicBool = AtomicBool::new(false);
 
 /// Has every allocation of the process take the path of those in a scope, where its backtrace is captured. So the usual
 /// path checks one number for both.
 pub(crate) fn observe_all(is_on: bool) {
-    WERE_OPEN.fetch_or(is_on, Relaxed);
     match is_on {
         true => OPEN.fetch_or(ALL_OBSERVED, Relaxed),
         false => OPEN.fetch_and(!ALL_OBSERVED, Relaxed),
@@ -95,12 +91,6 @@ pub(crate) fn observe_all(is_on: bool) {
 #[inline]
 pub(crate) fn is_open() -> bool {
     OPEN.load(Relaxed) != 0 && is_open_here()
-}
-
-/// Returns whether any thread may have allocated memory in a scope, or with its backtrace.
-#[inline]
-pub(crate) fn were_open() -> bool {
-    WERE_OPEN.load(Relaxed)
 }
 
 #[cold]

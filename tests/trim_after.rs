@@ -48,33 +48,6 @@ fn growing(options: &mut bfc_options_t) {
     options.flags = GROWING;
 }
 
-/// Requests that magazines serve are not seen by the allocator, and blocks there are in use to it.
-#[test]
-fn magazines_neither_hide_calls_nor_keep_memory() {
-    with_trim_after("magazines_neither_hide_calls_nor_keep_memory", "1", || {
-        let log = Collected::start();
-        let pool = Pool::host(GIB, growing);
-        let cycle = || {
-            let mut block = pointer(0);
-            // SAFETY: the pointer is valid for writing.
-            assert_eq!(unsafe { bfc_cached_alloc(pool.device(), 1000, &mut block) }, BFC_OK);
-            assert_eq!(bfc_cached_free(pool.device(), block), BFC_OK);
-        };
-        pool.put(pool.get(100 * MIB));
-        let begun = Instant::now();
-        let mut longest = Duration::ZERO;
-        while begun.elapsed() < Duration::from_secs(3) {
-            let before = Instant::now();
-            (0..100).for_each(|_| cycle());
-            longest = longest.max(before.elapsed());
-        }
-        // On a busy machine this thread may have been idle.
-        assert!(longest > Duration::from_millis(500) || log.with("idle for").is_empty());
-        eventually("all of it goes back", || !log.with("idle for").is_empty());
-        assert_eq!(pool.stats().pool_bytes, 0, "the block in the magazine has gone back before");
-    });
-}
-
 #[test]
 fn an_idle_pool_keeps_what_is_in_use_only() {
     with_trim_after("an_idle_pool_keeps_what_is_in_use_only", "0.05", || {

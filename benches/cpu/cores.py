@@ -42,7 +42,6 @@ TRANSFER, ROW = 300, "program"
 LEAST_CALLS = 100_000
 # What our lock does (src/sys/lock.rs): a waiter looks so often before it yields once, and then sleeps between two looks.
 SPINS = 16
-HOLD_CACHED = 20
 # Below this part of the throughput that as many cores with an allocator each would have, the lock is called a limit.
 LIMIT = 0.95
 
@@ -129,8 +128,8 @@ def machine(place=PLACES[0]):
     return json.loads(MACHINE.read_text())[place]
 
 
-def load(name, hold, cached=0):
-    """A recorded program. Requests of at most `cached` bytes and their frees are served without the lock."""
+def load(name, hold):
+    """A recorded program."""
     file = RECORDED / f"{name}.json"
     if not file.exists():
         sys.exit(f"cores.py: {file} does not exist: record it with `cores.py record {name}`, see benches/cpu/README.md")
@@ -138,9 +137,7 @@ def load(name, hold, cached=0):
     gaps, left = [], 0
     for gap, size in zip(numbers[::2], numbers[1::2]):
         left += gap
-        if 0 < abs(size) <= cached:
-            left += HOLD_CACHED
-        elif size:
+        if size:
             gaps.append(left)
             left = 0
     if gaps:
@@ -157,8 +154,8 @@ def lock_of(kind, transfer, costs, spins=SPINS):
 
 
 def _row(job):
-    name, hold, cached, kind, transfer, cores, spins = job
-    return simulate(load(name, hold, cached), cores, lock_of(kind, transfer, machine(), spins))
+    name, hold, kind, transfer, cores, spins = job
+    return simulate(load(name, hold), cores, lock_of(kind, transfer, machine(), spins))
 
 
 def table(title, columns, rows):
@@ -182,9 +179,8 @@ def limit(results, cores):
 
 def run_simulate(options):
     hold, names, columns = options.hold or machine()["hold"], options.program or PROGRAMS, [str(count) for count in options.cores]
-    caches = sorted({0, options.cached})
-    keys = list(itertools.product(names, caches, options.transfer, KINDS_OF_LOCK))
-    jobs = [(name, hold, cached, kind, transfer, cores, options.spins) for name, cached, transfer, kind in keys for cores in options.cores]
+    keys = list(itertools.product(names, options.transfer, KINDS_OF_LOCK))
+    jobs = [(name, hold, kind, transfer, cores, options.spins) for name, transfer, kind in keys for cores in options.cores]
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as executor:
         flat = iter(executor.map(_row, jobs))
     results = {key: [next(flat) for _ in options.cores] for key in keys}
@@ -197,22 +193,18 @@ def run_simulate(options):
         yield f"{calls.alone / step / 1e6:,.3g}"
         yield f"{len(calls.gaps) / step:,.0f}"
         yield f"{calls.alone / len(calls.gaps) / 1e3:,.3g}"
-        for cached in caches[1:]:
-            yield f"{1 - len(load(name, hold, cached).gaps) / len(calls.gaps):.0%}"
 
     print(f"A call holds the lock for {hold} ns.\n\n### One thread\n")
-    header = ["step, ms", "calls a step", "us a call", *(f"calls of at most {cached} bytes" for cached in caches[1:])]
-    print(tabulated(header, of_one_thread))
-    for cached, transfer in itertools.product(caches, options.transfer):
-        print(f"\n### {transfer} ns{f', at most {cached} bytes without the lock' if cached else ''}")
+    print(tabulated(["step, ms", "calls a step", "us a call"], of_one_thread))
+    for transfer in options.transfer:
+        print(f"\n### {transfer} ns")
         for what, of in (("Throughput on cores", cell), ("Mean and 99th percentile of the wait in us", wait_cell)):
             print(f"\n{what}: our lock's rule (first come, first served)\n")
-            print(tabulated(columns, lambda name: map(of, *(results[name, cached, transfer, kind] for kind in KINDS_OF_LOCK))))
-    for cached in caches:
-        print(f"\n### Cores from which the throughput is below {LIMIT}{f', at most {cached} bytes without the lock' if cached else ''}\n")
-        header = [f"{transfer} ns" for transfer in options.transfer]
-        both = lambda name, transfer: [limit(results[name, cached, transfer, kind], options.cores) for kind in KINDS_OF_LOCK]
-        print(tabulated(header, lambda name: ("{} ({})".format(*both(name, transfer)) for transfer in options.transfer)))
+            print(tabulated(columns, lambda name: map(of, *(results[name, transfer, kind] for kind in KINDS_OF_LOCK))))
+    print(f"\n### Cores from which the throughput is below {LIMIT}\n")
+    header = [f"{transfer} ns" for transfer in options.transfer]
+    both = lambda name, transfer: [limit(results[name, transfer, kind], options.cores) for kind in KINDS_OF_LOCK]
+    print(tabulated(header, lambda name: ("{} ({})".format(*both(name, transfer)) for transfer in options.transfer)))
 
 
 def run_measure(options):
@@ -342,9 +334,6 @@ def arguments():
     command.add_argument("--transfer", type=int, nargs="+", default=TRANSFERS, help="ns for which the lock is held longer by another core")
     command.add_argument("--hold", type=float, help="ns of a call [default: as measured]")
     command.add_argument("--spins", type=int, default=SPINS, help="how often a waiter of our lock looks before it yields")
-    command.add_argument(
-        "--cached", type=int, default=0, metavar="BYTES", help="also with requests of at most BYTES served without the lock"
-    )
     command.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that simulate at once")
     command.set_defaults(run=run_simulate)
     command = commands.add_parser("check", help="compare the simulation with a closed form")

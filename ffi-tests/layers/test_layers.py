@@ -80,7 +80,6 @@ TREES = [
         limits
         guarded
         alloc free graph_pools
-        cached
         lifecycle shrink zeroing
         """,
     ),

@@ -47,32 +47,6 @@ void first_request() {
   CHECK_THAT(stats(256).num_frees == 2 && stats(256).bytes_requested == 1000);
 }
 
-// A small block stays with its thread for the next tensor, until a query of the whole.
-void small_blocks() {
-  for (const std::size_t bytes : std::vector<std::size_t>{1, 256, 300, 700, 1024}) {
-    on_host::instance().allocate(bytes);
-    const c10::DataPtr first = on_host::instance().allocate(bytes);
-    const void *const address = first.get();
-    std::size_t size = 0;
-    CHECK_THAT(bfc_allocated_size(256, address, &size) == BFC_OK && size >= bytes);
-    const std::uint64_t allocs = stats(256).num_allocs;
-    {
-      const c10::DataPtr other = on_host::instance().allocate(bytes);
-      CHECK_THAT(other.get() != address);
-    }
-    CHECK_THAT(on_host::instance().allocate(bytes).get() != address && stats(256).num_allocs == allocs + 2);
-    on_host::instance().raw_deallocate(on_host::instance().allocate(bytes).release_context());
-  }
-  c10::DataPtr kept = on_host::instance().allocate(100);
-  const void *const block = kept.get();
-  kept.clear();
-  std::size_t size = 0;
-  CHECK_THAT(bfc_allocated_size(256, block, &size) == BFC_OK);
-  CHECK_THAT(on_host::instance().allocate(200).get() == block);
-  const std::uint64_t in_use = stats(256).bytes_in_use;
-  CHECK_THAT(bfc_allocated_size(256, block, &size) == BFC_ERROR_INVALID_POINTER && in_use == 0);
-}
-
 // PyTorch takes the one with the higher priority.
 void priorities() {
   on_host::use();
@@ -142,7 +116,6 @@ void threads() {
 
 int main() {
   first_request();
-  small_blocks();
   priorities();
   failures();
   threads();

@@ -13,9 +13,6 @@
  * - Running out of memory is c10::OutOfMemoryError, in Python torch.OutOfMemoryError, a RuntimeError as that of PyTorch's
  *   own CPU allocator. Its message has that allocator's "DefaultCPUAllocator: can't allocate memory: you tried to
  *   allocate N bytes", by which programs recognize it, the reason, and libbfc's report. No other failure has those words.
- * - Tensors of at most 1 KiB stay with the thread that frees them, up to 28 of each of four sizes (bfc_cached_alloc in
- *   bfc_adapters.h), so that threads with many small tensors do not wait for each other. bfc_stats, bfc_trim, bfc_destroy
- *   and so on return them first.
  * - 0 bytes are no memory: a null pointer. Everything else is aligned to 256 bytes (PyTorch wants 64).
  * - Any thread may allocate and free at any time. Tensors may outlive everything: the allocator is never destroyed, and
  *   memory is given back at the very end of the program too. In a forked child it goes on as malloc does.
@@ -28,7 +25,6 @@
 #define BFC_TORCH_HPP
 
 #include "../bfc.h"
-#include "../bfc_adapters.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -95,11 +91,11 @@ class torch_cpu_allocator final : public c10::Allocator {
 
   static void *take(std::size_t bytes) {
     void *data = nullptr;
-    bfc_status_t status = bfc_cached_alloc(Ordinal, bytes, &data);
+    bfc_status_t status = bfc_alloc(Ordinal, bytes, &data);
     if (status == BFC_ERROR_NO_ALLOCATOR) {
       // Another thread may be first.
       status = bfc_create(Ordinal, nullptr);
-      if (status == BFC_OK || status == BFC_ERROR_ALREADY_EXISTS) status = bfc_cached_alloc(Ordinal, bytes, &data);
+      if (status == BFC_OK || status == BFC_ERROR_ALREADY_EXISTS) status = bfc_alloc(Ordinal, bytes, &data);
     }
     if (status == BFC_ERROR_OUT_OF_MEMORY) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
@@ -113,7 +109,7 @@ class torch_cpu_allocator final : public c10::Allocator {
   static void give_back(void *data) {
     if (data == nullptr) return;
     c10::profiledCPUMemoryReporter().Delete(data);
-    const bfc_status_t status = bfc_cached_free(Ordinal, data);
+    const bfc_status_t status = bfc_free(Ordinal, data);
     if (status != BFC_ERROR_INVALID_POINTER && status != BFC_ERROR_DOUBLE_FREE) return;
     char words[256];
     bfc_last_error(words, sizeof words);

@@ -94,11 +94,6 @@ impl Counters {
         self.bytes_requested -= requested;
     }
 
-    /// Counts allocations and frees of chunks that have stayed in use.
-    pub(in crate::core) fn reused(&mut self, times: u64) {
-        (self.allocs, self.frees) = (self.allocs + times, self.frees + times);
-    }
-
     /// Returns the number of chunks in use.
     pub(crate) fn live(&self) -> u64 {
         self.allocs - self.frees

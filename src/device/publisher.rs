@@ -134,7 +134,7 @@ impl Places {
 
 /// Copies the statistics of an allocator, and its names into the record.
 fn look_at(device: Device, pool: &mut Pool) -> Entry {
-    let guard = match device.slot().enter_emptied() {
+    let guard = match device.slot().enter() {
         Ok(guard) => guard,
         Err(Error::Internal) => return Entry::Failed,
         Err(_) => return Entry::Gone,

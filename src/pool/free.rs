@@ -109,10 +109,7 @@ fn free_otherwise_on(
     is_current: bool,
 ) -> Result<(), Error> {
     match slot.enter_after(entered) {
-        Ok(mut guard) => {
-            guard.empty_magazines();
-            free_now_on(guard, addr, stream, is_current)
-        }
+        Ok(guard) => free_now_on(guard, addr, stream, is_current),
         Err(unready) => {
             let guard = unready.check_entry()?;
             if guard.is_guarded() {

@@ -112,7 +112,6 @@ fn put_in(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
 pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.try_lock().map_err(busy)?;
     if guard.inner().phase.is_live() {
-        guard.empty_magazines();
         guard.begin_history();
         guard.inner_mut().phase = Phase::of(&guard);
     }
@@ -133,7 +132,7 @@ pub(crate) fn end_history(slot: &Slot) -> Result<bool, Error> {
 
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
-    let mut guard = require_unused(slot.enter_emptied()?, forced)?;
+    let mut guard = require_unused(slot.enter()?, forced)?;
     idle_callback::refuse_inside(&guard)?;
     if guard.backend.get().order().is_some() && guard.arena.streams().redirects_others(Stream::NONE) {
         return Err(refuse_for_a_capture());
@@ -149,7 +148,6 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
             return Err(refuse_for_a_capture());
         }
         // With the lock open another thread may have allocated.
-        guard.empty_magazines();
         guard = require_unused(guard, forced)?;
     }
     if guard.sleeps_here() {
@@ -186,7 +184,6 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     if let Some(history) = &guard.history {
         history.ended();
     }
-    slot.magazines().abandon();
     let inner = guard.inner_mut();
     let pool = inner.pool.take();
     (inner.phase, inner.destroying) = (Phase::Empty, None);

@@ -4,15 +4,14 @@
 //!   mutation     defects that tests switch on            lifecycle    creation, destruction
 //!   captures     captures announced for the process      shrink       trims, lower limits, idle pools
 //!   listener     the callback for regions                graph_pools  private pools, for captured graphs
-//!   events       events of pending work                  cached       small blocks in magazines
-//!   guard_state  the debug mode's state                  alloc        requests, and what is tried for them
-//!   idle_time    how long the pool has been idle         free         frees
-//!   limit_share  what the limit follows                  guarded      the debug mode, which detects overruns
-//!   pool         the type                                take_back    the free itself, and refusals
-//!   slot         its lock, waiting, calls under way      limits       changes of the limit
-//!   order        pending device work                     give_back    giving free memory back
-//!   context_loss a reset of the device's context         remap        mapping and moving granules
-//!                                                        region_io    obtaining regions and giving them back
+//!   events       events of pending work                  alloc        requests, and what is tried for them
+//!   guard_state  the debug mode's state                  free         frees
+//!   idle_time    how long the pool has been idle         guarded      the debug mode, which detects overruns
+//!   limit_share  what the limit follows                  take_back    the free itself, and refusals
+//!   pool         the type                                limits       changes of the limit
+//!   slot         its lock, waiting, calls under way      give_back    giving free memory back
+//!   order        pending device work                     remap        mapping and moving granules
+//!   context_loss a reset of the device's context         region_io    obtaining regions and giving them back
 //!                                                        idle_callback  the callback before an idle pool is trimmed
 //!                                                        populating   new regions, made resident in the background
 //!                                                        stamp_merge  merges of stamped chunks, in pieces
@@ -24,7 +23,6 @@
 //! bottom up. Each module uses only those listed before it in this order.
 
 pub(crate) mod alloc;
-pub(crate) mod cached;
 pub(crate) mod captures;
 pub(crate) mod context_loss;
 mod events;

@@ -20,13 +20,13 @@ pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
 
 /// Changes the limit, and gives free memory beyond it back.
 pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), Error> {
-    limit_to(slot.enter_emptied()?, Limit::fixed(limit))
+    limit_to(slot.enter()?, Limit::fixed(limit))
 }
 
 /// Changes the limit to the one that creation with these options would set.
 pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Error> {
     options.check()?;
-    let (guard, limit) = slot.enter_emptied()?.asking(|backend| options.limit_on(backend));
+    let (guard, limit) = slot.enter()?.asking(|backend| options.limit_on(backend));
     limit_to(guard.check_entry()?, limit?)
 }
 
@@ -113,8 +113,6 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
     let _ = keeping_last_error(|| limits::keep_up_to_date(slot));
     let mut guard = slot.enter().ok()?;
     let after = guard.idle.after()?;
-    // Requests that magazines have served are counted now. Blocks that are freed now look like calls once.
-    guard.empty_magazines();
     let counted = activity_of(&guard);
     if guard.idle.is_due(counted, now) {
         // An allocator that is destroyed meanwhile is not looked at again.

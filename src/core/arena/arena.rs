@@ -358,11 +358,6 @@ impl Arena {
         self.heap_mut().break_index();
     }
 
-    /// Counts requests that were served by chunks in use which had been freed for them: as many allocations as frees.
-    pub(crate) fn count_reuse(&mut self, times: u64) {
-        self.heap_mut().counters_mut().reused(times);
-    }
-
     pub(crate) fn reset_stats(&mut self) {
         let heap = self.heap_mut();
         heap.counters_mut().reset();

@@ -144,7 +144,6 @@ fn alloc_otherwise(
     };
     if stream != Stream::NONE {
         guard.require_no_timestamps()?;
-        guard.empty_magazines();
     }
     let Some(size) = round_up(bytes) else { return Err(refuse_overflow(guard, bytes)) };
     if size == 0 {
@@ -193,7 +192,6 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
     }
     if params.stream != Stream::NONE {
         guard.require_no_timestamps()?;
-        guard.empty_magazines();
     }
     let size = if guard.is_guarded() { guarded::chunk_size(params.bytes) } else { params.size() };
     let Some(size) = size else { return Err(refuse_overflow(guard, params.bytes)) };
@@ -263,7 +261,6 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
     let begun_in = guard.arena.life();
     let mut pause = Pause { deadline: None, looked: false, state: RetryState::new(no_growth, begun_in) };
     loop {
-        guard.empty_magazines();
         guard = match strategies::search(guard, request, &mut pause.state)? {
             Outcome::Exhausted(guard) => guard,
             served => return Ok(served),
@@ -331,7 +328,7 @@ impl Pause {
             }
             return Ok(Next::Search(guard));
         };
-        if guard.empty_magazines() || state.has_missed(&guard) {
+        if state.has_missed(&guard) {
             // Something changed during the search, so it is repeated without sleeping.
             state.rest();
             return Ok(Next::Search(guard));

@@ -60,7 +60,7 @@ pub(crate) fn stream_there(slot: &Slot, handle: u64) -> Result<Stream, Error> {
 
 /// Records that a live chunk is also used on a stream.
 pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
-    let mut guard = slot.enter_emptied()?;
+    let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
     match guard.arena.streams_mut().record_use(addr, stream)? {
         Ok(()) => Ok(()),

@@ -7,16 +7,10 @@ use crate::sys::lock::NotTaken;
 use crate::sys::thread;
 
 impl Slot {
-    /// Takes the lock before a fork, so that no other thread is in the middle of a change, and empties the magazines, which
-    /// other threads use without it. Fails as [`Self::acquire_for_fork`] does.
+    /// Takes the lock before a fork, so that no other thread is in the middle of a change. Fails if this thread holds
+    /// it already, because a signal handler forks, or if another thread holds it until the deadline.
     pub(crate) fn lock_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
-        self.acquire_for_fork(deadline)?;
-        let mut guard = Guard { slot: self, unwinding: false };
-        if guard.inner().phase.is_live() {
-            guard.empty_magazines();
-        }
-        std::mem::forget(guard);
-        Ok(())
+        self.lock.acquire_before(deadline)
     }
 
     /// Recovers a slot in the child whose lock this thread held before the fork. The interrupted call continues after
@@ -29,7 +23,6 @@ impl Slot {
         }
         guard.end_history_in_child();
         std::mem::forget(guard);
-        self.magazines.close_in_child();
         self.ranges.forget_readers();
     }
 
@@ -78,7 +71,6 @@ impl Slot {
         self.ranges.forget_readers();
         guard.publish_changes();
         std::mem::forget(guard);
-        self.magazines.close_in_child();
         self.lock.reset_after_fork();
     }
 
@@ -91,7 +83,6 @@ impl Slot {
         }
         std::mem::forget(guard);
         self.ranges.abandon();
-        self.magazines.close_in_child();
         self.lock.reset_after_fork();
     }
 
@@ -105,7 +96,6 @@ impl Slot {
         std::mem::forget(std::mem::replace(inner, Inner { phase: Phase::Lost, pool, ..Inner::EMPTY }));
         std::mem::forget(guard);
         self.ranges.abandon();
-        self.magazines.close_in_child();
         self.lock.reset_after_fork();
     }
 }

@@ -17,10 +17,16 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 impl Slot {
-    /// Locks a slot that holds a usable allocator. Blocks in magazines count as in use.
+    /// Locks a slot that holds a usable allocator.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
         self.enter_plainly().or_else(Unready::check_entry)
+    }
+
+    /// Locks it for a call that holds the lock for long. Threads that sleep for the lock go first.
+    pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, Error> {
+        self.lock.let_sleepers_in();
+        self.enter()
     }
 
     /// Locks a slot in phase [`Phase::Live`] without calls under way. In any other state it returns an error, and
@@ -244,10 +250,9 @@ impl<'a> Guard<'a> {
         self.slot.context.store(order.map_or(0, |streams| streams.own_context()), Release);
     }
 
-    /// Returns the host memory that the slot occupies beside itself, in bytes: the published table of regions, and the
-    /// magazines.
+    /// Returns the host memory that the slot occupies beside itself, in bytes: the published table of regions.
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        self.inner().published.bytes() + self.slot.magazines.metadata_bytes()
+        self.inner().published.bytes()
     }
 
     /// Returns the guard if the call may go on, and otherwise the error that says why not.
@@ -284,7 +289,6 @@ impl<'a> Guard<'a> {
 
     fn mark_poisoned(&mut self) {
         self.inner_mut().phase = Phase::Poisoned;
-        self.slot.magazines.abandon();
         self.notify();
     }
 

@@ -6,25 +6,20 @@
 //! ```text
 //!   stack_list   lists of entries in stack frames      call           a call under way
 //!   waiting      refuses waits that would never end    ranges         address ranges, for lookups without the lock
-//!   small_blocks which addresses are small blocks      magazines      small blocks, found without the lock
 //!   slot         the slot, and what its lock protects  guard          the locked slot: entering, leaving
-//!   emptying     entering with empty magazines         fork           slots before and after a fork
-//!   calls        calls with the lock open              context_end    forgets all memory after a reset
-//!   backend_calls calls of the backend and its driver
+//!   fork         slots before and after a fork         context_end    forgets all memory after a reset
+//!   calls        calls with the lock open              backend_calls  calls of the backend and its driver
 //! ```
 
 mod backend_calls;
 mod call;
 mod calls;
 mod context_end;
-mod emptying;
 mod fork;
 mod guard;
-mod magazines;
 mod ranges;
 #[allow(clippy::module_inception)] // the type of this module
 mod slot;
-mod small_blocks;
 mod stack_list;
 #[cfg(test)]
 mod tests;
@@ -33,7 +28,5 @@ pub(crate) mod waiting;
 pub(super) use self::context_end::forget_if_over;
 pub(crate) use self::guard::Guard;
 pub(super) use self::guard::{AtOnce, Unready};
-pub(super) use self::magazines::{Put, Taken};
 pub(super) use self::slot::Phase;
 pub(crate) use self::slot::Slot;
-pub(super) use self::small_blocks::{FreedTwice, SmallSize};

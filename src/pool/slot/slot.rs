@@ -1,11 +1,10 @@
 //! The slot, and what its lock protects.
 
 use super::call::{Call, SlotId};
-use super::magazines::Magazines;
 use super::ranges::{Published, Ranges};
 use super::stack_list::{Linked, StackList};
 use crate::pool::pool::Pool;
-use crate::sys::lock::{Lock, NotTaken};
+use crate::sys::lock::Lock;
 use crate::sys::thread::ThreadId;
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::Ordering::Acquire;
@@ -100,7 +99,6 @@ pub(crate) struct Slot {
     pub(super) event: AtomicU32,
     /// The address ranges of the memory of a pool in service.
     pub(super) ranges: Ranges,
-    pub(super) magazines: Magazines,
     /// The driver's handle of the pool's context, or 0 if its streams belong to none.
     pub(super) context: AtomicU64,
     pub(super) inner: UnsafeCell<Inner>,
@@ -115,7 +113,7 @@ impl Slot {
         let (lock, event, ranges) = (Lock::new(), AtomicU32::new(0), Ranges::new());
         let inner = UnsafeCell::new(Inner::EMPTY);
         let context = AtomicU64::new(0);
-        Slot { lock, event, ranges, magazines: Magazines::new(), context, inner }
+        Slot { lock, event, ranges, context, inner }
     }
 
     /// Returns the identity of this slot.
@@ -130,12 +128,6 @@ impl Slot {
         self.context.load(Acquire)
     }
 
-    /// Returns the magazines, which are used without the lock.
-    #[inline(always)]
-    pub(in crate::pool) fn magazines(&self) -> &Magazines {
-        &self.magazines
-    }
-
     /// Returns whether the lock is taken. For tests with a single thread.
     #[cfg(test)]
     pub(in crate::pool) fn is_locked(&self) -> bool {
@@ -147,15 +139,9 @@ impl Slot {
         self.lock.is_held_here()
     }
 
-    /// Takes the lock before a fork, so that no other thread is in the middle of a change. Fails if this thread holds
-    /// it already, because a signal handler forks, or if another thread holds it until the deadline.
-    pub(super) fn acquire_for_fork(&self, deadline: u64) -> Result<(), NotTaken> {
-        self.lock.acquire_before(deadline)
-    }
-
     /// Releases the lock in the parent after a fork.
     pub(crate) fn unlock_in_parent(&self) {
-        // `acquire_for_fork` took the lock and forgot its guard.
+        // `lock_for_fork` took it, without a guard.
         self.lock.release();
     }
 }

@@ -7,7 +7,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, with_last_error};
 use crate::options::{BackendKind, Options};
 use crate::pool::alloc::{self, RequestParams};
-use crate::pool::{cached, free, lifecycle, shrink};
+use crate::pool::{free, lifecycle, shrink};
 use crate::sys::thread;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -146,40 +146,6 @@ fn whoever_finds_the_books_broken_poisons() {
     let (slot, addr) = full();
     while_another_waits(slot, || slot.enter().unwrap().poison());
     is_poisoned(slot, addr);
-}
-
-#[test]
-fn a_poisoned_allocator_gives_no_block_out() {
-    let options = Options { backend: BackendKind::Host, memory_limit: 1 << 20, ..Options::default() };
-    let slot = Box::leak(Box::new(Slot::new()));
-    lifecycle::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
-    let kept = alloc::alloc_plain(slot, 1, Stream::NONE).unwrap();
-    let block = cached::alloc_cached(slot, 1).unwrap();
-    cached::free_cached(slot, block).unwrap();
-    assert_eq!(cached::alloc_cached(slot, 1), Ok(block), "it was in a magazine");
-    cached::free_cached(slot, block).unwrap();
-    slot.lock().poison();
-    assert_eq!(cached::alloc_cached(slot, 1).err(), Some(Error::Internal));
-    assert_eq!(cached::free_cached(slot, block).err(), Some(Error::Internal));
-    is_poisoned(slot, kept);
-}
-
-/// A thread that waits for memory is not told of a block in a magazine.
-#[test]
-fn a_magazine_stays_closed_while_a_thread_waits() {
-    let (slot, addr) = full();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| alloc::alloc_plain(slot, 1, Stream::NONE));
-        while slot.lock().inner().sleepers.is_empty() {
-            std::thread::yield_now();
-        }
-        slot.lock().open_magazine();
-        let is_open = slot.magazines.are_open();
-        free::free(slot, addr).unwrap();
-        assert!(waiter.join().unwrap().is_ok() && !is_open);
-    });
-    slot.lock().open_magazine();
-    assert!(slot.magazines.are_open(), "nothing else keeps it closed");
 }
 
 #[test]
