@@ -24,8 +24,9 @@ const PEER: usize = 2;
 /// The largest part of a chunk that is copied.
 const BUFFER: u64 = 64 << 10;
 
-/// Each stream copies to a part of its own: copies on two of them are in no order.
-const STREAMS: u64 = 16;
+/// Each stream copies to a part of its own: copies on two of them are in no order, even where one takes the place of the
+/// other, which has ended with its work still queued. A program has fewer streams than this.
+const STREAMS: u64 = 128;
 
 impl Contexts {
     pub fn new(gpu: Gpu, primary: u64, kind: Kind, random: &mut Random) -> Contexts {
@@ -163,7 +164,7 @@ impl World {
         self.order(chunk.home.unwrap_or(0), to);
         let context = self.streams[to].context;
         let (own, other) = (self.contexts.all[0], self.contexts.all[context]);
-        let buffer = self.contexts.buffers[context] + to as u64 % STREAMS * BUFFER;
+        let buffer = self.contexts.buffers[context] + self.streams[to].number % STREAMS * BUFFER;
         let (address, pattern) = (chunk.address, chunk.pattern);
         let bytes = chunk.bytes.min(BUFFER);
         let deed = self.shadow.queued(address, chunk.bytes, to, chunk.number);

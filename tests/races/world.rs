@@ -72,6 +72,8 @@ pub struct Stream {
     pub capturing: Option<u64>,
     /// Which of the contexts it is of.
     pub context: usize,
+    /// How many streams the program had before.
+    pub number: u64,
 }
 
 #[derive(Clone)]
@@ -98,6 +100,8 @@ pub struct World {
     pub shadow: Shadow,
     pub kind: Kind,
     pub names: u64,
+    /// How many streams there have been.
+    streams_before: u64,
     /// Requests that were refused for lack of memory.
     pub refused: u64,
     /// Of the pool's device first, the primary one.
@@ -128,6 +132,7 @@ impl World {
             shadow: Shadow::default(),
             kind,
             names: 0,
+            streams_before: 0,
             refused: 0,
             contexts,
             deadlocks: 0,
@@ -155,7 +160,8 @@ impl World {
     }
 
     pub fn some_stream(&mut self, place: usize) -> Stream {
-        let stream = self.choose_stream(place);
+        let mut stream = self.choose_stream(place);
+        (stream.number, self.streams_before) = (self.streams_before, self.streams_before + 1);
         let Stream { handle, context, .. } = stream;
         self.say(|| format!("{place} is stream {handle:#x} of context {context}"));
         stream
@@ -170,7 +176,7 @@ impl World {
             let handle = [LEGACY, PER_THREAD][self.random.index(2)];
             let is_it = |stream: &Stream| (stream.handle, stream.context) == (handle, context);
             if !self.streams.iter().any(is_it) {
-                return Stream { handle, worker: None, created: false, capturing: None, context };
+                return Stream { handle, worker: None, created: false, capturing: None, context, number: 0 };
             }
         }
         // The default streams wait for each other, and for the blocking ones: behind a receive this is the program's.
@@ -182,7 +188,7 @@ impl World {
         } else {
             (gpu.stream(may_block && self.random.one_in(3)), None, true)
         };
-        Stream { handle, worker, created, capturing: None, context }
+        Stream { handle, worker, created, capturing: None, context, number: 0 }
     }
 
     /// Does something with a stream, on the thread that it needs.
