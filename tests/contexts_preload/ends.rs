@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use cuda_sys::*;
 
-use super::common::hooks::{green, must};
+use super::common::hooks::{call, green, must};
 use super::common::*;
-use super::{BYTES, peers, preloaded, waits_for_nothing, was_well_used};
+use super::{BYTES, on_versions, peers, preloaded, waits_for_nothing, was_well_used};
 
 /// A context whose work a probe in progress does not wait for may come and go, and so may all but the last hold on one.
 #[test]
@@ -47,6 +47,48 @@ fn contexts_that_end_keep_no_frees_waiting() {
         };
         let with = [most_used(&hold), most_used(&green), most_used(&created)];
         assert!(with.iter().all(|&used| used <= 2 * without), "{without}, hold, green, created: {with:?}");
+        was_well_used(gpu);
+    });
+}
+
+/// There are few places for what is known of contexts, and green contexts that have ended take none.
+#[test]
+fn a_green_context_that_ended_is_forgotten() {
+    on_versions("ends::a_green_context_that_ended_is_forgotten", |gpu| {
+        let primary = gpu.enter(0);
+        let asks = |context: u64| {
+            gpu.set_current(context);
+            let before = gpu.sim.calls("cuDevicePrimaryCtxGetState");
+            let memory = gpu.alloc(KIB).expect("there is room");
+            assert_eq!(gpu.free(memory), Ok(()));
+            gpu.sim.calls("cuDevicePrimaryCtxGetState") - before
+        };
+        for _ in 0..20 {
+            let (green, context) = green(0);
+            assert_ne!(asks(context), 0);
+            gpu.set_current(primary);
+            must!(cuGreenCtxDestroy(green));
+        }
+        let context = gpu.create_context(0);
+        assert_eq!([asks(context) != 0, asks(context) != 0], [true, false], "it is asked about once");
+        was_well_used(gpu);
+    });
+}
+
+/// What a context may use, one that is created after its end may not.
+#[test]
+fn a_new_context_has_no_relations() {
+    preloaded("ends::a_new_context_has_no_relations", &[], |gpu| {
+        let here = gpu.enter(0);
+        let related = gpu.create_context(1);
+        gpu.enable_peer(here);
+        gpu.destroy_context(related);
+        gpu.create_context(1);
+        let (stream, plain) = (gpu.stream(false), (*gpu).alloc(KIB));
+        gpu.hold(stream);
+        gpu.fill(stream, plain, KIB, 1);
+        waits_for_nothing(gpu, here);
+        assert_eq!(gpu.pending(stream), 1, "work is waited for that cannot use the memory");
         was_well_used(gpu);
     });
 }
@@ -127,13 +169,44 @@ fn a_probe_in_progress_says_nothing_of_the_next_pool() {
     }
 }
 
-/// A device ends while a request waits for its work, which ends with it.
+/// A probe in progress does not lose a context that the driver could not destroy.
 #[test]
-fn the_end_of_another_device_fails_no_request() {
-    for end in ["reset", "release"] {
-        let test = "ends::the_end_of_another_device_fails_no_request";
+fn a_probe_in_progress_waits_for_a_context_that_was_not_destroyed() {
+    let test = "ends::a_probe_in_progress_waits_for_a_context_that_was_not_destroyed";
+    preloaded(test, &[("BFC_MEMORY_LIMIT", "9m")], |gpu| {
+        let primary = gpu.enter(0);
+        let memory = gpu.alloc(5 * MIB).expect("there is room");
+        let context = gpu.create_context(0);
+        let stream = gpu.stream(false);
+        gpu.hold(stream);
+        gpu.fill(stream, memory, MIB, 1);
+        gpu.set_current(primary);
+        assert_eq!(gpu.free(memory), Ok(()));
+        // So many that one is begun.
+        for _ in 0..1100 {
+            let memory = gpu.alloc(KIB).expect("there is room");
+            assert_eq!(gpu.free(memory), Ok(()));
+        }
+        assert!(gpu.sim.calls("cuCtxRecordEvent") > 0 && gpu.pending(stream) == 1);
+        gpu.sim.fail(Some("cuCtxDestroy"), 1, CUDA_ERROR_UNKNOWN);
+        assert_eq!(call!(cuCtxDestroy_v2(context as CUcontext)), CUDA_ERROR_UNKNOWN);
+        gpu.alloc(5 * MIB).expect("it is free");
+        assert_eq!(gpu.pending(stream), 0, "the memory is handed out while work uses it");
+        was_well_used(gpu);
+    });
+}
+
+/// A context ends while a request waits for its work, which ends with it.
+#[test]
+fn the_end_of_another_context_fails_no_request() {
+    for end in ["reset", "release", "destroy"] {
+        let test = "ends::the_end_of_another_context_fails_no_request";
         preloaded(test, &[("END", end), ("SIMCUDA_SYNCHRONIZE_WAITS", "1")], |gpu| {
-            let (here, there) = peers(gpu);
+            let (here, mut there) = peers(gpu);
+            let end = env::var("END").expect("it is set");
+            if end == "destroy" {
+                there = gpu.create_context(0);
+            }
             let stream = gpu.stream(false);
             gpu.set_current(here);
             let memory = gpu.alloc(BYTES).expect("there is room");
@@ -148,10 +221,10 @@ fn the_end_of_another_device_fails_no_request() {
                     gpu.alloc(BYTES)
                 });
                 std::thread::sleep(Duration::from_millis(200));
-                if env::var("END").is_ok_and(|end| end == "reset") {
-                    gpu.reset(1)
-                } else {
-                    gpu.leave(1)
+                match end.as_str() {
+                    "reset" => gpu.reset(1),
+                    "release" => gpu.leave(1),
+                    _ => gpu.destroy_context(there),
                 }
                 waits.join().expect("it has not panicked")
             });

@@ -92,6 +92,8 @@ fn a_green_context_keeps_the_pool() {
         let (green, context) = green(0);
         let stream = stream_of(green);
         gpu.set_current(context);
+        gpu.sim.fail(Some("cuGreenCtxDestroy"), 1, CUDA_ERROR_UNKNOWN);
+        assert_eq!(call!(cuGreenCtxDestroy(green)), CUDA_ERROR_UNKNOWN);
         must!(cuDevicePrimaryCtxRelease_v2(0));
         gpu.fill(stream, memory, BYTES, 1);
         gpu.expect(stream, memory, BYTES, 1);
@@ -164,6 +166,13 @@ fn the_last_detach_ends_a_context() {
         assert_eq!(call!(cuCtxDetach(context as CUcontext)), CUDA_ERROR_INVALID_CONTEXT, "it is not current");
         waits_for(gpu, primary, context, stream);
         gpu.set_current(context);
+        must!(cuCtxDetach(context as CUcontext));
+        waits_for_nothing(gpu, primary);
+        // The uses of one that was destroyed are not those of the next.
+        let context = gpu.create_context(0);
+        must!(cuCtxAttach(&mut again, 0 as c_uint));
+        gpu.destroy_context(context);
+        let context = gpu.create_context(0);
         must!(cuCtxDetach(context as CUcontext));
         waits_for_nothing(gpu, primary);
         was_well_used(gpu);
