@@ -270,6 +270,7 @@ static const Case CASES[] = {
     {"with_flags", with_flags, PINNED},
     {"frees", frees, PINNED},
     {"quarantine", quarantine, PINNED},
+    {"quarantine_async", quarantine, PINNED " BFC_PRELOAD_ASYNC=1"},
     {"barrier", barrier, PINNED " BFC_PRELOAD_FREE=sync"},
     {"many", many, PINNED},
     {"many_without_probes", many, PINNED " " WITHOUT_PROBES},

@@ -4,6 +4,7 @@
 /* What cuda.h has: arguments that do not matter here are pointers. */
 int cuArrayCreate_v2(Handle *array, const void *wanted);
 int cuArray3DCreate_v2(Handle *array, const void *wanted);
+int cuGreenCtxCreate(Handle *context, Handle descriptor, int device, unsigned flags);
 int cuGreenCtxStreamCreate(Handle *stream, Handle context, unsigned flags, int priority);
 int cuMipmappedArrayCreate(Handle *array, const void *wanted, unsigned levels);
 int cuCtxSetLimit(int limit, size_t value);
@@ -198,6 +199,10 @@ static void other_device(void) {
   OK(cuDeviceGetDefaultMemPool(&pool, 1));
   THERE(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync(&address, MIB, pool, there));
   THERE(cuMulticastAddDevice, cuMulticastAddDevice(0, 1));
+  THERE(cuGreenCtxCreate, cuGreenCtxCreate(&own, NULL, 1, 1));
+  THERE(cuGraphUpload, cuGraphUpload(NULL, there));
+  THERE(cuGraphLaunch, cuGraphLaunch(NULL, there));
+  THERE(cuLaunchKernel, cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, there, NULL, NULL));
   THERE(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain(&own, 1));
   OK(cuDevicePrimaryCtxRelease_v2(1));
   THERE(cuCtxCreate, cuCtxCreate_v2(&own, 0, 1));
@@ -224,6 +229,38 @@ static void only_there(void) {
   IS(simcuda_used(1), used);
 }
 
+/* Calls that name no device: the other ones return what they need not wait for. */
+static void elsewhere(void) {
+  Handle here = NULL, pool = NULL, other = NULL;
+  Address address = 0;
+  OK(cudaStreamCreateWithFlags((cudaStream_t *)&here, cudaStreamNonBlocking));
+  OK(cudaSetDevice(1));
+  begin();
+  OK(cuDeviceGetDefaultMemPool(&pool, 1));
+#define ELSEWHERE(function, call) \
+  OK(cudaSetDevice(1));           \
+  OK(cudaFree(pooled(64 * MIB))); \
+  OK(cudaSetDevice(0));           \
+  RETRIED(1, function, call)
+  ELSEWHERE(cuMemMap, cuMemMap(0, 2 * MIB, 0, 0, 0));
+  ELSEWHERE(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync(&address, MIB, pool, here));
+  OK(cudaSetDevice(1));
+  OK(cudaFree(pooled(64 * MIB)));
+  OK(cudaSetDevice(0));
+  const uint64_t used = simcuda_used(1);
+  /* The device of an event is known. */
+  OK(simcuda_fail("cuEventCreate", 1, OUT_OF_MEMORY));
+  IS(cuEventCreate(&other, 0), OUT_OF_MEMORY);
+  IS(simcuda_used(1), used);
+  /* The memory's work is under way. */
+  OK(cudaSetDevice(1));
+  leave_idle();
+  OK(cudaSetDevice(0));
+  OK(simcuda_fail("cuMemMap", 1, OUT_OF_MEMORY));
+  IS(cuMemMap(0, 2 * MIB, 0, 0, 0), OUT_OF_MEMORY);
+  CHECK(simcuda_used(1) >= 64 * MIB && simcuda_pending(stream) != 0);
+}
+
 /* While a stream is captured nothing is returned, and the program gets the driver's answer. */
 static void capture(void) {
   Handle other = NULL;
@@ -248,6 +285,14 @@ static void pinned(void) {
   OK(cudaFreeHost(memory));
   OK(simcuda_fail("cuMemHostAlloc", 1, OUT_OF_MEMORY));
   OK(cudaHostAlloc(&memory, MIB, 1));
+  /* Physical memory of the host, of which the simulation has none. */
+  const MemoryKind host = {.type = 1, .location = 2};
+  OK(cudaMallocHost(&memory, MIB));
+  OK(cudaFreeHost(memory));
+  OK(simcuda_fail("cuMemCreate", 1, OUT_OF_MEMORY));
+  simcuda_clear_log();
+  CHECK(cuMemCreate(&handle, 2 * MIB, &host, 0) != OUT_OF_MEMORY);
+  IS(simcuda_calls("cuMemFreeHost"), 1);
 }
 
 static const Case CASES[] = {
@@ -260,6 +305,7 @@ static const Case CASES[] = {
     {"arrays", arrays, NULL},
     {"other_device", other_device, NULL},
     {"only_there", only_there, NULL},
+    {"elsewhere", elsewhere, NULL},
     {"capture", capture, NULL},
     {"pinned", pinned, "BFC_PRELOAD_PINNED=1"},
 };
