@@ -335,21 +335,31 @@ fn a_request_does_not_wait_for_a_trim_that_waits_for_it() {
     simulated_with("a_request_does_not_wait_for_a_trim_that_waits_for_it", &variables, |sim| {
         let gpu = Gpu::new(sim);
         let context = gpu.enter(0);
-        for (backend, unit) in [(BFC_BACKEND_CUDA, KIB), (BFC_BACKEND_CUDA_VMM, 64 * KIB)] {
-            let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+        let foreign = gpu.own_context(0);
+        let elsewhere = gpu.stream(false);
+        gpu.set_current(context);
+        for (backend, unit, waits_in) in [
+            (BFC_BACKEND_CUDA, KIB, "cuCtxSynchronize"),
+            (BFC_BACKEND_CUDA_VMM, 64 * KIB, "cuCtxSynchronize"),
+            // For another context's work, which the pool does not know.
+            (BFC_BACKEND_CUDA, KIB, "cuMemFree_v2"),
+        ] {
+            let is_foreign = waits_in == "cuMemFree_v2";
+            let (own, compute) = (gpu.stream(false), gpu.stream(false));
+            let comm = if is_foreign { elsewhere } else { own };
             let pool = Pool::in_small_regions(backend, 0, 1024 * unit, GROWING);
-            let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+            let known = [own, compute].map(|stream| pool.get_on(unit, stream));
             pool.put_on(pool.get_on(100 * unit, compute), compute);
             gpu.synchronize_context();
             pool.synchronized(compute);
             assert_eq!(sim.receive(pointer(comm), 5), 0);
             std::thread::scope(|scope| {
-                let calls = sim.calls("cuCtxSynchronize");
+                let calls = sim.calls(waits_in);
                 let trimmer = scope.spawn(|| {
                     gpu.set_current(context);
                     pool.try_trim(0)
                 });
-                while sim.calls("cuCtxSynchronize") == calls {
+                while sim.calls(waits_in) == calls {
                     std::thread::yield_now();
                 }
                 let more = pool.get_on(200 * unit, compute);
@@ -360,8 +370,9 @@ fn a_request_does_not_wait_for_a_trim_that_waits_for_it() {
             });
             known.into_iter().for_each(|chunk| pool.put(chunk));
             drop(pool);
-            [comm, compute].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+            [own, compute].into_iter().for_each(|stream| gpu.destroy_stream(stream));
         }
+        gpu.destroy_context(foreign);
         gpu.leave(0);
         sim.assert_clean();
     });

@@ -3,7 +3,7 @@
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::receive::Receive;
 use crate::common::*;
-use crate::variants;
+use crate::variants_with;
 
 /// Of each of the pool's calls that wait for the device, or may.
 fn waits(gpu: Gpu) -> [u64; 3] {
@@ -14,10 +14,20 @@ fn waits(gpu: Gpu) -> [u64; 3] {
 /// pool grows then; where nothing is pending it makes a place from the pieces.
 #[test]
 fn a_request_that_could_reuse_idle_memory_grows_instead() {
+    let test = "growth::a_request_that_could_reuse_idle_memory_grows_instead";
+    reuse_or_growth(test, "13050", true);
+}
+
+/// Drivers before CUDA 12.5 cannot tell whether anything is pending.
+#[test]
+fn a_request_grows_where_the_driver_cannot_be_asked() {
+    reuse_or_growth("growth::a_request_grows_where_the_driver_cannot_be_asked", "12040", false);
+}
+
+fn reuse_or_growth(test: &str, version: &str, may_reuse: bool) {
     let kinds = BACKENDS.into_iter().flat_map(|backend| [false, true].map(|is_busy| (backend, is_busy)));
     let named = kinds.map(|kind| (format!("backend {}, busy {}", kind.0.0, kind.1), kind));
-    let test = "growth::a_request_that_could_reuse_idle_memory_grows_instead";
-    variants(test, named, |gpu, ((backend, unit), is_busy)| {
+    variants_with(test, &[("SIMCUDA_DRIVER_VERSION", version)], named, |gpu, ((backend, unit), is_busy)| {
         gpu.enter(0);
         let (comm, compute, bytes) = (gpu.stream(false), gpu.stream(false), 64 * unit);
         let pool = Pool::on_device(0, |options| {
@@ -40,7 +50,7 @@ fn a_request_that_could_reuse_idle_memory_grows_instead() {
         chunks.iter().skip(1).step_by(2).for_each(|&chunk| pool.put_on(chunk, compute));
         drop(pool);
         gpu.leave(0);
-        if is_forced || has_waited == is_busy {
+        if is_forced || has_waited != (may_reuse && !is_busy) {
             return Err(format!("forced: {is_forced}, synchronized: {has_waited}"));
         }
         Ok(())

@@ -66,7 +66,17 @@ pub fn variants<T: Copy>(
     variants: impl IntoIterator<Item = (String, T)>,
     program: impl Fn(Gpu, T) -> Result<(), String>,
 ) {
-    simulated_with(test, &[], |sim| {
+    variants_with(test, &[], variants, program);
+}
+
+/// As [`variants`], with variables for the simulation.
+pub fn variants_with<T: Copy>(
+    test: &str,
+    variables: &[(&str, &str)],
+    variants: impl IntoIterator<Item = (String, T)>,
+    program: impl Fn(Gpu, T) -> Result<(), String>,
+) {
+    simulated_with(test, variables, |sim| {
         let mut failures = Vec::new();
         let mut count = 0;
         for (name, variant) in variants {

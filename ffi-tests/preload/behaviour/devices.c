@@ -448,6 +448,7 @@ static const Case CASES[] = {
     {"own_synchronization", own_synchronization, NULL},
     {"collective", collective, LIMIT},
     {"peers_collective", peers_collective, NULL},
+    {"peers_collective_without_probes", peers_collective, WITHOUT_PROBES},
     {"peers_reuse", peers_reuse, NULL},
     {"users_end", users_end, NULL},
     {"one_way", one_way, LIMIT},
