@@ -8,8 +8,9 @@ use std::time::Duration;
 use cuda_sys::*;
 
 use super::common::hooks::{call, green, must};
+use super::common::simcuda::steer::EVENTS;
 use super::common::*;
-use super::{BYTES, on_versions, peers, preloaded, waits_for_nothing, was_well_used};
+use super::{BYTES, on_versions, peers, preloaded, waits_for, waits_for_nothing, was_well_used};
 
 /// A context whose work a probe in progress does not wait for may come and go, and so may all but the last hold on one.
 #[test]
@@ -169,6 +170,35 @@ fn a_probe_in_progress_says_nothing_of_the_next_pool() {
     }
 }
 
+/// A context that is destroyed by a call that fails is not destroyed.
+#[test]
+fn a_context_that_could_not_be_destroyed_is_waited_for() {
+    preloaded("ends::a_context_that_could_not_be_destroyed_is_waited_for", &[], |gpu| {
+        let primary = gpu.enter(0);
+        let context = gpu.create_context(0);
+        let stream = gpu.stream(false);
+        gpu.sim.fail(Some("cuCtxDestroy"), 1, CUDA_ERROR_UNKNOWN);
+        assert_eq!(call!(cuCtxDestroy_v2(context as CUcontext)), CUDA_ERROR_UNKNOWN);
+        waits_for(gpu, primary, context, stream);
+        was_well_used(gpu);
+    });
+}
+
+/// Nor is a primary context, which cuCtxDestroy and cuCtxDetach refuse.
+#[test]
+fn a_primary_context_is_not_destroyed() {
+    preloaded("ends::a_primary_context_is_not_destroyed", &[], |gpu| {
+        let (here, there) = peers(gpu);
+        let stream = gpu.stream(false);
+        assert_eq!(call!(cuCtxDestroy_v2(there as CUcontext)), CUDA_ERROR_INVALID_CONTEXT);
+        waits_for(gpu, here, there, stream);
+        gpu.set_current(there);
+        assert_eq!(call!(cuCtxDetach(there as CUcontext)), CUDA_ERROR_INVALID_CONTEXT);
+        waits_for(gpu, here, there, stream);
+        was_well_used(gpu);
+    });
+}
+
 /// A probe in progress does not lose a context that the driver could not destroy.
 #[test]
 fn a_probe_in_progress_waits_for_a_context_that_was_not_destroyed() {
@@ -188,10 +218,12 @@ fn a_probe_in_progress_waits_for_a_context_that_was_not_destroyed() {
             assert_eq!(gpu.free(memory), Ok(()));
         }
         assert!(gpu.sim.calls("cuCtxRecordEvent") > 0 && gpu.pending(stream) == 1);
+        let events = gpu.sim.live(EVENTS);
         gpu.sim.fail(Some("cuCtxDestroy"), 1, CUDA_ERROR_UNKNOWN);
         assert_eq!(call!(cuCtxDestroy_v2(context as CUcontext)), CUDA_ERROR_UNKNOWN);
         gpu.alloc(5 * MIB).expect("it is free");
         assert_eq!(gpu.pending(stream), 0, "the memory is handed out while work uses it");
+        assert_eq!(gpu.sim.live(EVENTS), events);
         was_well_used(gpu);
     });
 }
