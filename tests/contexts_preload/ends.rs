@@ -276,7 +276,7 @@ fn is_active(device: CUdevice) -> bool {
 }
 
 /// The driver's calls take a while, in two threads at once: the last of two releases ends the context with the pool, and one
-/// beside a retain does not.
+/// beside a retain or the creation of a green context does not.
 #[test]
 fn holds_of_several_threads_are_counted() {
     preloaded("ends::holds_of_several_threads_are_counted", &[], |gpu| {
@@ -299,7 +299,17 @@ fn holds_of_several_threads_are_counted() {
             scope.spawn(release);
         });
         assert_eq!(gpu.sim.used(0), used, "the pool ends although the context is held");
+        delay(c"cuGreenCtxCreate");
+        let green = std::thread::scope(|scope| {
+            let created = scope.spawn(|| green(0).0 as usize);
+            std::thread::sleep(Duration::from_millis(30));
+            scope.spawn(release);
+            created.join().expect("it has not panicked")
+        });
+        assert_eq!(gpu.sim.used(0), used, "the pool ends although the green context holds the context");
         gpu.sim.clear_faults();
+        retain();
+        must!(cuGreenCtxDestroy(green as CUgreenCtx));
         retain();
         delay(c"cuDevicePrimaryCtxRelease_v2");
         std::thread::scope(|scope| {
