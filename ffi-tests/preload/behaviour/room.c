@@ -203,6 +203,13 @@ static void other_device(void) {
   THERE(cuGraphUpload, cuGraphUpload(NULL, there));
   THERE(cuGraphLaunch, cuGraphLaunch(NULL, there));
   THERE(cuLaunchKernel, cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, there, NULL, NULL));
+  /* CUlaunchConfig. */
+  const struct {
+    unsigned sizes[7];
+    Handle stream, attributes;
+    unsigned count;
+  } config = {{1, 1, 1, 1, 1, 1, 0}, there, NULL, 0};
+  THERE(cuLaunchKernelEx, cuLaunchKernelEx(&config, NULL, NULL, NULL));
   THERE(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain(&own, 1));
   OK(cuDevicePrimaryCtxRelease_v2(1));
   THERE(cuCtxCreate, cuCtxCreate_v2(&own, 0, 1));
