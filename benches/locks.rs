@@ -2,7 +2,8 @@
 //!
 //! Threads take one lock in turn, do what an allocation does to memory while they hold it (a handful of
 //! dependent loads and stores in a few cache lines), and something of their own in between. Printed are
-//! nanoseconds an operation over all threads, and the longest that any thread waited, for 1 to 8 threads.
+//! nanoseconds an operation over all threads, and the longest that any thread waited, for 1 to 8 threads; then the
+//! same with fifteen other processes that compute all the time, and how long single operations take there.
 //! `spin` and `std` are the crates' and the standard library's; `park` is spin-then-futex as in glibc and
 //! parking_lot; `ours` is the library's own, included as source, for it is not public.
 
@@ -136,7 +137,59 @@ fn measure(lock: &impl Exclusive, threads: u64) -> (f64, Duration) {
     (each, Duration::from_nanos(longest.into_inner()))
 }
 
+/// How long an operation takes in microseconds: the 99th percentile, and that of 99.9.
+fn latencies(lock: &impl Exclusive, threads: usize) -> [f64; 2] {
+    const OPERATIONS: usize = 4_000_000;
+    let mut all = Vec::new();
+    std::thread::scope(|scope| {
+        let measure = || {
+            let mut own = Vec::with_capacity(OPERATIONS / threads);
+            for _ in 0..OPERATIONS / threads {
+                let before = Instant::now();
+                lock.with(Pool::operate);
+                own.push(before.elapsed().as_nanos() as u32);
+            }
+            own
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
+        all.extend(workers.into_iter().flat_map(|worker| worker.join().expect("nobody panics here")));
+    });
+    all.sort_unstable();
+    [0.99, 0.999].map(|part| all[(all.len() as f64 * part) as usize] as f64 / 1000.0)
+}
+
+/// Processes that compute until this is dropped.
+struct Busy(Vec<std::process::Child>);
+
+impl Busy {
+    const ARGUMENT: &str = "--busy";
+
+    fn start(count: usize) -> Self {
+        let this = std::env::current_exe().expect("the system knows this program");
+        let start = |_| {
+            std::process::Command::new(&this).arg(Busy::ARGUMENT).spawn().expect("a process can be started")
+        };
+        Busy((0..count).map(start).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            // It may have been killed from outside.
+            let _ = process.kill().and_then(|()| process.wait());
+        }
+    }
+}
+
 fn main() {
+    if std::env::args().any(|argument| argument == Busy::ARGUMENT) {
+        // SAFETY: ends this process with the one that started it, however that ends.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        loop {
+            std::hint::spin_loop();
+        }
+    }
     const ROUNDS: usize = 5;
     let ours = Ours(ours::Lock::new(), UnsafeCell::new(Pool::new()));
     let park = Park(AtomicU32::new(0), UnsafeCell::new(Pool::new()));
@@ -160,6 +213,31 @@ fn main() {
         print!("{threads:>7}");
         for (each, longest) in best {
             print!("  {each:>7.1} {:>7.2} ms", longest.as_secs_f64() * 1000.0);
+        }
+        println!();
+    }
+    const BUSY: usize = 15;
+    let _busy = Busy::start(BUSY);
+    println!(
+        "us that 99% and 99.9% of the operations take at most, beside {BUSY} busy processes (median of {ROUNDS})"
+    );
+    for threads in [2, 8] {
+        let mut rounds = [[[0.0; ROUNDS]; 2]; 4];
+        for round in 0..ROUNDS {
+            let found = [
+                latencies(&ours, threads),
+                latencies(&spin, threads),
+                latencies(&std, threads),
+                latencies(&park, threads),
+            ];
+            for (lock, found) in rounds.iter_mut().zip(found) {
+                (lock[0][round], lock[1][round]) = (found[0], found[1]);
+            }
+        }
+        print!("{threads:>7}");
+        for lock in &mut rounds {
+            lock.iter_mut().for_each(|part| part.sort_by(f64::total_cmp));
+            print!("  {:>7.1} {:>7.1} us", lock[0][ROUNDS / 2], lock[1][ROUNDS / 2]);
         }
         println!();
     }
