@@ -6,7 +6,7 @@ mod common;
 use common::gpu::{Gpu, LEGACY};
 use common::simcuda::{simulated, simulated_with};
 use common::*;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -310,4 +310,74 @@ fn no_event_is_recorded_on_the_legacy_stream_in_an_announced_capture() {
         gpu.leave(0);
         sim.assert_clean();
     });
+}
+
+/// The same for the legacy stream of a context that the program has created.
+#[test]
+fn no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture() {
+    let test = "no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture";
+    simulated(test, |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, MIB, GROWING);
+        let created = gpu.own_context(0);
+        let captured = gpu.stream(true);
+        let chunk = pool.get_on(40 * KIB, LEGACY);
+        begun_during(gpu, created, captured, c"cuEventRecord", || pool.put_on(chunk, LEGACY));
+        drop(pool);
+        gpu.destroy_context(created);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// A wait there breaks it as an event does.
+#[test]
+fn the_legacy_stream_does_not_wait_in_an_announced_capture() {
+    simulated("the_legacy_stream_does_not_wait_in_an_announced_capture", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (captured, other) = (gpu.stream(true), gpu.stream(false));
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, 128 * KIB, 0);
+        let chunks = [(KIB, LEGACY), (100 * KIB, other)].map(|(bytes, stream)| pool.get_on(bytes, stream));
+        gpu.hold(other);
+        gpu.fill(other, chunks[1], KIB, 1);
+        pool.put_on(chunks[1], other);
+        begun_during(gpu, context, captured, c"cuStreamWaitEvent", || {
+            if let Ok(chunk) = pool.alloc_on(100 * KIB, LEGACY) {
+                pool.put_on(chunk, LEGACY);
+            }
+        });
+        sim.release_all();
+        pool.put_on(pool.get_on(100 * KIB, LEGACY), LEGACY);
+        pool.put_on(chunks[0], LEGACY);
+        drop(pool);
+        [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// Announces and begins a capture while another thread's work is in a call of that function. Nothing breaks it.
+#[track_caller]
+fn begun_during(gpu: Gpu, context: u64, captured: u64, function: &CStr, work: impl FnOnce() + Send) {
+    gpu.sim.delay(function.as_ptr(), 100_000_000);
+    let before = gpu.sim.calls_of(function);
+    let ended = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            gpu.set_current(context);
+            work();
+        });
+        while gpu.sim.calls_of(function) == before {
+            std::thread::yield_now();
+        }
+        assert_eq!(bfc_capture_begin(), BFC_OK);
+        gpu.begin_capture(captured);
+        other.join().expect("no panic");
+        let ended = gpu.try_end_capture(captured);
+        assert_eq!(bfc_capture_end(), BFC_OK);
+        ended
+    });
+    gpu.sim.clear_faults();
+    gpu.destroy_graph(ended.unwrap_or_else(|code| panic!("the capture is broken: {code}")));
 }

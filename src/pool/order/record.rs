@@ -26,8 +26,8 @@ pub(super) struct Recording {
     stream: driver::Stream,
     /// Whether the stream is the thread's own default stream, which no other thread can begin to capture.
     is_own: bool,
-    /// Whether the stream is a legacy default stream. An event there is an operation of all blocking streams of the
-    /// context, and so breaks their captures.
+    /// Whether the stream is a legacy default stream, of whichever context. An event there is an operation of all blocking
+    /// streams of the context, and so breaks their captures.
     is_legacy: bool,
     pub(super) event: Option<Event>,
     /// A spare event that was taken for the recording but is of the wrong context.
@@ -64,7 +64,7 @@ impl Recording {
         // The context usually is the device's own.
         let event = events.take_spare(Context::OWN);
         let is_own = stream.thread() != 0;
-        let is_legacy = stream.is_default() && !is_own;
+        let is_legacy = stream.is_legacy();
         let (stream, outcome) = (handle(stream), Outcome::NotRecorded);
         Recording {
             work,
@@ -85,7 +85,10 @@ impl Recording {
     /// Prepares the last recording of a stream that is about to end. The event is of the device's own context, so that
     /// nothing of the stream's context is kept.
     pub(super) fn last(events: &mut Events, arena: &Arena, work: Work) -> Self {
-        Recording { is_last: true, ..Self::new(events, arena, work, Kind::Last) }
+        let new = Self::new(events, arena, work, Kind::Last);
+        // Another context is about to end, with its captures, and nothing can be recorded there later.
+        let is_legacy = new.is_legacy && new.stream.context == 0;
+        Recording { is_last: true, is_legacy, ..new }
     }
 
     /// Prepares to query whether a stream is captured, and to record nothing: memory freed in a private pool needs no

@@ -12,6 +12,7 @@ use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::streams::{Dependencies, Place, QueueId, Unfinished, Work};
 use crate::error::{Error, keeping_last_error};
+use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Marker};
 use crate::pool::pool::Pool;
 use crate::pool::slot::Guard;
@@ -72,7 +73,9 @@ fn wait_on_stream<'a>(
     let (life, at_risk) = (guard.arena.life(), guard.arena.streams().is_at_risk_of_others(request.stream));
     let result;
     (guard, result) = guard.ordering(|order| {
-        if at_risk || is_captured(order, request.stream)? {
+        // What is queued on a legacy default stream breaks captures of blocking streams.
+        let permission = request.stream.is_legacy().then(Permission::on_a_device);
+        if at_risk || matches!(permission, Some(None)) || is_captured(order, request.stream)? {
             return Ok(false);
         }
         each(&mut awaited, |awaited| {
