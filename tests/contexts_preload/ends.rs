@@ -8,9 +8,9 @@ use std::time::Duration;
 use cuda_sys::*;
 
 use super::common::hooks::{call, green, must};
-use super::common::simcuda::steer::EVENTS;
+use super::common::simcuda::steer::{CONTEXTS, EVENTS};
 use super::common::*;
-use super::{BYTES, on_versions, peers, preloaded, waits_for, waits_for_nothing, was_well_used};
+use super::{BYTES, on_versions, peers, preloaded, stream_of, waits_for, waits_for_nothing, was_well_used};
 
 /// A context whose work a probe in progress does not wait for may come and go, and so may all but the last hold on one.
 #[test]
@@ -352,6 +352,89 @@ fn a_last_release_during_a_capture_ends_the_context_after_it() {
                     assert_eq!((gpu.sim.used(0), is_active(0)), (0, false));
                 }
             }
+        }
+        was_well_used(gpu);
+    });
+}
+
+/// "Destroys and cleans up all resources associated with the current device" (cuDevicePrimaryCtxReset): a capture in a green
+/// context is not counted any more.
+#[test]
+fn a_reset_ends_captures_in_green_contexts() {
+    on_versions("ends::a_reset_ends_captures_in_green_contexts", |gpu| {
+        let primary = gpu.enter(0);
+        waits_for_nothing(gpu, primary);
+        let stream = stream_of(green(0).0);
+        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        gpu.set_current(0);
+        gpu.reset(0);
+        let primary = gpu.enter(0);
+        waits_for_nothing(gpu, primary);
+        was_well_used(gpu);
+    });
+}
+
+/// Neither are the events used that another device's pool has recorded on its streams.
+#[test]
+fn a_reset_ends_streams_of_green_contexts() {
+    let test = "ends::a_reset_ends_streams_of_green_contexts";
+    preloaded(test, &[("BFC_PRELOAD_ASYNC", "1")], |gpu| {
+        let (here, _) = peers(gpu);
+        let (handle, of_green) = green(1);
+        let streams = [stream_of(handle), 0, 2];
+        for stream in streams {
+            gpu.set_current(here);
+            let own = gpu.stream(false);
+            let memory = gpu.alloc_async(BYTES / 4, own).expect("there is room");
+            gpu.set_current(of_green);
+            gpu.hold(stream);
+            gpu.fill(stream, memory, KIB, 1);
+            assert_eq!(gpu.free_async(memory, stream), Ok(()));
+        }
+        gpu.set_current(here);
+        gpu.reset(1);
+        let again = gpu.alloc(BYTES).expect("it is free");
+        assert_eq!(gpu.free(again), Ok(()));
+        was_well_used(gpu);
+    });
+}
+
+/// Its capture ends with a green context, which was the last hold on the primary one: so does the pool.
+#[test]
+fn a_captured_green_context_takes_the_pool_along() {
+    on_versions("ends::a_captured_green_context_takes_the_pool_along", |gpu| {
+        let primary = gpu.enter(0);
+        waits_for_nothing(gpu, primary);
+        let (handle, _) = green(0);
+        let stream = stream_of(handle);
+        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        gpu.leave(0);
+        must!(cuGreenCtxDestroy(handle));
+        assert_eq!((gpu.sim.used(0), gpu.sim.live(CONTEXTS)), (0, 0), "the last hold ends context and pool");
+        was_well_used(gpu);
+    });
+}
+
+/// A thread ends in a capture in a green context, so that its primary context cannot be synchronized any more. The driver
+/// serves what the pool cannot.
+#[test]
+fn an_abandoned_capture_in_a_green_context_fails_no_request() {
+    let test = "ends::an_abandoned_capture_in_a_green_context_fails_no_request";
+    preloaded(test, &[("BFC_MEMORY_LIMIT", "0")], |gpu| {
+        let primary = gpu.enter(0);
+        let (handle, _) = green(0);
+        gpu.set_current(primary);
+        let stream = stream_of(handle);
+        std::thread::scope(|scope| {
+            let work = || {
+                gpu.set_current(primary);
+                gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+            };
+            scope.spawn(work).join().expect("no panic");
+        });
+        for round in 0..24 {
+            let address = gpu.alloc(4 << 30).unwrap_or_else(|code| panic!("round {round}: {code}"));
+            assert_eq!(gpu.free(address), Ok(()));
         }
         was_well_used(gpu);
     });

@@ -182,6 +182,8 @@ pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     let code = give_up_hold(known.device, || unsafe { destroy(green) });
     if code == CUDA_SUCCESS {
         captured.ended();
+        // Its own captures do not put the end of the primary context off any longer.
+        end_put_off();
     } else {
         known.restore();
     }
@@ -200,10 +202,12 @@ macro_rules! resets {
                 let captured = captures::in_context(context);
                 let paused = pool::pause_probes(context);
                 known_streams::forget_context(context);
+                green_contexts::contexts_of(device).for_each(known_streams::forget_context);
                 // SAFETY: the caller's argument.
                 let code = unsafe { reset(device) };
                 if code == CUDA_SUCCESS {
                     captured.ended();
+                    green_contexts::forget_contexts(device);
                 }
                 if let Some((number, pool)) = of_device(device).filter(|_| code == CUDA_SUCCESS) {
                     contexts::forget_primary(device);

@@ -11,6 +11,7 @@ use cuda_sys::*;
 
 use crate::bfc;
 use crate::state::streams::{self, named};
+use crate::state::{contexts, green_contexts};
 use crate::sys::{lock, process};
 
 /// A captured stream and its context, as far as the driver reports it. NULL is none.
@@ -127,9 +128,16 @@ fn are_any_left() -> bool {
 /// itself goes on serving other threads.
 pub(crate) fn is_abandoned_in(context: CUcontext) -> bool {
     let is_of = |place: &Place| {
-        place.context.load(Ordering::Relaxed) == context && !place.is_global.load(Ordering::Relaxed)
+        is_within(place.context.load(Ordering::Relaxed), context) && !place.is_global.load(Ordering::Relaxed)
     };
     ABANDONED.load(Ordering::Acquire) != 0 && PLACES.iter().any(|place| place.is_abandoned() && is_of(place))
+}
+
+/// Returns whether a context is this one, or a green context of it: what synchronizes or ends the primary context does the
+/// same to those ("green contexts that have been created will also be synchronized", cuCtxSynchronize).
+fn is_within(context: CUcontext, outer: CUcontext) -> bool {
+    let primary = || green_contexts::device_of(context).map(contexts::primary_of_device);
+    context == outer || primary() == Some(outer)
 }
 
 impl Place {
@@ -197,11 +205,11 @@ impl Place {
         !self.stream.load(Ordering::Acquire).is_null() && !self.is_abandoned()
     }
 
-    /// Returns the stream, if it is of that context.
+    /// Returns the stream, if it is of that context or of a green one of it.
     fn stream_of(&self, context: CUcontext) -> Option<CUstream> {
         let stream = self.stream.load(Ordering::Acquire);
         let is_one = !stream.is_null() && stream != CHANGING;
-        (is_one && self.context.load(Ordering::Relaxed) == context).then_some(stream)
+        (is_one && is_within(self.context.load(Ordering::Relaxed), context)).then_some(stream)
     }
 }
 
@@ -302,7 +310,7 @@ pub(crate) struct ContextCaptures {
     places: u64,
 }
 
-/// Returns the captures in a context. NULL has none.
+/// Returns the captures in a context, and in its green contexts. NULL has none.
 pub(crate) fn in_context(context: CUcontext) -> ContextCaptures {
     let mut within = ContextCaptures { context, places: 0 };
     if any() && !context.is_null() {

@@ -97,3 +97,19 @@ pub(crate) fn device_of(context: CUcontext) -> Option<usize> {
     let slot = SLOTS.iter().find(|slot| !context.is_null() && is_this(slot))?;
     usize::try_from(slot.device.load(Ordering::Relaxed)).ok()
 }
+
+fn of_device(device: c_int) -> impl Iterator<Item = &'static Slot> {
+    SLOTS.iter().filter(move |slot| slot.device.load(Ordering::Relaxed) == device)
+}
+
+/// Returns what cuCtxFromGreenCtx returned for the green contexts of a device.
+pub(crate) fn contexts_of(device: c_int) -> impl Iterator<Item = CUcontext> {
+    of_device(device).map(|slot| slot.context.load(Ordering::Relaxed)).filter(|context| !context.is_null())
+}
+
+/// Forgets these contexts, which have ended with the primary one, because others may get their handles. The green contexts are
+/// still to be destroyed.
+pub(crate) fn forget_contexts(device: c_int) {
+    contexts_of(device).for_each(contexts::forget);
+    of_device(device).for_each(|slot| slot.context.store(ptr::null_mut(), Ordering::Relaxed));
+}
