@@ -318,3 +318,20 @@ fn failing_calls_touch_nothing() {
     }
     pool.check();
 }
+
+/// The other names of the plain pair serve and free the same memory, and keep nothing.
+#[test]
+fn the_cached_pair_is_the_plain_pair() {
+    let pool = growing(GIB);
+    let mut block = pointer(0);
+    // SAFETY: the pointer is valid for writing.
+    let mut take = || unsafe { bfc_cached_alloc(pool.device(), 1000, &mut block) };
+    assert_eq!(take(), BFC_OK, "{}", last_error());
+    pool.put(block as u64);
+    let plain = pool.get(1000);
+    assert_eq!((plain, pool.requested_size(plain)), (block as u64, Ok(1000)));
+    assert_eq!(bfc_cached_free(pool.device(), block), BFC_OK);
+    assert_eq!(pool.stats().bytes_in_use, 0);
+    assert_ne!(bfc_cached_free(pool.device(), block), BFC_OK);
+    pool.check();
+}
