@@ -2,8 +2,8 @@
 //!
 //! Threads take one lock in turn, do what an allocation does to memory while they hold it (a handful of
 //! dependent loads and stores in a few cache lines), and something of their own in between. Printed are
-//! nanoseconds an operation over all threads, and the longest that any thread waited, for 1 to 8 threads; then the
-//! same with fifteen other processes that compute all the time, and how long single operations take there.
+//! nanoseconds an operation over all threads, and the longest that any thread waited, for 1 to 8 threads; then how
+//! long single operations take beside fifteen other processes that compute all the time.
 //! `spin` and `std` are the crates' and the standard library's; `park` is spin-then-futex as in glibc and
 //! parking_lot; `ours` is the library's own, included as source, for it is not public.
 
