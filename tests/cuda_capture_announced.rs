@@ -284,27 +284,10 @@ fn no_event_is_recorded_on_the_legacy_stream_in_an_announced_capture() {
         let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, MIB, GROWING);
         // Freed while its stream is the only one, so that its event comes late.
         pool.put_on(pool.get_on(40 * KIB, LEGACY), LEGACY);
-        sim.delay(c"cuEventRecord".as_ptr(), 100_000_000);
-        let ended = std::thread::scope(|scope| {
-            let before = sim.calls("cuEventRecord");
-            let other = scope.spawn(|| {
-                gpu.set_current(context);
-                pool.get_on(100 * KIB, third)
-            });
-            while sim.calls("cuEventRecord") == before {
-                std::thread::yield_now();
-            }
-            assert_eq!(bfc_capture_begin(), BFC_OK);
-            gpu.begin_capture(captured);
-            pool.put_on(other.join().expect("no panic"), third);
-            // Meanwhile none is recorded.
-            pool.put_on(pool.get_on(200 * KIB, third), third);
-            let ended = gpu.try_end_capture(captured);
-            assert_eq!(bfc_capture_end(), BFC_OK);
-            ended
-        });
-        sim.clear_faults();
-        gpu.destroy_graph(ended.unwrap_or_else(|code| panic!("the capture is broken: {code}")));
+        let late = || pool.put_on(pool.get_on(100 * KIB, third), third);
+        // Meanwhile none is recorded.
+        let meanwhile = || pool.put_on(pool.get_on(200 * KIB, third), third);
+        begun_during(gpu, context, captured, c"cuEventRecord", late, meanwhile);
         drop(pool);
         [captured, third].into_iter().for_each(|stream| gpu.destroy_stream(stream));
         gpu.leave(0);
@@ -323,7 +306,7 @@ fn no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_captu
         let created = gpu.own_context(0);
         let captured = gpu.stream(true);
         let chunk = pool.get_on(40 * KIB, LEGACY);
-        begun_during(gpu, created, captured, c"cuEventRecord", || pool.put_on(chunk, LEGACY));
+        begun_during(gpu, created, captured, c"cuEventRecord", || pool.put_on(chunk, LEGACY), || ());
         drop(pool);
         gpu.destroy_context(created);
         gpu.leave(0);
@@ -343,11 +326,12 @@ fn the_legacy_stream_does_not_wait_in_an_announced_capture() {
         gpu.hold(other);
         gpu.fill(other, chunks[1], KIB, 1);
         pool.put_on(chunks[1], other);
-        begun_during(gpu, context, captured, c"cuStreamWaitEvent", || {
+        let waiting = || {
             if let Ok(chunk) = pool.alloc_on(100 * KIB, LEGACY) {
                 pool.put_on(chunk, LEGACY);
             }
-        });
+        };
+        begun_during(gpu, context, captured, c"cuStreamWaitEvent", waiting, || ());
         sim.release_all();
         pool.put_on(pool.get_on(100 * KIB, LEGACY), LEGACY);
         pool.put_on(chunks[0], LEGACY);
@@ -358,9 +342,17 @@ fn the_legacy_stream_does_not_wait_in_an_announced_capture() {
     });
 }
 
-/// Announces and begins a capture while another thread's work is in a call of that function. Nothing breaks it.
+/// Announces and begins a capture while another thread's work is in a call of that function, and does more before its end.
+/// Nothing breaks it.
 #[track_caller]
-fn begun_during(gpu: Gpu, context: u64, captured: u64, function: &CStr, work: impl FnOnce() + Send) {
+fn begun_during(
+    gpu: Gpu,
+    context: u64,
+    captured: u64,
+    function: &CStr,
+    work: impl FnOnce() + Send,
+    meanwhile: impl FnOnce(),
+) {
     gpu.sim.delay(function.as_ptr(), 100_000_000);
     let before = gpu.sim.calls_of(function);
     let ended = std::thread::scope(|scope| {
@@ -374,6 +366,7 @@ fn begun_during(gpu: Gpu, context: u64, captured: u64, function: &CStr, work: im
         assert_eq!(bfc_capture_begin(), BFC_OK);
         gpu.begin_capture(captured);
         other.join().expect("no panic");
+        meanwhile();
         let ended = gpu.try_end_capture(captured);
         assert_eq!(bfc_capture_end(), BFC_OK);
         ended
