@@ -261,6 +261,40 @@ fn no_granules_go_back_after_a_long_wait() {
     announced_in_a_wait("no_granules_go_back_after_a_long_wait", GRANULES, false);
 }
 
+/// A trim waits for the device twice: before it looks for what can go back, and before that does. In between the pool announces
+/// a capture, and begins it while the second call would enter the driver.
+#[test]
+fn a_trim_waits_no_second_time_after_an_announcement() {
+    simulated("a_trim_waits_no_second_time_after_an_announcement", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        let (captured, other) = (gpu.stream(false), gpu.stream(false));
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, MIB, GROWING);
+        let kept = [captured, other].map(|stream| pool.get_on(KIB, stream));
+        pool.put_on(pool.get_on(200 * KIB, other), other);
+        let calls = sim.calls("cuCtxSynchronize");
+        sim.delay(c"cuCtxSynchronize".as_ptr(), 100_000_000);
+        std::thread::scope(|scope| {
+            let trimmer = scope.spawn(|| {
+                gpu.set_current(context);
+                pool.try_trim(0)
+            });
+            gpu.await_call("cuCtxSynchronize");
+            begin(gpu, &pool, captured, true);
+            let trimmed = trimmer.join().expect("no panic");
+            assert!(matches!(trimmed, Ok(0) | Err(BFC_ERROR_BACKEND_FAILED)), "{trimmed:?}");
+        });
+        sim.clear_faults();
+        assert_eq!(sim.calls("cuCtxSynchronize"), calls + 1);
+        end(gpu, &pool, captured, true);
+        kept.into_iter().for_each(|chunk| pool.put(chunk));
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        [captured, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// Announcements are counted, and an end without a beginning is an error. Host memory is not concerned.
 #[test]
 fn announcements_are_counted() {

@@ -44,13 +44,13 @@ pub(super) fn settle(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, bool
     const ROUNDS: u32 = 4;
     for _ in 0..ROUNDS {
         let has_device = guard.backend.get().order().is_some();
-        if !has_device || !guard.arena.could_trim(keep) || guard.is_capture_announced(Stream::NONE) {
+        if !has_device || !guard.arena.could_trim(keep) {
             break;
         }
         let state = |guard: &Guard<'_>| (guard.arena.life(), guard.arena.progress());
         let before = state(&guard);
         let waited;
-        (guard, waited) = guard.letting_work_end(None, None);
+        (guard, waited) = guard.letting_work_end(Stream::NONE, None, None);
         guard = guard.check_entry()?;
         if waited.is_err() {
             break;

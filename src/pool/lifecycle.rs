@@ -211,7 +211,7 @@ fn wait_for_all_work(mut guard: Guard<'_>) -> (Guard<'_>, Result<(), DeferredErr
     guard = order::wait_for_the_end(guard);
     let mut waited = Ok(());
     if guard.arena.growth().pool_bytes() != 0 {
-        (guard, waited) = guard.letting_work_end(None, None);
+        (guard, waited) = guard.letting_work_end(Stream::NONE, None, None);
     }
     (guard, waited)
 }
@@ -271,7 +271,7 @@ fn give_all_back<'a>(
 ) -> Guard<'a> {
     if waited.is_err() && guard.arena.growth().pool_bytes() != 0 {
         // A failure may be transient, or a capture that is over by now forbade it.
-        (guard, waited) = guard.letting_work_end(None, permission);
+        (guard, waited) = guard.letting_work_end(Stream::NONE, None, permission);
     }
     // A backend of granules waits itself.
     let waited = if guard.arena.range().is_some() { Ok(()) } else { waited.map_err(DeferredError::say) };

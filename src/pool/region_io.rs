@@ -71,7 +71,7 @@ pub(super) fn release(
     guard = report(guard, call, RegionEvent::Returning, &regions);
     let mut waited = Ok(());
     if !is_settled && !guard.is_lost() && guard.arena.life() == life {
-        (guard, waited) = guard.letting_work_end(Some(call), None);
+        (guard, waited) = guard.letting_work_end(stream, Some(call), None);
     }
     let waited = waited.map_err(DeferredError::say);
     while let Some(region) = regions.get(at) {

@@ -274,7 +274,7 @@ pub(super) fn trim(
     let mut outcome = Ok(());
     // A callback may have forked: in the child the memory belongs to the parent.
     if !is_settled && !guard.is_lost() && guard.arena.life() == life {
-        (guard, outcome) = guard.letting_work_end(Some(call), None);
+        (guard, outcome) = guard.letting_work_end(Stream::NONE, Some(call), None);
     }
     let is_lost = guard.is_lost() || guard.arena.life() != life;
     if outcome.is_ok() && !is_lost && guard.is_capture_announced(Stream::NONE) {

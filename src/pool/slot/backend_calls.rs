@@ -7,6 +7,7 @@ use super::guard::Guard;
 use crate::backend::life::Life;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
+use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, unsaid};
 use crate::pool::captures::{Permission, refuse_for_a_capture};
 
@@ -92,15 +93,20 @@ impl Guard<'_> {
 
     /// Waits until no work queued so far can use memory that was free before, because it is to go back. No request waits
     /// for this call, unless it has the number of one that gives the memory back. Fails if a capture forbids it, except for a
-    /// caller that holds a permission.
+    /// caller that holds a permission. A capture that is announced on `stream` only does not.
     pub(in crate::pool) fn letting_work_end(
         self,
+        stream: Stream,
         number: Option<u64>,
         held: Option<&Permission>,
     ) -> (Self, Result<(), DeferredError>) {
         let backend = self.backend.get();
         if backend.order().is_none() && backend.granules().is_none() {
             return (self, Ok(()));
+        }
+        // An announcement waits for this call only if it comes later: it would find the call under way.
+        if held.is_none() && backend.order().is_some() && self.is_capture_announced(stream) {
+            return (self, unsaid(|| Err(refuse_for_a_capture())));
         }
         let what = number.map_or(CallKind::Synchronizes, CallKind::GivesBack);
         self.on_backend(what, |backend| {
