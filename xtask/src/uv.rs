@@ -158,5 +158,9 @@ fn fetch(workspace: &Workspace, name: &str, mut command: Command) -> Result<()> 
     if ended.success {
         return Ok(());
     }
-    Err(Unavailable(format!("{name} failed (is PyPI reachable, and Python new enough?): {}", ended.complaint())).into())
+    Err(Unavailable(format!(
+        "{name} failed (is PyPI reachable, and Python new enough?): {}",
+        ended.complaint()
+    ))
+    .into())
 }
