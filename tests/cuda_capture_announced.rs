@@ -348,6 +348,30 @@ fn no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_captu
     });
 }
 
+/// The end of an allocator waits for that stream while memory in use has it. It comes before the capture, or is refused.
+#[test]
+fn the_end_of_an_allocator_records_nothing_on_a_legacy_stream_in_an_announced_capture() {
+    let test = "the_end_of_an_allocator_records_nothing_on_a_legacy_stream_in_an_announced_capture";
+    simulated(test, |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, MIB, GROWING);
+        let created = gpu.own_context(0);
+        let captured = gpu.stream(true);
+        let chunk = pool.get_on(40 * KIB, LEGACY);
+        let ending = || assert_eq!(pool.destroy_forced(), BFC_ERROR_BACKEND_FAILED);
+        begun_during(gpu, created, captured, c"cuEventCreate", ending, || ());
+        // Nothing was lost.
+        pool.put_on(chunk, LEGACY);
+        pool.put_on(pool.get_on(40 * KIB, LEGACY), LEGACY);
+        gpu.destroy_stream(captured);
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        gpu.destroy_context(created);
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
 /// A wait there breaks it as an event does.
 #[test]
 fn the_legacy_stream_does_not_wait_in_an_announced_capture() {

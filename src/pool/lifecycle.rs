@@ -165,15 +165,16 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         }
         guard
     })?;
-    let (listener, waited);
-    (guard, waited) = wait_for_all_work(guard);
+    let (listener, is_allowed, waited);
+    (guard, is_allowed, waited) = wait_for_all_work(guard);
     (guard, listener) = report_the_end(guard);
     if guard.is_lost() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
     // Until the end no announcement of a capture completes. One that came before ends the attempt with nothing lost.
     let permission = Permission::of(guard.backend.get());
-    if permission.is_none() && guard.arena.growth().pool_bytes() != 0 {
+    let is_refused = permission.is_none() || !is_allowed;
+    if is_refused && guard.arena.growth().pool_bytes() != 0 {
         return Err(stay(guard, listener));
     }
     guard = order::end(guard);
@@ -205,15 +206,16 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the work that may use the memory of an allocator that ends.
+/// Waits for the work that may use the memory of an allocator that ends. Returns false if an announced capture forbids it.
 #[inline(never)]
-fn wait_for_all_work(mut guard: Guard<'_>) -> (Guard<'_>, Result<(), DeferredError>) {
-    guard = order::wait_for_the_end(guard);
+fn wait_for_all_work(mut guard: Guard<'_>) -> (Guard<'_>, bool, Result<(), DeferredError>) {
+    let is_allowed;
+    (guard, is_allowed) = order::wait_for_the_end(guard);
     let mut waited = Ok(());
     if guard.arena.growth().pool_bytes() != 0 {
         (guard, waited) = guard.letting_work_end(Stream::NONE, None, None);
     }
-    (guard, waited)
+    (guard, is_allowed, waited)
 }
 
 /// Reports all memory as returning. Returns the listener, which the pool does not have any more: if the context ends

@@ -150,10 +150,10 @@ fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExh
 
 /// Waits for work of other contexts that may use the memory, before all of it is given back. Covers queues with events,
 /// and streams with memory in use or with work that has no event. Failures are ignored, because the allocator ends in any
-/// case.
-pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
+/// case. Returns false if an announced capture forbids one of the waits: then the allocator may not end.
+pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> (Guard<'_>, bool) {
     if guard.backend.get().order().is_none() {
-        return guard;
+        return (guard, true);
     }
     let awaited = newest_elsewhere(&mut guard).unwrap_or_default();
     let mut live = Vec::new();
@@ -167,20 +167,26 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> Guard<'_> {
         live.push(stream);
     }
     if awaited.is_empty() && live.is_empty() {
-        return guard;
+        return (guard, true);
     }
+    let mut is_allowed = true;
     keeping_last_error(|| {
         let (mut guard, _) = guard.waiting(|order| {
             for awaited in &awaited {
                 let _ = order.wait_for(awaited.event);
             }
             for stream in live {
-                let _ = wait_for_stream(order, stream);
+                // What is queued on a legacy default stream breaks captures of blocking streams.
+                let permission = stream.is_legacy().then(Permission::on_a_device);
+                match permission {
+                    Some(None) => is_allowed = false,
+                    _ => drop(wait_for_stream(order, stream)),
+                }
             }
             Ok(())
         });
         awaited.iter().for_each(|awaited| guard.events.release(awaited.work, awaited.event));
-        guard
+        (guard, is_allowed)
     })
 }
 
