@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { HOST = 256 }; /* the ordinal of host memory; a GPU's is 0, 1, ... */
+enum { HOST = BFC_HOST_DEVICE }; /* a GPU's ordinal is 0, 1, ... */
 
 /* Every call returns a status, and keeps its reason in words for the thread that made it. */
 static void must(bfc_status_t status, const char *what) {
@@ -75,7 +75,7 @@ static void show_report(void) {
 }
 
 int main(void) {
-  bfc_options_t options = BFC_OPTIONS_INIT;
+  bfc_options_t options = BFC_OPTIONS_RECOMMENDED;
   float *weights;
   void *too_much;
   bfc_status_t status;
@@ -83,7 +83,6 @@ int main(void) {
   uint64_t number, released;
 
   options.backend = BFC_BACKEND_HOST;
-  options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
   options.memory_limit = 16u << 20;
   options.name = "trainer";
   must(bfc_create(HOST, &options), "bfc_create");

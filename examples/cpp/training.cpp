@@ -24,11 +24,11 @@ void step(bfc::device device, bfc::stream_ref stream, std::uint64_t number, std:
 }  // namespace
 
 int main() {
-  // 256 is host memory; a GPU is 0, 1, ... The pool is destroyed at the end of main. On a GPU the stream is a
+  // A GPU's ordinal is 0, 1, ... The pool is destroyed at the end of main. On a GPU the stream is a
   // cudaStream_t.
   const bfc::stream_ref stream = bfc::default_stream;
   bfc::pool pool(bfc::host_device,
-                 bfc::options::growing().backend(bfc::backend::host).memory_limit(16u << 20).name("trainer"));
+                 bfc::options::recommended().backend(bfc::backend::host).memory_limit(16u << 20).name("trainer"));
   const bfc::allocation weights(pool, 2'000'000, 4096);
 
   for (std::uint64_t number = 1; number <= 3; number++) step(pool, stream, number, 5);

@@ -171,6 +171,34 @@ static void good_fractions(void) {
   }
 }
 
+/* The settings, as text. */
+static char *resolved(const bfc_options_t *options, char *buffer, size_t capacity) {
+  size_t length;
+  CHECK_OK(bfc_resolve_options(HOST, options, buffer, capacity, &length));
+  CHECK(length < capacity);
+  return buffer;
+}
+
+static void recommended_options(void) {
+  bfc_options_t options = BFC_OPTIONS_RECOMMENDED;
+  char of_null[4096], of_recommended[4096], of_zeros[4096];
+  const bfc_options_t zeros = BFC_OPTIONS_INIT;
+  resolved(NULL, of_null, sizeof(of_null));
+  CHECK(strcmp(of_null, resolved(&options, of_recommended, sizeof(of_recommended))) == 0);
+  CHECK(strcmp(of_null, resolved(&zeros, of_zeros, sizeof(of_zeros))) != 0);
+  CHECK(setenv("BFC_GROWTH", "tensorflow", 1) == 0);
+  resolved(NULL, of_null, sizeof(of_null));
+  CHECK(strstr(of_null, "\"growth_policy\":\"tensorflow\"") != NULL);
+  CHECK(strcmp(of_null, resolved(&options, of_recommended, sizeof(of_recommended))) == 0);
+  CHECK(unsetenv("BFC_GROWTH") == 0);
+  options.memory_limit = 64 * MIB;
+  accepted(&options);
+  CHECK_OK(bfc_create(HOST, &options));
+  allocate(HOST, 1);
+  CHECK(stats_of(HOST).bytes_limit == 64 * MIB && stats_of(HOST).pool_bytes == 2 * MIB);
+  CHECK_OK(bfc_destroy_forced(HOST));
+}
+
 static void tiny_limits(void) {
   uint64_t limit;
   for (limit = 1; limit <= 513; limit++) {
@@ -406,6 +434,7 @@ int main(int argc, char **argv) {
       CASE(unknown_growth_policies),
       CASE(bad_fractions),
       CASE(good_fractions),
+      CASE(recommended_options),
       CASE(tiny_limits),
       CASE(huge_limits),
       CASE(custom_backend_without_functions),

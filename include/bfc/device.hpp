@@ -18,7 +18,7 @@
 namespace bfc {
 
 /* The ordinal of host memory. 0 to 255 are devices, 257 is pinned host memory, and 258 to 1023 are for the caller. */
-inline constexpr std::int32_t host_device = 256;
+inline constexpr std::int32_t host_device = BFC_HOST_DEVICE;
 
 /* What happens to a region: BFC_REGION_... */
 enum class region_event : std::int32_t {

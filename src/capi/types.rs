@@ -35,6 +35,11 @@ pub const BFC_ERROR_SHUTTING_DOWN: bfc_status_t = 11;
 /// An invariant is broken. The allocator is poisoned, and every later call returns this error.
 pub const BFC_ERROR_INTERNAL: bfc_status_t = 12;
 
+/// The ordinal of host memory.
+pub const BFC_HOST_DEVICE: i32 = 256;
+/// The ordinal of pinned host memory.
+pub const BFC_PINNED_DEVICE: i32 = 257;
+
 /// A stream: CUstream or cudaStream_t, or any token on other backends. NULL is the default stream. That is the legacy
 /// default stream (BFC_STREAM_LEGACY), or the one of the calling thread (BFC_STREAM_PER_THREAD) if the caller is
 /// compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM.

@@ -50,7 +50,9 @@ impl ParseCallbacks for ConstantTypes {
         let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
         if name == "BFC_POOL_OF_CAPTURES" {
             Some(IntKind::U64)
-        } else if name == "BFC_OK" || starts_with(&["BFC_ERROR_", "BFC_LOG_", "BFC_REGION_"]) {
+        } else if ["BFC_OK", "BFC_HOST_DEVICE", "BFC_PINNED_DEVICE"].contains(&name)
+            || starts_with(&["BFC_ERROR_", "BFC_LOG_", "BFC_REGION_"])
+        {
             Some(IntKind::I32)
         } else {
             Some(IntKind::U32)
