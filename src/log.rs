@@ -3,8 +3,9 @@
 //! Nothing is logged while an allocator is locked, because a callback may do anything.
 
 use crate::error::{Error, Text, fail, keeping_last_error, to_text};
+use crate::sys;
 use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
-use crate::sys::{self, env};
+use os::variables;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_void};
 use std::fmt::{self, Write};
@@ -80,8 +81,8 @@ fn environment_level() -> u8 {
         return known;
     }
     // A user who sets the variable wants messages, first of all one about the valid values.
-    let level = env::with(c"BFC_LOG", |value| level_named(value).unwrap_or(Level::Warn as u8));
-    let level = level.unwrap_or(SILENT);
+    let level = variables::value(c"BFC_LOG").map(variables::text_of);
+    let level = level.map_or(SILENT, |value| level_named(value).unwrap_or(Level::Warn as u8));
     FROM_ENVIRONMENT.store(level, Relaxed);
     level
 }

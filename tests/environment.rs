@@ -8,7 +8,11 @@ mod common;
 use common::*;
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Instant;
 
 /// How the child creates its allocators; see [`probe_options`].
@@ -426,4 +430,57 @@ fn log_levels() {
         }
     }
     assert_eq!(child::expect_success("talk", &[]).errors, "");
+}
+
+/// The child of the next test: a set-user-ID program that another user runs.
+#[test]
+fn privileged() {
+    if !child::is_child("privileged") {
+        return;
+    }
+    // SAFETY: no preconditions.
+    println!("fact privileged {}", unsafe { libc::getauxval(libc::AT_SECURE) });
+    let pool = Pool::host(MIB, |_| {});
+    pool.put(pool.get(256));
+    let mut wanted = options();
+    wanted.memory_limit = MIB;
+    println!("fact created {}", create(257, Some(&wanted)));
+}
+
+/// Needs root, to have a program of root's that is set-user-ID, and to be another user.
+#[test]
+fn a_privileged_process_ignores_variables_that_name_files_or_change_the_backend() {
+    const NOBODY: u32 = 65534;
+    let folder = std::env::temp_dir().join(format!("libbfc-privileged-{}", std::process::id()));
+    fs::create_dir(&folder).expect("a new folder");
+    let program = folder.join("test");
+    fs::copy(std::env::current_exe().expect("the test binary"), &program).expect("a copy");
+    let run = |mode| {
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("its own folder");
+        fs::set_permissions(&program, Permissions::from_mode(mode)).expect("its own file");
+        let mut command = Command::new(&program);
+        command.args(["--exact", "privileged", "--nocapture"]).env("BFC_TEST_CHILD", "privileged");
+        command.env("BFC_LOG", "warn").env("XDG_RUNTIME_DIR", &folder).uid(NOBODY).gid(NOBODY);
+        command.env("BFC_HISTORY_FILE", folder.join("history")).env("BFC_HISTORY", "1000");
+        command.env("BFC_PLAN", folder.join("plan")).env("BFC_PUBLISH", "1").env("BFC_BACKEND", "host_vmm");
+        command.output().ok().map(|output| {
+            let files = ["history", "libbfc"].map(|name| folder.join(name).exists());
+            (String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(), files)
+        })
+    };
+    match run(0o4755) {
+        Some((text, files)) if text.contains("fact privileged 1") => {
+            assert_eq!(files, [false, false], "{text}");
+            for name in ["BACKEND", "HISTORY", "HISTORY_FILE", "PLAN", "PUBLISH"] {
+                let words = format!("BFC_{name} is ignored: the process has more rights than its user");
+                assert!(text.contains(&words), "{words}: {text}");
+            }
+            // The same program without the bit.
+            let (text, files) = run(0o755).expect("as before");
+            assert!(text.contains("fact privileged 0"), "{text}");
+            assert_eq!(files, [true, true], "{text}");
+        }
+        _ => eprintln!("skipped: set-user-ID programs cannot be tried here"),
+    }
+    fs::remove_dir_all(folder).expect("its own folder");
 }

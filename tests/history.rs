@@ -11,8 +11,9 @@ use history::layout::{Kind, cause_name, options as recorded};
 use history::reader::{History, Malformed, PoolOptions, Recorded, parse};
 use history::timeline::follow;
 use history::{alone, c, new_path, read, stopped};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -420,4 +421,30 @@ fn the_history_of_an_earlier_process_is_kept_beside_the_new_one() {
     let (_, other) = said.split_once("is recorded into ").expect("as above");
     fs::remove_file(other.lines().next().expect("a name")).expect("a file");
     [path, old].iter().for_each(|path| fs::remove_file(path).expect("a file"));
+}
+
+#[test]
+fn a_path_in_the_environment_need_not_be_utf8() {
+    const NAME: &str = "a_path_in_the_environment_need_not_be_utf8";
+    if is_child(NAME) {
+        let pool = Pool::host(MIB, |_| {});
+        pool.put(pool.get(256));
+        return;
+    }
+    let folder = new_path("bytes");
+    fs::create_dir(&folder).expect("a folder");
+    let [history, plan] = [b"history\xff", b"no-plan\xff"].map(|name| folder.join(OsStr::from_bytes(name)));
+    let variables = [
+        ("BFC_HISTORY_FILE", history.as_os_str()),
+        ("BFC_PLAN", plan.as_os_str()),
+        ("BFC_LOG", OsStr::new("warn")),
+    ];
+    fs::write(&plan, "not a plan").expect("writable");
+    let ended = child::run_raw(NAME, variables.into_iter());
+    assert!(ended.success, "{}", ended.text);
+    assert!(read(&history).events.iter().any(|event| event.kind == Kind::Free));
+    // It was found, and has other contents.
+    assert!(ended.errors.contains("BFC_PLAN=(not UTF-8) is ignored: "), "{}", ended.errors);
+    assert!(!ended.errors.contains("no such file"), "{}", ended.errors);
+    fs::remove_dir_all(folder).expect("its own folder");
 }

@@ -581,3 +581,49 @@ fn for_small_requests_the_pool_grows() {
         assert_eq!(pool.destroy(), BFC_OK);
     }
 }
+
+#[test]
+fn what_a_program_prints_to_a_closed_stream_is_not_written_into_its_memory() {
+    const NAME: &str = "what_a_program_prints_to_a_closed_stream_is_not_written_into_its_memory";
+    if !is_child(NAME) {
+        expect_success(NAME, &[]);
+        return;
+    }
+    // SAFETY: nothing else uses the standard streams.
+    (0..3).for_each(|stream| _ = unsafe { libc::close(stream) });
+    let pool = vmm(8 * MIB, |_| {});
+    let filled = Filled::fill(pool.get(MIB), MIB, 1);
+    for stream in 0..3 {
+        // SAFETY: the text is that long.
+        unsafe { libc::write(stream, c"printed".as_ptr().cast(), 7) };
+    }
+    let is_whole = std::panic::catch_unwind(|| filled.verify()).is_ok();
+    // SAFETY: ends the process, whose harness cannot print.
+    unsafe { libc::_exit(i32::from(!is_whole)) };
+}
+
+#[test]
+fn the_memory_file_cannot_be_made_shorter() {
+    const NAME: &str = "the_memory_file_cannot_be_made_shorter";
+    if !is_child(NAME) {
+        expect_success(NAME, &[]);
+        return;
+    }
+    let pool = vmm(8 * MIB, |_| {});
+    let filled = Filled::fill(pool.get(MIB), MIB, 1);
+    let mut cut = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").expect("/proc") {
+        let path = entry.expect("an entry").path();
+        let is_ours = std::fs::read_link(&path).is_ok_and(|to| to.starts_with("/memfd:libbfc (deleted)"));
+        if is_ours {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the memory file");
+            assert_eq!(
+                file.set_len(0).map_err(|error| error.kind()),
+                Err(std::io::ErrorKind::PermissionDenied)
+            );
+            cut += 1;
+        }
+    }
+    assert_ne!(cut, 0);
+    filled.verify();
+}

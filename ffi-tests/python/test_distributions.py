@@ -124,7 +124,7 @@ def test_the_sdist_is_the_source() -> None:
         file = archive.extractfile(f"{root}/PKG-INFO")
         assert file is not None
         metadata(file.read())
-    assert {"Cargo.toml", "Cargo.lock", "pyproject.toml", "xtask/src/main.rs", "cuda-sys/LICENSE-MIT"} <= names
+    assert {"Cargo.toml", "Cargo.lock", "pyproject.toml", "xtask/src/main.rs", "cuda-sys/LICENSE-MIT", "os/LICENSE-MIT"} <= names
     assert not [name for name in names if name.startswith(("target/", ".git/")) or "/_prefix/" in name]
 
 
@@ -173,11 +173,13 @@ def test_a_package_that_bfc_of_pypi_has_replaced_is_reported() -> None:
 
 
 def test_the_crates_are_packaged_and_build_outside_of_the_checkout(tmp_path: pathlib.Path) -> None:
-    run("cargo", "package", "--package=libbfc-cuda-sys", "--package=libbfc", "--allow-dirty", "--target-dir", tmp_path)
+    packages = [f"--package={name}" for name in ("libbfc-cuda-sys", "libbfc-os", "libbfc")]
+    run("cargo", "package", *packages, "--allow-dirty", "--target-dir", tmp_path)
     by_cargo = {".cargo_vcs_info.json", "Cargo.toml", "Cargo.toml.orig", "Cargo.lock"}
     for name, most in [
         ("libbfc", {"src", "include", "examples", "build.rs", "CHANGELOG.md"}),
         ("libbfc-cuda-sys", {"src", "tests"}),
+        ("libbfc-os", {"src"}),
     ]:
         (crate,) = (tmp_path / "package").glob(f"{name}-[0-9]*.crate")
         with tarfile.open(crate) as archive:

@@ -5,8 +5,9 @@
 
 use super::layout::{self, Header, MAGIC, RECORDING, STOPPED};
 use crate::sys::c_string::joined;
-use crate::sys::descriptor::{Descriptor, facts_of_link};
 use crate::sys::{self, HostMemoryExhausted};
+use os::descriptors::{Descriptor, facts_of_link};
+use os::files;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +22,7 @@ pub(crate) const SUFFIX: &str = ".old";
 /// its lock held, and only while it still has the name.
 pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
     let old = joined(&[path.to_bytes(), SUFFIX.as_bytes()])?;
-    let Some((file, before)) = open(path) else { return Ok(false) };
+    let Ok((file, before)) = files::open(path, libc::O_RDONLY) else { return Ok(false) };
     // The lock is opened with the descriptor.
     // SAFETY: no pointers are passed.
     let is_locked = unsafe { libc::flock(file.number(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
@@ -29,10 +30,10 @@ pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
         return Ok(false);
     }
     // What has the other name has to be such a history too, or nothing.
-    let flags = match open(&old) {
-        Some((earlier, _)) if is_over(&earlier) => 0,
-        Some(_) => return Ok(false),
-        None => libc::RENAME_NOREPLACE,
+    let flags = match files::open(&old, libc::O_RDONLY) {
+        Ok((earlier, _)) if is_over(&earlier) => 0,
+        Ok(_) => return Ok(false),
+        Err(_) => libc::RENAME_NOREPLACE,
     };
     let has_name = |now: libc::stat| (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino);
     if !facts_of_link(None, path).is_ok_and(has_name) {
@@ -42,15 +43,6 @@ pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
     let renamed =
         unsafe { libc::renameat2(libc::AT_FDCWD, path.as_ptr(), libc::AT_FDCWD, old.as_ptr(), flags) };
     Ok(renamed == 0)
-}
-
-/// Opens a regular file of this user's, if the name is not that of a symbolic link.
-fn open(path: &CStr) -> Option<(Descriptor, libc::stat)> {
-    let file = Descriptor::open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK).ok()?;
-    let facts = file.facts().ok()?;
-    // SAFETY: no preconditions.
-    let user = unsafe { libc::geteuid() };
-    (facts.st_mode & libc::S_IFMT == libc::S_IFREG && facts.st_uid == user).then_some((file, facts))
 }
 
 /// Returns whether a file is a history that is not recorded any more.

@@ -9,6 +9,7 @@
 //! interpreter's own sizes and types before they are used the first time, by reads that cannot fault.
 
 use super::layout::{MOST_FRAMES, MOST_FUNCTION};
+use os::descriptors::Descriptor;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
@@ -199,31 +200,20 @@ impl Reader {
 }
 
 /// Reads memory that need not be there.
-fn try_read<const BYTES: usize>(memory: c_int, object: usize, place: usize) -> Option<[u8; BYTES]> {
+fn try_read<const BYTES: usize>(memory: &Descriptor, object: usize, place: usize) -> Option<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
-    // By number, because the C library's function is a thread cancellation point.
-    // SAFETY: the buffer has that many bytes.
-    let got = unsafe { libc::syscall(libc::SYS_pread64, memory, bytes.as_mut_ptr(), BYTES, object + place) };
-    (got == BYTES as i64).then_some(bytes)
+    (memory.read_at(&mut bytes, (object + place) as u64) == Ok(BYTES)).then_some(bytes)
 }
 
 impl Interpreter {
     /// Compares the places with what is found there: each frame has a code object, and that has two strings.
     #[inline(never)]
     fn check(&self, state: usize) -> Option<bool> {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        // SAFETY: the path is NUL-terminated.
-        let memory =
-            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/mem".as_ptr(), flags) };
-        let memory = c_int::try_from(memory).ok().filter(|&memory| memory >= 0)?;
-        let verdict = self.check_frames(memory, state);
-        // SAFETY: the descriptor is owned.
-        unsafe { libc::syscall(libc::SYS_close, memory) };
-        verdict
+        self.check_frames(&Descriptor::open(c"/proc/self/mem", libc::O_RDONLY).ok()?, state)
     }
 
     /// Returns `None` if there is no frame of a function to judge by.
-    fn check_frames(&self, memory: c_int, state: usize) -> Option<bool> {
+    fn check_frames(&self, memory: &Descriptor, state: usize) -> Option<bool> {
         let word = |object, place| try_read(memory, object, place).map(usize::from_ne_bytes);
         let Places { current, indirect, code, previous, file, name, .. } = self.places;
         let mut frame = match (word(state, current), indirect) {

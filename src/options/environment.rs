@@ -8,7 +8,8 @@ use super::values::{fraction, huge_pages, numa, seconds, size, switch};
 use super::variables::{self as names, Variable, debug_words, is_guard};
 use crate::backend::Host;
 use crate::log::{self, Level};
-use crate::sys::env;
+use os::variables;
+use std::ffi::CStr;
 use std::time::Duration;
 
 /// Whether ignored values are reported to the log.
@@ -100,7 +101,7 @@ fn environment_flags(default: u32, warnings: Warnings) -> u32 {
 
 /// Returns whether `BFC_DEBUG`, a comma-separated list, contains `guard`.
 pub(super) fn guard_wanted(warnings: Warnings) -> bool {
-    let wanted = env::with(names::DEBUG.name, |text| {
+    let wanted = given(&names::DEBUG, warnings).map(variables::text_of).map(|text| {
         let guard = debug_words(text).any(is_guard);
         if warnings == Warnings::Logged && names::DEBUG.kind.misreads(text) {
             let part = if guard { " in part" } else { "" };
@@ -133,15 +134,25 @@ pub(super) fn setting<T>(
     warnings: Warnings,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Option<T> {
-    env::with(variable.name, |text| {
-        let parsed = parse(text.trim());
-        if parsed.is_none() && warnings == Warnings::Logged {
-            let name = variable.name.to_str().unwrap_or_default();
-            warn_of(name, text, &format_args!(": it must be {}", variable.kind.expected()));
-        }
-        parsed
-    })?
+    let text = given(variable, warnings).map(variables::text_of)?;
+    let parsed = parse(text.trim());
+    if parsed.is_none() {
+        ignored(variable, text, warnings, &format_args!(": it must be {}", variable.kind.expected()));
+    }
+    parsed
 }
+
+/// Returns the value of a variable, unless a privileged process ignores it, with a warning.
+pub(super) fn given(variable: &Variable, warnings: Warnings) -> Option<&'static CStr> {
+    if warnings == Warnings::Logged && variables::is_ignored(variable.name) {
+        let name = variable.name.to_str().unwrap_or_default();
+        log::emit(Level::Warn, format_args!("{name} is ignored: {PRIVILEGED}"));
+    }
+    variables::value(variable.name)
+}
+
+/// Why a privileged process ignores a variable.
+pub(super) const PRIVILEGED: &str = "the process has more rights than its user";
 
 /// Warns that a variable's value is ignored, for a reason that its kind does not tell.
 pub(super) fn ignored(variable: &Variable, text: &str, warnings: Warnings, how: &dyn std::fmt::Display) {

@@ -1,13 +1,14 @@
 //! What the environment says about the history.
 
-use super::environment::{Warnings, setting};
+use super::environment::{Warnings, given, setting};
 use super::values::stacks;
 use super::variables as names;
 use crate::error::{Error, LastError, keeping_last_error};
 use crate::history::{self, PYTHON};
 use crate::log::{self, Level};
 use crate::sys::c_string::{decimal, joined};
-use crate::sys::{HostMemoryExhausted, env, process};
+use crate::sys::{HostMemoryExhausted, process};
+use os::terminal::Lossy;
 use std::ffi::{CStr, CString};
 
 /// Starts a recording, given a path and a number of events, if the environment asks for one. `BFC_HISTORY` is a number of
@@ -17,7 +18,7 @@ use std::ffi::{CStr, CString};
 #[inline(never)]
 pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Error>) {
     let events = setting(&names::HISTORY, Warnings::Logged, |text| text.parse::<u64>().ok());
-    let started = env::with(names::HISTORY_FILE.name, |path| match events {
+    let started = given(&names::HISTORY_FILE, Warnings::Logged).map(|path| match events {
         Some(0) => Ok(()),
         _ => keeping_last_error(|| {
             make_room(path)
@@ -48,9 +49,9 @@ pub(crate) fn with_stacks_as_set(start: impl Fn(u32) -> Result<(), Error>) -> Re
 }
 
 /// Sets the history of an earlier process aside, so that this one's has the name that the caller will look for.
-fn make_room(path: &str) -> Result<(), HostMemoryExhausted> {
-    if history::set_aside(&joined(&[path.as_bytes()])?)? {
-        let suffix = history::EARLIER_SUFFIX;
+fn make_room(path: &CStr) -> Result<(), HostMemoryExhausted> {
+    if history::set_aside(path)? {
+        let (path, suffix) = (Lossy(path.to_bytes()), history::EARLIER_SUFFIX);
         log::emit(
             Level::Info,
             format_args!("{path} was the history of a process that has ended: it is {path}{suffix} now"),
@@ -60,10 +61,9 @@ fn make_room(path: &str) -> Result<(), HostMemoryExhausted> {
 }
 
 /// Warns that an earlier history stays where the caller may look first.
-fn note_other_name(path: &str, name: &CStr) {
-    if let Ok(name) = name.to_str()
-        && name != path
-    {
+fn note_other_name(path: &CStr, name: &CStr) {
+    if name != path {
+        let [path, name] = [path, name].map(|path| Lossy(path.to_bytes()));
         log::emit(Level::Warn, format_args!("{path} exists, so the history is recorded into {name}"));
     }
 }
@@ -73,13 +73,12 @@ fn warn() {
 }
 
 /// Returns a path, or another one if there is a file already, as far as that can be known.
-fn free_name(path: &str) -> Result<CString, HostMemoryExhausted> {
-    let name = joined(&[path.as_bytes()])?;
-    // SAFETY: the name is NUL-terminated.
-    if unsafe { libc::access(name.as_ptr(), libc::F_OK) } != 0 {
-        return Ok(name);
+fn free_name(path: &CStr) -> Result<CString, HostMemoryExhausted> {
+    // SAFETY: the path is NUL-terminated.
+    if unsafe { libc::access(path.as_ptr(), libc::F_OK) } != 0 {
+        return joined(&[path.to_bytes()]);
     }
-    joined(&[path.as_bytes(), b".", decimal(process().unsigned_abs().into(), &mut [0; 20])])
+    joined(&[path.to_bytes(), b".", decimal(process().unsigned_abs().into(), &mut [0; 20])])
 }
 
 #[cfg(test)]
@@ -88,8 +87,8 @@ mod tests {
 
     #[test]
     fn a_name_that_is_taken_gets_the_number_of_the_process() {
-        assert_eq!(free_name("/nonexistent/history").unwrap().as_c_str(), c"/nonexistent/history");
+        assert_eq!(free_name(c"/nonexistent/history").unwrap().as_c_str(), c"/nonexistent/history");
         let expected = format!("/proc/self.{}", std::process::id());
-        assert_eq!(free_name("/proc/self").unwrap().to_str(), Ok(&*expected));
+        assert_eq!(free_name(c"/proc/self").unwrap().to_str(), Ok(&*expected));
     }
 }

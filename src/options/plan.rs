@@ -1,14 +1,17 @@
 //! The plan of a new allocator: from the caller's options, or from the environment.
 
-use super::environment::{Warnings, ignored};
+use super::environment::{Warnings, given, ignored};
 use super::types::Options;
 use super::variables as names;
 use crate::core::plan::{Malformed, PlacementPlan};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::sys::file::{self, Unreadable};
-use crate::sys::{env, try_box};
+use crate::sys::try_box;
+use os::variables;
+use std::ffi::{CStr, OsStr};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The bytes of a plan's file, at most.
@@ -50,7 +53,8 @@ impl Options<'_> {
             () => None,
         };
         let Some(path) = self.plan else {
-            return Ok(env::with(names::PLAN.name, |path| from_environment(path, excluded_by)).flatten());
+            let path = given(&names::PLAN, Warnings::Logged);
+            return Ok(path.and_then(|path| from_environment(path, excluded_by)));
         };
         // An empty path: no plan, whatever the environment says.
         if path.as_os_str().is_empty() {
@@ -75,14 +79,16 @@ impl Options<'_> {
     }
 }
 
-fn from_environment(path: &str, excluded_by: Option<&str>) -> Option<Box<PlacementPlan>> {
+fn from_environment(path: &CStr, excluded_by: Option<&str>) -> Option<Box<PlacementPlan>> {
+    let shown = variables::text_of(path);
     if let Some(what) = excluded_by {
-        ignored(&names::PLAN, path, Warnings::Logged, &format_args!(": it excludes {what}"));
+        ignored(&names::PLAN, shown, Warnings::Logged, &format_args!(": it excludes {what}"));
         return None;
     }
-    let read = read(Path::new(path)).and_then(|plan| Ok(try_box(plan).map_err(Malformed::from)?));
+    let read = read(Path::new(OsStr::from_bytes(path.to_bytes())))
+        .and_then(|plan| Ok(try_box(plan).map_err(Malformed::from)?));
     if let Err(why) = &read {
-        ignored(&names::PLAN, path, Warnings::Logged, &format_args!(": {why}"));
+        ignored(&names::PLAN, shown, Warnings::Logged, &format_args!(": {why}"));
     }
     read.ok()
 }

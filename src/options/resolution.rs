@@ -1,13 +1,13 @@
 //! What an allocator would be created with, for clients that ask without creating one.
 
-use super::environment::{Warnings, guard_wanted, setting, trim_after};
+use super::environment::{PRIVILEGED, Warnings, guard_wanted, setting, trim_after};
 use super::types::{ALLOW_GROWTH, BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
 use super::values::{huge_pages, numa, switch};
 use super::variables::{self as names, Kind, Variable};
 use crate::backend::HugePages;
 use crate::error::Error;
-use crate::sys::env;
 use crate::sys::numa::Placement;
+use os::variables;
 use std::fmt;
 use std::time::Duration;
 
@@ -45,6 +45,7 @@ pub(crate) struct SetVariable<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Remark {
     UnknownName,
+    Privileged,
     Empty,
     TakenForWarn,
     Malformed(Kind),
@@ -58,6 +59,7 @@ impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Remark::UnknownName => f.write_str("unknown: no variable of libbfc has this name"),
+            Remark::Privileged => write!(f, "ignored: {PRIVILEGED}"),
             Remark::Empty => f.write_str("empty: counts as not set"),
             Remark::TakenForWarn => write!(f, "taken for warn: it must be {}", Kind::Level.expected()),
             Remark::Malformed(kind) => write!(f, "ignored: it must be {}", kind.expected()),
@@ -77,7 +79,7 @@ impl Resolution {
         let given_plan = given.plan.is_some();
         let named = match given.plan {
             Some(path) => !path.as_os_str().is_empty(),
-            None => env::with(names::PLAN.name, |_| ()).is_some(),
+            None => variables::value(names::PLAN.name).is_some(),
         };
         let given = given.with_texts(None, None);
         let mut options = given.with_environment(default_flags, Warnings::Silent);
@@ -117,7 +119,7 @@ impl Resolution {
         &self,
         mut visit: impl FnMut(&SetVariable<'_>) -> fmt::Result,
     ) -> fmt::Result {
-        env::each(b"BFC_", |name, value| {
+        variables::each(b"BFC_", |name, value| {
             let variable = Variable::named(name);
             let remark = self.remark(variable, value);
             let is_used = variable.is_some_and(|variable| is_given(variable, value) && self.uses(variable));
@@ -166,6 +168,7 @@ impl Resolution {
         let timestamps = setting(&names::TIMESTAMPS, Warnings::Silent, switch) == Some(true);
         match () {
             () if value.is_empty() => Some(Remark::Empty),
+            () if variables::is_ignored(variable.name) => Some(Remark::Privileged),
             () if kind == Kind::Level && kind.misreads(value) => Some(Remark::TakenForWarn),
             () if kind.rejects(value) => Some(Remark::Malformed(kind)),
             () if kind.is_not_given(value) => Some(Remark::NotGiven).filter(|_| kind != Kind::Backend),
@@ -223,7 +226,8 @@ impl Resolution {
 
 /// Returns whether a value is neither ignored nor the same as none.
 fn is_given(variable: &Variable, value: &str) -> bool {
-    !value.is_empty() && !variable.kind.rejects(value) && !variable.kind.is_not_given(value)
+    let is_ignored = value.is_empty() || variables::is_ignored(variable.name);
+    !is_ignored && !variable.kind.rejects(value) && !variable.kind.is_not_given(value)
 }
 
 fn forces_growth() -> bool {

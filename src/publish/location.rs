@@ -1,9 +1,11 @@
 //! Where the file is: `$XDG_RUNTIME_DIR/libbfc/PID`, or `/dev/shm/libbfc-UID/PID` if there is no such folder.
 
 use crate::log::{self, Level};
+use crate::sys::HostMemoryExhausted;
 use crate::sys::c_string::{decimal, joined};
 use crate::sys::folder::{Folder, Unusable};
-use crate::sys::{HostMemoryExhausted, env};
+use os::terminal::Lossy;
+use os::variables;
 use std::ffi::{CStr, CString};
 
 /// An open folder, and its path.
@@ -31,7 +33,7 @@ pub(super) fn find() -> Result<Location, NoLocation> {
             Ok(folder) => return Ok(Location { folder, path }),
             Err(why) => log::emit(
                 Level::Info,
-                format_args!("{}: {why}; /dev/shm is used instead", path.to_str().unwrap_or("(not UTF-8)")),
+                format_args!("{}: {why}; /dev/shm is used instead", Lossy(path.to_bytes())),
             ),
         }
     }
@@ -44,10 +46,8 @@ pub(super) fn find() -> Result<Location, NoLocation> {
 
 /// Returns the folder below `XDG_RUNTIME_DIR`. A relative path counts as not set, as the specification says.
 fn runtime_folder() -> Result<Option<CString>, HostMemoryExhausted> {
-    let path = env::with(c"XDG_RUNTIME_DIR", |path| {
-        path.starts_with('/').then(|| joined(&[path.as_bytes(), b"/libbfc"]))
-    });
-    path.flatten().transpose()
+    let path = variables::value(c"XDG_RUNTIME_DIR").map(CStr::to_bytes).filter(|path| path.starts_with(b"/"));
+    path.map(|path| joined(&[path, b"/libbfc"])).transpose()
 }
 
 fn shared_memory_folder() -> Result<CString, HostMemoryExhausted> {

@@ -8,6 +8,7 @@ use crate::sys::file_mapping::FileMapping;
 use crate::sys::folder::{Folder, Unusable};
 use crate::sys::mutex::Mutex;
 use crate::sys::{self, HostMemoryExhausted, clock, process};
+use os::terminal::Lossy;
 use std::ffi::{CStr, CString};
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr::null_mut;
@@ -52,7 +53,6 @@ pub(crate) fn begin(interval: Duration) -> bool {
 
 /// Why nothing is published.
 enum Refusal {
-    Privileged,
     Location(NoLocation),
     File(CString, i32),
 }
@@ -64,9 +64,6 @@ impl From<HostMemoryExhausted> for Refusal {
 }
 
 fn create(interval: Duration) -> Result<Publication, Refusal> {
-    if sys::is_privileged() {
-        return Err(Refusal::Privileged);
-    }
     let Location { folder, path } = location::find().map_err(Refusal::Location)?;
     let namespace = sys::process_namespace();
     let mut digits = [0; 20];
@@ -122,27 +119,26 @@ fn write_header(memory: &FileMapping, namespace: u64, interval: Duration) {
     header.magic = MAGIC;
 }
 
-/// A path in a message. `to_string_lossy` would need memory.
-fn shown(path: &CStr) -> &str {
-    path.to_str().unwrap_or("(not UTF-8)")
-}
-
 #[cold]
 fn warn(why: &Refusal) {
     const NOTHING: &str = "BFC_PUBLISH is ignored";
     match why {
-        Refusal::Privileged => {
-            log::emit(Level::Warn, format_args!("{NOTHING}: the process has more rights than its user"));
-        }
         Refusal::Location(NoLocation::HostMemory) => {
             log::emit(Level::Warn, format_args!("{NOTHING}: out of host memory (allocator metadata)"));
         }
         Refusal::Location(NoLocation::Unusable(path, why)) => {
-            log::emit(Level::Warn, format_args!("{NOTHING}: {} cannot be used: {why}", shown(path)));
+            log::emit(
+                Level::Warn,
+                format_args!("{NOTHING}: {} cannot be used: {why}", Lossy(path.to_bytes())),
+            );
         }
         Refusal::File(path, errno) => log::emit(
             Level::Warn,
-            format_args!("{NOTHING}: {} cannot be created: {}", shown(path), Unusable::Errno(*errno)),
+            format_args!(
+                "{NOTHING}: {} cannot be created: {}",
+                Lossy(path.to_bytes()),
+                Unusable::Errno(*errno)
+            ),
         ),
     }
 }

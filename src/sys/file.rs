@@ -2,7 +2,7 @@
 
 use super::HostMemoryExhausted;
 use super::c_string::joined;
-use super::descriptor::Descriptor;
+use os::descriptors::Descriptor;
 use std::fmt;
 use std::path::Path;
 
@@ -49,7 +49,6 @@ pub(crate) fn read(path: &Path, most: usize) -> Result<Vec<u8>, Unreadable> {
             Ok(0) => return Ok(bytes),
             // SAFETY: that many bytes of the room were written.
             Ok(count) => unsafe { bytes.set_len(bytes.len() + count) },
-            Err(libc::EINTR) => {}
             Err(errno) => return Err(Unreadable::Errno(errno)),
         }
         if bytes.len() > most {

@@ -1,12 +1,11 @@
 //! A new file that is written through a mapping: its contents are complete however the process ends.
 //!
-//! No descriptor stays open, because the program might close it and reuse its number. System calls are made by number
-//! where the C library's function is a thread cancellation point, as in `write_to_stderr`.
+//! No descriptor stays open, because the program might close it and reuse its number.
 
-use super::descriptor::{Descriptor, errno};
 use super::memfile::limit_of;
+use os::descriptors::Descriptor;
+use os::{errno, files};
 use std::ffi::CStr;
-use std::os::raw::c_int;
 
 /// The mapping of a whole file, unmapped on drop. The file stays.
 pub(crate) struct FileMapping {
@@ -24,20 +23,18 @@ impl FileMapping {
     /// allocated at once, because a full disk would raise a signal at the first write to a page. On failure there is no
     /// file. The error is the errno.
     pub(crate) fn create(path: &CStr, bytes: usize) -> Result<Self, i32> {
-        Self::create_in(libc::AT_FDCWD, path, bytes)
+        Self::create_in(None, path, bytes)
     }
 
     /// Does the same for a path relative to an open folder.
-    pub(super) fn create_in(folder: c_int, path: &CStr, bytes: usize) -> Result<Self, i32> {
+    pub(super) fn create_in(folder: Option<&Descriptor>, path: &CStr, bytes: usize) -> Result<Self, i32> {
         // Exceeding the process's file size limit would raise a signal too.
         if bytes as u64 > limit_of(libc::RLIMIT_FSIZE) {
             return Err(libc::EFBIG);
         }
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        let file = Descriptor::open_at(folder, path, flags, 0o600)?;
+        let file = files::create_in(folder, path)?;
         fill(&file, bytes).and_then(|()| Self::map(&file, bytes)).inspect_err(|_| {
-            // SAFETY: the path is NUL-terminated, and the file was created just now.
-            unsafe { libc::unlinkat(folder, path.as_ptr(), 0) };
+            let _ = files::remove_in(folder, path);
         })
     }
 
@@ -81,13 +78,10 @@ impl Drop for FileMapping {
 
 /// Allocates disk space for the whole file, which reads as zeros.
 fn fill(file: &Descriptor, bytes: usize) -> Result<(), i32> {
-    // SAFETY: no pointers are passed.
-    let made = unsafe { libc::syscall(libc::SYS_fallocate, file.number(), 0, 0_i64, bytes as i64) };
-    match if made == 0 { 0 } else { errno() } {
-        0 => Ok(()),
+    match file.allocate(0, bytes as u64) {
         // The file system has no such call: write zeros.
-        libc::EOPNOTSUPP | libc::ENOSYS => write_zeros(file, bytes),
-        refused => Err(refused),
+        Err(libc::EOPNOTSUPP | libc::ENOSYS) => write_zeros(file, bytes),
+        done => done,
     }
 }
 
@@ -95,14 +89,9 @@ fn write_zeros(file: &Descriptor, bytes: usize) -> Result<(), i32> {
     static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     let mut left = bytes;
     while left != 0 {
-        // SAFETY: the array has that many bytes.
-        let wrote =
-            unsafe { libc::syscall(libc::SYS_write, file.number(), ZEROS.as_ptr(), left.min(ZEROS.len())) };
-        match usize::try_from(wrote) {
-            Ok(wrote) if wrote != 0 => left -= wrote,
-            Ok(_) => return Err(libc::EIO),
-            Err(_) if errno() == libc::EINTR => {}
-            Err(_) => return Err(errno()),
+        match file.write(&ZEROS[..left.min(ZEROS.len())])? {
+            0 => return Err(libc::EIO),
+            wrote => left -= wrote,
         }
     }
     Ok(())
@@ -135,8 +124,7 @@ mod tests {
     fn a_file_can_be_filled_by_writes() {
         let path = std::env::temp_dir().join(format!("libbfc-file-zeros-{}", std::process::id()));
         let name = CString::new(path.to_str().unwrap()).unwrap();
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
-        let file = Descriptor::open_at(libc::AT_FDCWD, &name, flags, 0o600).unwrap();
+        let file = files::create(&name).unwrap();
         write_zeros(&file, 100_000).unwrap();
         drop(file);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 100_000);

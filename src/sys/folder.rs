@@ -5,8 +5,9 @@
 
 use super::HostMemoryExhausted;
 use super::c_string::joined;
-use super::descriptor::{Descriptor, errno, facts_of_link};
 use super::file_mapping::FileMapping;
+use os::descriptors::{Descriptor, facts_of_link};
+use os::{errno, files};
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -68,7 +69,7 @@ impl Folder {
 
     /// Creates a file of `bytes` zeros there and maps it, as [`FileMapping::create`] does.
     pub(crate) fn map_new(&self, name: &CStr, bytes: usize) -> Result<FileMapping, i32> {
-        FileMapping::create_in(self.0.number(), name, bytes)
+        FileMapping::create_in(Some(&self.0), name, bytes)
     }
 
     /// Reads the beginning of a regular file of this user, as much as the buffer takes.
@@ -77,7 +78,7 @@ impl Folder {
         name: &CStr,
         buffer: &'a mut [MaybeUninit<u8>],
     ) -> Result<&'a [u8], i32> {
-        let file = self.0.open_in(name, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK, 0)?;
+        let file = self.0.open_in(name, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
         if file.facts()?.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(libc::EINVAL);
         }
@@ -91,15 +92,14 @@ impl Folder {
 
     /// Removes a file. One that is not there, or is a folder, stays as it is.
     pub(crate) fn remove(&self, name: &CStr) {
-        // SAFETY: the name is NUL-terminated.
-        unsafe { libc::unlinkat(self.0.number(), name.as_ptr(), 0) };
+        let _ = files::remove_in(Some(&self.0), name);
     }
 
     /// Returns the names of at most `most` entries. For the library's own threads: it is a cancellation point.
     pub(crate) fn names(&self, most: usize) -> Result<Vec<CString>, HostMemoryExhausted> {
         let mut names = Vec::new();
         // A descriptor of its own, because the list of entries is read through its position.
-        let Ok(copy) = self.0.open_in(c".", libc::O_RDONLY | libc::O_DIRECTORY, 0) else {
+        let Ok(copy) = self.0.open_in(c".", libc::O_RDONLY | libc::O_DIRECTORY) else {
             return Ok(names);
         };
         // SAFETY: the descriptor is open.

@@ -1,5 +1,6 @@
 //! The memory that this process may use.
 
+use os::descriptors::Descriptor;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -152,18 +153,8 @@ fn read_number(path: &CStr) -> Option<u64> {
 
 /// Reads the beginning of a file without allocating, because this also runs when host memory is short.
 pub(super) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a str> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // System calls by number, for the reason given at `write_to_stderr`.
-    // SAFETY: the path is NUL-terminated.
-    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
-    if file < 0 {
-        return None;
-    }
-    // SAFETY: the buffer has that many bytes to write to.
-    let length = unsafe { libc::syscall(libc::SYS_read, file, buffer.as_mut_ptr(), buffer.len()) };
-    // SAFETY: the descriptor was opened above and is closed once.
-    unsafe { libc::syscall(libc::SYS_close, file) };
-    std::str::from_utf8(buffer.get(..usize::try_from(length).ok()?)?).ok()
+    let length = Descriptor::open(path, libc::O_RDONLY).and_then(|file| file.read_at(buffer, 0)).ok()?;
+    std::str::from_utf8(buffer.get(..length)?).ok()
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! Memory files, whose pages can be mapped anywhere and moved.
-//!
-//! System calls are made by number where the C library's function is a thread cancellation point, as in
-//! `write_to_stderr`.
 
-use super::descriptor::{errno, facts_of};
+use os::descriptors::{Descriptor, facts_of, fallocate};
+use os::errno;
 use std::os::raw::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,13 +18,18 @@ pub(crate) struct MemFile {
 impl MemFile {
     /// Creates a file of `bytes` bytes, none of which takes memory yet. The error is the errno.
     pub(crate) fn new(bytes: u64) -> Result<Self, i32> {
-        let flags = libc::MFD_CLOEXEC;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // Kernels before 6.3 do not know the flag. Later ones may log a warning without it.
         const MFD_NOEXEC_SEAL: u32 = 8;
         let fd = match create(flags | MFD_NOEXEC_SEAL) {
             Err(libc::EINVAL) => create(flags)?,
             other => other?,
         };
+        // Another process of this user can open the file in /proc. If it were made shorter, accesses to live allocations
+        // would raise SIGBUS. Without the seal the memory works too.
+        // SAFETY: no pointers are passed.
+        unsafe { libc::syscall(libc::SYS_fcntl, fd.number(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        let fd = fd.into_number();
         let process = std::process::id();
         let mut file = MemFile { fd, identity: (0, 0), bytes: AtomicU64::new(0), process };
         file.truncate(bytes)?;
@@ -91,8 +94,7 @@ impl MemFile {
     pub(crate) fn punch(&self, offset: u64, bytes: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         if self.is_there() {
-            // SAFETY: no pointers are passed, and the descriptor is this file's.
-            unsafe { libc::syscall(libc::SYS_fallocate, self.fd, mode, offset, bytes) };
+            let _ = fallocate(self.fd, mode, offset, bytes);
         }
     }
 }
@@ -108,10 +110,11 @@ impl Drop for MemFile {
     }
 }
 
-fn create(flags: u32) -> Result<c_int, i32> {
+fn create(flags: u32) -> Result<Descriptor, i32> {
     // SAFETY: the name is NUL-terminated.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"libbfc".as_ptr(), flags) };
-    c_int::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(errno)
+    // SAFETY: it was opened just now.
+    unsafe { Descriptor::opened(fd) }
 }
 
 /// Returns a resource limit of the process, or `u64::MAX` if there is none.

@@ -5,8 +5,6 @@
 
 pub(crate) mod c_string;
 pub(crate) mod clock;
-pub(crate) mod descriptor;
-pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod file_mapping;
 pub(crate) mod folder;
@@ -24,7 +22,7 @@ pub(crate) mod thread;
 pub(crate) mod token;
 pub(crate) mod zeroed;
 
-pub(crate) use self::process::{boot, has_ended, is_privileged, process, process_namespace, process_started};
+pub(crate) use self::process::{boot, has_ended, process, process_namespace, process_started};
 
 /// Writes text to the standard error stream, all parts by one call. The system calls here avoid functions of the C
 /// library that are thread cancellation points, because unwinding would begin inside the library and abort the process

@@ -1,6 +1,6 @@
 //! On which nodes of a machine memory lies, by `mbind`. The C library has no function for these calls.
 
-use super::descriptor::errno;
+use os::errno;
 
 /// Which node a page is taken from when it is first touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! Facts about this process and others: whether one has ended, and where its number means something.
 
-use super::descriptor::Descriptor;
 use super::file;
+use os::descriptors::Descriptor;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn started(path: &str) -> Option<u64> {
 pub(crate) fn has_ended(process: u32, process_started: u64) -> bool {
     let Some(number) = i32::try_from(process).ok().filter(|&number| number > 0) else { return false };
     // SAFETY: no signal is sent.
-    let is_there = unsafe { libc::kill(number, 0) } == 0 || super::descriptor::errno() != libc::ESRCH;
+    let is_there = unsafe { libc::kill(number, 0) } == 0 || os::errno() != libc::ESRCH;
     let mut path = [0; 32];
     let mut rest = &mut path[..];
     if !is_there || process_started == 0 || write!(rest, "/proc/{number}/stat").is_err() {
@@ -50,13 +50,6 @@ pub(crate) fn boot() -> Vec<u8> {
 pub(crate) fn process_namespace() -> u64 {
     let namespace = Descriptor::open(c"/proc/self/ns/pid", libc::O_PATH);
     namespace.and_then(|namespace| namespace.facts()).map_or(0, |facts| facts.st_ino)
-}
-
-/// Returns whether the process has more rights than the user who started it, as a setuid program does. Its environment
-/// must not name files then.
-pub(crate) fn is_privileged() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 #[cfg(test)]
