@@ -45,6 +45,31 @@ static void removes_its_trace(void) {
   SAME(unlink(getenv("BFC_PRELOAD_TRACE")), 0);
 }
 
+/* Somebody has cut them off. */
+static void goes_on_without_its_files(void) {
+  work();
+  SAME(truncate(getenv("BFC_PRELOAD_TRACE"), 0), 0);
+  SAME(truncate(getenv("BFC_PRELOAD_REPORT"), 0), 0);
+  for (int round = 0; round < 1000; round++) SAME(cudaFree(allocated(4000)), cudaSuccess);
+}
+
+/* The second thread is cancelled while the interposer writes, and ends at a point of its own. */
+static void *cancelled(void *unused) {
+  (void)unused;
+  pthread_cancel(pthread_self());
+  work();
+  pthread_testcancel();
+  abort();
+}
+
+static void is_cancelled(void) {
+  pthread_t thread;
+  void *result;
+  SAME(pthread_create(&thread, NULL, cancelled, NULL), 0);
+  SAME(pthread_join(thread, &result), 0);
+  SAME(result == PTHREAD_CANCELED, 1);
+}
+
 static void aborts(void) {
   work();
   abort();
@@ -205,6 +230,8 @@ static const struct {
   void (*run)(void);
 } cases[] = {{"ends", ends},
              {"removes_its_trace", removes_its_trace},
+             {"goes_on_without_its_files", goes_on_without_its_files},
+             {"is_cancelled", is_cancelled},
              {"aborts", aborts},
              {"aborts_out_of_memory", aborts_out_of_memory},
              {"crashes", crashes},

@@ -157,7 +157,53 @@ def test_records_of_earlier_runs_stay_and_so_do_traces_of_other_processes(deaths
 
 def test_a_trace_that_is_removed_meanwhile_is_told(deaths, files):
     said = run(*files.command(deaths, "removes_its_trace"), env=environment())
-    has(said, f"{files.trace.parent.name}/trace was removed or replaced while the program ran")
+    has(said, f"{files.trace.parent.name}/trace was removed, replaced or truncated while the program ran")
+
+
+def test_files_that_are_cut_off_meanwhile_do_not_end_the_program(deaths, files):
+    said = run(*files.command(deaths, "goes_on_without_its_files"), env=environment())
+    has(said, "/trace cannot grow and ends here: it was truncated, or the disk is full")
+    has(said, "/report can no longer be written: it was truncated, or the disk is full")
+
+
+def test_a_thread_that_is_cancelled_ends_at_a_point_of_its_own(deaths, files):
+    run(*files.command(deaths, "is_cancelled"), env=environment(BFC_PRELOAD_CHECK=files.folder / "check"))
+    has(files.reported(), *SERVED, ENDED)
+    assert events(files.trace) == TRACE
+
+
+# Files in a folder that others can write to, such as /tmp.
+
+
+def named(files):
+    """The variables that name files."""
+    return {f"BFC_PRELOAD_{what.upper()}": files.folder / what for what in ("report", "trace", "check")}
+
+
+def test_what_a_process_writes_is_private(deaths, files):
+    run(deaths, "ends", env=preloaded(**named(files)))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in files.folder.iterdir()}
+    assert modes == {"report": 0o600, "trace": 0o600, "check": 0o600}
+
+
+def test_symbolic_links_are_not_followed(deaths, files):
+    victim = files.folder / "victim"
+    victim.touch()
+    for file in named(files).values():
+        file.symlink_to(victim)
+    said = run(deaths, "ends", env=preloaded(**named(files)))
+    has(said, f"libbfc: cannot write the report {files.report}: it is a symbolic link; the program runs without it")
+    assert victim.read_bytes() == b"" and files.trace.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_files_of_other_users_are_not_written(deaths, files):
+    for file in named(files).values():
+        file.touch()
+        os.chown(file, 65534, 65534)
+    said = run(deaths, "ends", env=preloaded(**named(files)))
+    has(said, f"libbfc: cannot write the report {files.report}: it belongs to another user; the program runs without it")
+    assert [file.read_bytes() for file in named(files).values()] == [b"", b"", b""]
 
 
 # The trace cannot grow: the program goes on, and what is missing is told.

@@ -58,25 +58,28 @@ pub fn remove_in(folder: Option<&Descriptor>, path: &CStr) -> Result<(), i32> {
 
 /// Opens a file that exists. `access` is `O_RDONLY` or `O_RDWR`.
 pub fn open(path: &CStr, access: c_int) -> Result<(Descriptor, libc::stat), Unusable> {
-    open_with(path, access)
+    let (file, facts) = open_regular(path, access)?;
+    if facts.st_uid == user() { Ok((file, facts)) } else { Err(Unusable::ForeignOwner) }
 }
 
-/// Opens a file for reading and appending. It is created if it does not exist.
+/// Opens a file for reading and appending. It is created if it does not exist. It may belong to root too: a process that has
+/// given up root's rights appends to the file that was made for it.
 pub fn open_to_append(path: &CStr) -> Result<Descriptor, Unusable> {
-    open_with(path, libc::O_RDWR | libc::O_APPEND | libc::O_CREAT).map(|(file, _)| file)
+    let (file, facts) = open_regular(path, libc::O_RDWR | libc::O_APPEND | libc::O_CREAT)?;
+    if [user(), 0].contains(&facts.st_uid) { Ok(file) } else { Err(Unusable::ForeignOwner) }
 }
 
-fn open_with(path: &CStr, flags: c_int) -> Result<(Descriptor, libc::stat), Unusable> {
+fn open_regular(path: &CStr, flags: c_int) -> Result<(Descriptor, libc::stat), Unusable> {
     // A pipe is opened without waiting for its other end.
     let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = Descriptor::open_at(libc::AT_FDCWD, path, flags, MODE)?;
     let facts = file.facts()?;
-    if facts.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(Unusable::NotRegular);
-    }
+    if facts.st_mode & libc::S_IFMT == libc::S_IFREG { Ok((file, facts)) } else { Err(Unusable::NotRegular) }
+}
+
+fn user() -> libc::uid_t {
     // SAFETY: no preconditions.
-    let user = unsafe { libc::geteuid() };
-    if facts.st_uid != user { Err(Unusable::ForeignOwner) } else { Ok((file, facts)) }
+    unsafe { libc::geteuid() }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The user's settings: the environment variables `BFC_PRELOAD_...`, read once before the first hook needs them.
 
+use os::variables;
 use std::ffi::CStr;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,22 +19,10 @@ static IS_LIMITED: AtomicBool = AtomicBool::new(false);
 static MIN_BYTES: AtomicU64 = AtomicU64::new(0);
 static MAX_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Returns the value of an environment variable, if it is set and not empty.
-pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
-    // SAFETY: the name is NUL-terminated. Changing the environment while other threads read it violates C's own rules.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: not NULL, so a NUL-terminated text of the environment.
-    let value = unsafe { CStr::from_ptr(value) };
-    (!value.is_empty()).then_some(value)
-}
-
 /// Returns the absolute path that a variable names, with `%p` replaced by the process number and `%%` by `%`. Returns
 /// `None` when out of host memory.
 pub(crate) fn file(name: &'static CStr) -> Option<FileName> {
-    let mut left = variable(name)?.to_bytes();
+    let mut left = variables::value(name)?.to_bytes();
     let mut file = FileName::new();
     if !left.starts_with(b"/") {
         file.push_folder()?;
@@ -93,15 +82,15 @@ pub(crate) fn read() {
 
 /// Returns a variable's value, if it is set and well-formed.
 fn value<T>(name: &'static CStr, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
-    parse(variable(name)?.to_bytes().trim_ascii())
+    parse(variables::value(name)?.to_bytes().trim_ascii())
 }
 
 /// Returns a variable's value like [`value`], and warns about a malformed one under the conditions under which libbfc
 /// prints warnings.
 fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
-    let (text, value) = (variable(name)?, value(name, parse));
+    let (text, value) = (variables::value(name)?, value(name, parse));
     if value.is_none() {
-        let [name, text] = [name, text].map(|text| text.to_str().unwrap_or("?"));
+        let [name, text] = [name, text].map(variables::text_of);
         warn(format_args!("{name}={text} is ignored: it must be {wanted}"));
     }
     value
@@ -109,7 +98,7 @@ fn of<T>(name: &'static CStr, wanted: &str, parse: impl Fn(&[u8]) -> Option<T>) 
 
 /// Prints a warning, under the conditions under which libbfc prints one.
 pub(crate) fn warn(what: fmt::Arguments<'_>) {
-    let log = variable(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
+    let log = variables::value(c"BFC_LOG").map_or(&[][..], CStr::to_bytes);
     let is_quiet =
         [&b""[..], b"off", b"none", b"0", b"error", b"1"].iter().any(|word| log.eq_ignore_ascii_case(word));
     if !is_quiet {

@@ -34,18 +34,22 @@ static void interrupt_at(const char *what) {
   raise(SIGUSR1);
 }
 
+/* Files are opened by number. */
+long syscall(long number, ...) {
+  static long (*real)(long, ...);
+  va_list list;
+  long given[6];
+  va_start(list, number);
+  for (int place = 0; place < 6; place++) given[place] = va_arg(list, long);
+  va_end(list);
+  if (number == SYS_openat) interrupt_at((const char *)given[1]);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "syscall");
+  return real(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+}
+
 int sched_yield(void) {
   yields++;
   return (int)syscall(SYS_sched_yield);
-}
-
-int open(const char *path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const int mode = va_arg(arguments, int);
-  va_end(arguments);
-  interrupt_at(path);
-  return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 char *getenv(const char *name) {

@@ -1,6 +1,7 @@
 //! The log that `bfc run --check` reads: whether the program reached the interposer, and how its requests were handled.
 //! Each line is written when the event happens, so that it is there even if the program crashes.
 
+use os::variables;
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +52,7 @@ impl Seen {
 const CHECK: &CStr = c"BFC_PRELOAD_CHECK";
 
 fn say(what: fmt::Arguments<'_>) {
-    if let Some(path) = settings::variable(CHECK) {
+    if let Some(path) = variables::value(CHECK) {
         text::append(path, format_args!("{} {what}", process::id()));
     }
 }
@@ -62,7 +63,7 @@ fn is_first(flag: &AtomicBool) -> bool {
 }
 
 pub(crate) fn loaded() {
-    if settings::variable(CHECK).is_none() {
+    if variables::value(CHECK).is_none() {
         return;
     }
     let mut path = [0_u8; 4096];

@@ -1,14 +1,19 @@
-//! A process's record of counters: created in memory, and then mapped from the file of the report.
+//! A process's record of counters, in memory, and its copy in the file of the report, which is kept up to date through a
+//! mapping.
 
 use std::ffi::c_int;
 use std::fmt::Display;
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::offset_of;
+use std::ops::Range;
 use std::ptr;
+
+use os::descriptors::Descriptor;
+use os::files::{self, Unusable};
 
 use super::counters::{MAGIC, REPLACED, RUNNING, Record};
 use crate::sys::file_name::FileName;
-use crate::sys::mapped_file::{self, Descriptor};
-use crate::sys::process;
+use crate::sys::window::{self, Window};
+use crate::sys::{mapped_file, process};
 
 const BYTES: usize = size_of::<Record>();
 
@@ -26,7 +31,7 @@ pub(super) fn map() -> Option<&'static Record> {
     let own = memory.cast::<Record>();
     // SAFETY: mapped above, and not used anywhere else.
     unsafe { sign(&mut *own) };
-    // SAFETY: as above; it is unmapped by `move_to_file` only.
+    // SAFETY: as above; it is never unmapped.
     Some(unsafe { &*own })
 }
 
@@ -42,91 +47,87 @@ fn sign(record: &mut Record) {
     process::command_line(&mut record.program);
 }
 
-/// Appends a record that [`map`] has returned to a file, and maps it there. The first mapping ends, even on failure.
-pub(super) fn move_to_file(record: &'static Record, path: &FileName) -> Result<&'static Record, Failure> {
-    let mapped = append(path, record);
-    // SAFETY: mapped by `map`, whose only caller passes it here.
-    unsafe { libc::munmap(ptr::from_ref(record).cast_mut().cast(), BYTES) };
-    mapped
-}
-
-/// Appends a record to a file, and maps it there.
-fn append(path: &FileName, record: &Record) -> Result<&'static Record, Failure> {
-    let file = mapped_file::open(path, libc::O_CREAT | libc::O_APPEND)?;
+/// Appends a record that no other thread uses yet to a file, and maps it there. Returns the address of the copy.
+pub(super) fn append(path: &FileName, record: &Record) -> Result<*mut u8, Failure> {
+    let file = path.to(files::open_to_append).ok_or(libc::ENOMEM)??;
     if !has_records(&file)? {
         return Err(Failure::Foreign);
     }
-    // SAFETY: no preconditions.
-    let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) };
-    if end % BYTES as libc::off_t != 0 {
+    let bytes = BYTES as u64;
+    let end = file.facts()?.st_size.unsigned_abs();
+    if !end.is_multiple_of(bytes) {
         return Err(Failure::Damaged);
     }
-    mapped_file::check_limit(u64::try_from(end).unwrap_or(0) + BYTES as u64)?;
+    mapped_file::check_limit(end + bytes)?;
     // With one call, so that the system gives each appending process a place of its own.
-    // SAFETY: that many bytes are valid for reading.
-    let written = unsafe { libc::write(file.number(), ptr::from_ref(record).cast(), BYTES) };
-    if written < 0 {
-        return Err(mapped_file::last_error().into());
-    }
-    // SAFETY: no preconditions.
+    // SAFETY: a record is plain numbers without padding.
+    let written = file.write(unsafe { std::slice::from_raw_parts(ptr::from_ref(record).cast(), BYTES) })?;
+    // SAFETY: no pointers are passed.
     let end = unsafe { libc::lseek(file.number(), 0, libc::SEEK_CUR) };
-    let start = end - written as libc::off_t;
-    if written as usize != BYTES {
+    let start = end.unsigned_abs() - written as u64;
+    if written != BYTES {
         // A partial record would damage the file for all later ones. If something follows it, that belongs to another
         // process.
-        // SAFETY: no preconditions.
-        if unsafe { libc::lseek(file.number(), 0, libc::SEEK_END) } == end {
-            // SAFETY: as above.
-            unsafe { libc::ftruncate(file.number(), start) };
+        if file.facts()?.st_size == end {
+            // SAFETY: no pointers are passed.
+            unsafe { libc::ftruncate(file.number(), start as libc::off_t) };
         }
         return Err(libc::ENOSPC.into());
     }
-    if start % BYTES as libc::off_t != 0 {
+    if !start.is_multiple_of(bytes) {
         return Err(Failure::Damaged);
     }
-    let page = mapped_file::page() as libc::off_t;
-    let (first, last) = (start / page * page, end);
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping at an address chosen by the system.
-    let mapping = unsafe {
-        libc::mmap(ptr::null_mut(), (last - first) as usize, protection, flags, file.number(), first)
-    };
-    if mapping == libc::MAP_FAILED {
-        return Err(mapped_file::last_error().into());
-    }
-    let record = mapping.wrapping_byte_add((start - first) as usize).cast::<Record>();
-    // SAFETY: the record was written there, is never unmapped, and is aligned for its fields.
-    Ok(unsafe { &*record })
+    // Pages may be larger than a record.
+    let first = start / mapped_file::page() * mapped_file::page();
+    let before = (start - first) as usize;
+    Ok(Window::map(&file, first, before + BYTES)?.leak().wrapping_add(before))
+}
+
+/// Copies parts of a record to the address that [`append`] has returned. [`libc::EFAULT`] if the file was truncated.
+pub(super) fn update<const PARTS: usize>(
+    copy: *mut u8,
+    record: &Record,
+    parts: [Range<usize>; PARTS],
+) -> Result<(), c_int> {
+    let start = ptr::from_ref(record).cast::<u8>();
+    let parts = parts.map(|part| {
+        let place = part.start.min(BYTES);
+        let bytes = part.end.clamp(place, BYTES) - place;
+        (copy.wrapping_add(place), ptr::slice_from_raw_parts(start.wrapping_add(place), bytes))
+    });
+    // SAFETY: the parts are inside of the record, and the places inside of its copy, which is never unmapped.
+    unsafe { window::copy(parts) }
 }
 
 /// Returns whether the file contains only records.
 fn has_records(file: &Descriptor) -> Result<bool, c_int> {
     let mut head = [0; MAGIC.len()];
-    // SAFETY: that many bytes are valid for writing.
-    match unsafe { libc::pread(file.number(), head.as_mut_ptr().cast(), head.len(), 0) } {
-        ..0 => Err(mapped_file::last_error()),
-        0 => Ok(true),
-        _ => Ok(head == MAGIC),
-    }
+    Ok(file.read_at(&mut head, 0)? == 0 || head == MAGIC)
 }
 
 /// Why the record is not in the file.
 pub(super) enum Failure {
-    System(c_int),
+    Unusable(Unusable),
     Foreign,
     Damaged,
 }
 
+impl From<Unusable> for Failure {
+    fn from(why: Unusable) -> Self {
+        Failure::Unusable(why)
+    }
+}
+
 impl From<c_int> for Failure {
     fn from(error: c_int) -> Self {
-        Failure::System(error)
+        Failure::Unusable(error.into())
     }
 }
 
 impl Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::System(error) => write!(f, "{}", std::io::Error::from_raw_os_error(*error)),
+            Failure::Unusable(why) => why.fmt(f),
             Failure::Foreign => f.write_str("the file is there and is not a report; name another"),
             Failure::Damaged => f.write_str("a record is cut off in the file; remove it, or name another"),
         }
@@ -136,23 +137,17 @@ impl Display for Failure {
 /// Marks the record of this process's previous program, if there is one, as replaced, because this program was started
 /// by exec.
 pub(super) fn mark_replaced(path: &FileName) {
-    let Ok(file) = mapped_file::open(path, 0) else { return };
-    let (process, started) = (process::id().unsigned_abs(), process::started());
-    let mut head = MaybeUninit::<Head>::uninit();
+    let Some(Ok((file, _))) = path.to(|path| files::open(path, libc::O_RDWR)) else { return };
+    let own = (MAGIC, RUNNING, process::id().unsigned_abs(), process::started());
+    let mut head = [0; size_of::<Head>()];
     for at in (0..).step_by(BYTES) {
-        let bytes = size_of::<Head>();
-        // SAFETY: that many bytes are valid for writing.
-        let read = unsafe { libc::pread(file.number(), head.as_mut_ptr().cast(), bytes, at) };
-        if usize::try_from(read) != Ok(bytes) {
+        if file.read_at(&mut head, at) != Ok(head.len()) {
             return;
         }
-        // SAFETY: all of it was read, and its fields are plain numbers.
-        let head = unsafe { head.assume_init_ref() };
-        if (head.magic, head.process, head.started, head.state) == (MAGIC, process, started, RUNNING) {
-            let state = REPLACED.to_ne_bytes();
-            let at = at + offset_of!(Head, state) as libc::off_t;
-            // SAFETY: that many bytes are valid for reading.
-            unsafe { libc::pwrite(file.number(), state.as_ptr().cast(), state.len(), at) };
+        // SAFETY: as many bytes as it has, and any are plain numbers.
+        let head = unsafe { head.as_ptr().cast::<Head>().read_unaligned() };
+        if (head.magic, head.state, head.process, head.started) == own {
+            let _ = file.write_at(&REPLACED.to_ne_bytes(), at + offset_of!(Head, state) as u64);
         }
     }
 }

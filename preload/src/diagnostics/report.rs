@@ -1,18 +1,22 @@
 //! The report: what the pools did for a process. `bfc report` reads its counters from a file; without a file a summary
 //! is printed on standard error at the end.
 //!
-//! The counters are kept up to date in a [`Record`]. One that is mapped from a file is complete however the process
+//! The counters are kept up to date in a [`Record`], and in its copy in the file, which is complete however the process
 //! ends.
 
 use bfc_sys::bfc_stats_t;
+use os::terminal::Printable;
+use os::variables;
 use std::ffi::CStr;
 use std::fmt::Write;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use super::counters::{self, Counters, ENDED, POOLS, Record};
 use super::{record, trace};
 use crate::sys::lock::OwnerLock;
+use crate::sys::window::CUT_OFF;
 use crate::sys::{process, text};
 use crate::{bfc, settings};
 
@@ -28,6 +32,9 @@ static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 static RECORD: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
+
+/// The copy in the file. Null without one, and once it could not be written any more.
+static COPY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 /// Set when the process has reached its end. Other threads may continue, and allocate for the first time.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
@@ -72,7 +79,7 @@ fn state() -> u8 {
 
 #[cold]
 fn find_out() -> u8 {
-    let state = match settings::variable(REPORT) {
+    let state = match variables::value(REPORT) {
         None => OFF,
         Some(path) if path == c"-" => STANDARD_ERROR,
         Some(_) => FILE,
@@ -108,6 +115,26 @@ fn made() -> Option<&'static Record> {
     unsafe { RECORD.load(Ordering::Acquire).as_ref() }
 }
 
+/// Writes parts of the record to the file, if there is one, in this order.
+fn write<const PARTS: usize>(record: &Record, parts: [Range<usize>; PARTS]) {
+    let copy = COPY.load(Ordering::Acquire);
+    if !copy.is_null()
+        && record::update(copy, record, parts).is_err()
+        && !COPY.swap(ptr::null_mut(), Ordering::AcqRel).is_null()
+        && let Some(path) = settings::file(REPORT)
+    {
+        text::print_error(format_args!(
+            "the report {path} can no longer be written: {CUT_OFF}; the program goes on without it"
+        ));
+    }
+}
+
+/// Returns the place of a field of the record.
+fn place_of<T>(record: &Record, field: &T) -> Range<usize> {
+    let start = ptr::from_ref(field).addr() - ptr::from_ref(record).addr();
+    start..start + size_of::<T>()
+}
+
 /// Returns whether there is a report. Without one there will be none.
 #[inline]
 pub(crate) fn is_on() -> bool {
@@ -141,12 +168,15 @@ pub(crate) fn refused(pool: impl Reported, bytes: usize, verdict: &str) {
 /// Writes a verdict. The length is written last, so an incomplete text has none.
 fn write_verdict(record: &Record, bytes: usize, verdict: &str) {
     record.verdict_length.store(0, Ordering::Release);
+    write(record, [place_of(record, &record.verdict_length)]);
     record.last_refused.store(bytes as u64, Ordering::Relaxed);
     for (place, byte) in record.verdict.iter().zip(verdict.as_bytes()) {
         place.store(if *byte == b'\n' { b' ' } else { *byte }, Ordering::Relaxed);
     }
     #[allow(clippy::cast_possible_truncation)] // at most VERDICT
     record.verdict_length.store(verdict.len().min(counters::VERDICT) as u32, Ordering::Release);
+    let (text, bytes) = (place_of(record, &record.verdict), place_of(record, &record.last_refused));
+    write(record, [text, bytes, place_of(record, &record.verdict_length)]);
 }
 
 /// The index of a pool in the record.
@@ -177,13 +207,20 @@ fn update(pool: impl Reported) {
         to.store(from, Ordering::Relaxed);
     }
     record.lost_events.store(trace::lost(), Ordering::Relaxed);
-    let Some(stats) = stats else { return };
+    if let Some(stats) = stats {
+        update_sizes(counters, seen, &stats, served + freed);
+    }
+    write(record, [place_of(record, counters), place_of(record, &record.lost_events)]);
+}
+
+/// Updates the counters of bytes with statistics that cover so many calls.
+fn update_sizes(counters: &Counters, seen: &AtomicU64, stats: &bfc_stats_t, calls: u64) {
     counters.peak_requested.fetch_max(stats.peak_bytes_requested, Ordering::Relaxed);
     counters.peak_in_use.fetch_max(stats.peak_bytes_in_use, Ordering::Relaxed);
     counters.peak_held.fetch_max(stats.peak_pool_bytes, Ordering::Relaxed);
     // Another thread may have used the pool later and arrived here earlier.
-    if seen.load(Ordering::Relaxed) <= served + freed {
-        seen.store(served + freed, Ordering::Relaxed);
+    if seen.load(Ordering::Relaxed) <= calls {
+        seen.store(calls, Ordering::Relaxed);
         counters.requested.store(stats.bytes_requested, Ordering::Relaxed);
     }
 }
@@ -198,6 +235,7 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
         update(pool);
     }
     record.state.store(ENDED, Ordering::Release);
+    write(record, [place_of(record, &record.state)]);
     if state() == STANDARD_ERROR {
         record.used().for_each(|(name, counters)| summarize(record, &name, counters));
     }
@@ -220,9 +258,11 @@ struct Summary(Vec<u8>);
 
 impl Write for Summary {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0.try_reserve(text.len()).map_err(|_| std::fmt::Error)?;
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
+        Printable(text).parts().try_for_each(|part| {
+            self.0.try_reserve(part.len()).map_err(|_| std::fmt::Error)?;
+            self.0.extend_from_slice(part.as_bytes());
+            Ok(())
+        })
     }
 }
 
@@ -244,11 +284,14 @@ fn create() -> Option<&'static Record> {
         return Some(own);
     }
     let path = settings::file(REPORT)?;
-    record::move_to_file(own, &path)
-        .inspect_err(|error| {
+    match record::append(&path, own) {
+        Ok(copy) => COPY.store(copy, Ordering::Release),
+        Err(why) => {
             text::print_error(format_args!(
-                "cannot write the report {path}: {error}; the program runs without it"
-            ))
-        })
-        .ok()
+                "cannot write the report {path}: {why}; the program runs without it"
+            ));
+            return None;
+        }
+    }
+    Some(own)
 }

@@ -11,6 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
+use os::{cancellation, variables};
 
 use super::counters::Counted;
 use crate::settings;
@@ -19,6 +20,7 @@ use crate::sys::lock::OwnerLock;
 use crate::sys::mapped_file::MappedFile;
 use crate::sys::process;
 use crate::sys::text::{self, Line, Number};
+use crate::sys::window::CUT_OFF;
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 
@@ -78,7 +80,7 @@ fn is_on() -> bool {
 
 #[cold]
 fn find_out() -> bool {
-    let is_on = settings::variable(TRACE).is_some();
+    let is_on = variables::value(TRACE).is_some();
     let found = if is_on { ON } else { OFF };
     // Another thread may have continued already.
     let known = STATE.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
@@ -101,7 +103,8 @@ fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Result<Option<T>, M
         _ => {}
     }
     if place.is_none() {
-        *place = Recorder::new();
+        // The standard library's hash map calls functions that are cancellation points.
+        *place = cancellation::disabled(Recorder::new);
     }
     let recorder = place.as_mut();
     if recorder.is_none() {
@@ -262,7 +265,7 @@ pub(crate) fn finish() {
         match trimmed {
             Ok(()) => {}
             Err(libc::ENOENT | libc::ESTALE) => text::print_error(format_args!(
-                "the trace {path} was removed or replaced while the program ran: what was recorded is lost"
+                "the trace {path} was removed, replaced or truncated while the program ran: what was recorded is lost"
             )),
             Err(error) => {
                 let why = io::Error::from_raw_os_error(error);
@@ -311,7 +314,10 @@ impl Recorder {
         match self.append(line, LAST_LINE) {
             Ok(()) => Some(()),
             Err(error) => {
-                self.stop(format_args!("{}", io::Error::from_raw_os_error(error)));
+                match error {
+                    libc::EFAULT => self.stop(format_args!("{CUT_OFF}")),
+                    _ => self.stop(format_args!("{}", io::Error::from_raw_os_error(error))),
+                }
                 None
             }
         }

@@ -1,5 +1,6 @@
 //! A file name on the heap, because a thread's stack may be too small for it.
 
+use os::terminal::Lossy;
 use std::ffi::CStr;
 use std::fmt::{self, Display};
 
@@ -56,6 +57,6 @@ impl FileName {
 
 impl Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.bytes.utf8_chunks().try_for_each(|chunk| f.write_str(chunk.valid()))
+        Lossy(&self.bytes).fmt(f)
     }
 }

@@ -7,3 +7,4 @@ pub(crate) mod mapped_file;
 pub(crate) mod process;
 pub(crate) mod slots;
 pub(crate) mod text;
+pub(crate) mod window;

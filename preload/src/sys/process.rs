@@ -1,6 +1,7 @@
 //! The identity of this process, which distinguishes it from all others, even after its end and from later processes
 //! with its number.
 
+use os::descriptors::Descriptor;
 use std::ffi::CStr;
 
 /// Returns the number of this process.
@@ -32,16 +33,8 @@ pub(crate) fn has_thread(thread: i32) -> bool {
 
 /// Reads the beginning of a file.
 fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    // SAFETY: the path is NUL-terminated.
-    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if file < 0 {
-        return &[];
-    }
-    // SAFETY: the buffer has that length.
-    let length = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
-    // SAFETY: opened above, and not used anywhere else.
-    unsafe { libc::close(file) };
-    usize::try_from(length).ok().and_then(|length| buffer.get(..length)).unwrap_or_default()
+    let length = Descriptor::open(path, libc::O_RDONLY).and_then(|file| file.read_at(buffer, 0));
+    length.ok().and_then(|length| buffer.get(..length)).unwrap_or_default()
 }
 
 /// Returns the start time of the process in clock ticks since the machine started. exec does not change it. 0 if /proc

@@ -1,13 +1,15 @@
 //! Text without heap memory, of limited length and written with one call, so that messages of several threads and
 //! processes do not mix.
 
+use os::terminal::Printable;
+use os::{descriptors, files};
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Write};
 
 /// The length of a line. Longer ones are cut.
 const LENGTH: usize = 1024;
 
-/// A text of less than `LENGTH` bytes, whose last byte is kept for the end of a line. It is filled in place, because
+/// A text without characters that control a terminal, of less than `LENGTH` bytes, whose last byte is kept for the end of a line. It is filled in place, because
 /// returning it by value would put it in two frames at once, and threads may have small stacks.
 pub(crate) struct Text<const LENGTH: usize> {
     bytes: [u8; LENGTH],
@@ -63,7 +65,7 @@ impl<const LENGTH: usize> Text<LENGTH> {
 
 impl<const LENGTH: usize> Write for Text<LENGTH> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.push(text.as_bytes());
+        Printable(text).parts().for_each(|part| self.push(part.as_bytes()));
         Ok(())
     }
 }
@@ -71,11 +73,8 @@ impl<const LENGTH: usize> Write for Text<LENGTH> {
 /// Writes all bytes. Gives up on an error, which cannot be reported anywhere.
 pub(crate) fn write(file: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        // SAFETY: the bytes are valid for reading.
-        let written = unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) };
-        match usize::try_from(written) {
-            Ok(written) if written > 0 => bytes = bytes.get(written..).unwrap_or_default(),
-            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+        match descriptors::write(file, bytes) {
+            Ok(written @ 1..) => bytes = bytes.get(written..).unwrap_or_default(),
             _ => return,
         }
     }
@@ -91,13 +90,8 @@ pub(crate) fn append(path: &CStr, text: fmt::Arguments<'_>) {
         write(libc::STDERR_FILENO, line);
         return;
     }
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
-    // SAFETY: the path is NUL-terminated.
-    let file = unsafe { libc::open(path.as_ptr(), flags, 0o644 as libc::c_uint) };
-    if file >= 0 {
-        write(file, line);
-        // SAFETY: opened above, and not used anywhere else.
-        unsafe { libc::close(file) };
+    if let Ok(file) = files::open_to_append(path) {
+        write(file.number(), line);
     }
 }
 
