@@ -216,7 +216,8 @@ typedef void (*bfc_region_free_t)(void *user_data, void *ptr, size_t bytes);
 // The source of regions for BFC_BACKEND_CUSTOM. The library never reads or writes the memory.
 //
 // Both functions are called without a lock held, from any thread that allocates, frees, trims or destroys. They must
-// not throw, and must not wait for another thread that uses the same allocator. A call back into the same device is
+// not wait for another thread that uses the same allocator. They must return: no exception, longjmp or pthread_exit may
+// leave them. Cancellation of the thread is disabled during the calls. A call back into the same device is
 // BFC_ERROR_BUSY.
 //
 // The functions may take regions from an allocator on another device. Allocators must not take regions from each other
@@ -282,9 +283,10 @@ typedef struct bfc_options_t {
 // bytes of the memory, and the event.
 //
 // Called from any thread that allocates, frees, trims or destroys, without a lock held. A call on the same device is
-// BFC_ERROR_BUSY. The function must not throw, and must not wait for another thread that uses the same allocator. With
-// backends that map granules, and with BFC_BACKEND_CUSTOM and supports_coalescing, memory obtained at once may be
-// released in parts, and the reverse.
+// BFC_ERROR_BUSY. The function must not wait for another thread that uses the same allocator. It must return: no
+// exception, longjmp or pthread_exit may leave it. Cancellation of the thread is disabled during the call. With backends
+// that map granules, and with BFC_BACKEND_CUSTOM and supports_coalescing, memory obtained at once may be released in
+// parts, and the reverse.
 typedef void (*bfc_region_callback_t)(void *user_data, int32_t device, void *base, size_t bytes, int32_t event);
 
 // A stream: CUstream or cudaStream_t, or any token on other backends. NULL is the default stream. That is the legacy
@@ -315,7 +317,7 @@ typedef struct bfc_request_t {
 //
 // Called from a thread of the library, without a lock held. The function may call any function of this library, also for
 // the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It must
-// not throw. While it waits, no allocator is trimmed.
+// return: no exception, longjmp or pthread_exit may leave it. While it waits, no allocator is trimmed.
 typedef void (*bfc_idle_callback_t)(void *user_data, int32_t device);
 
 // The statistics of an allocator at one moment: bytes and counts.
@@ -364,7 +366,10 @@ typedef struct bfc_stats_t {
 //
 // Called from any thread, never with an allocator locked. The function may call any function of this library. If the
 // message is about a region of a device, a call on that device is BFC_ERROR_BUSY, and bfc_destroy of that device in
-// another thread waits for the callback. Two callbacks must therefore not destroy each other's devices.
+// another thread waits for the callback. Two callbacks must therefore not destroy each other's devices. The function
+// must return: no exception, longjmp or pthread_exit may leave it. Cancellation of the thread is disabled during the
+// call. Characters that control a terminal or the direction of text, other than line ends and tabs, are replaced in the
+// text.
 typedef void (*bfc_log_callback_t)(void *user_data, int32_t level, const char *message);
 
 // Success.
@@ -997,8 +1002,9 @@ const char *bfc_version(void);
 // report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes. The
 // environment variable BFC_HISTORY_STACKS says whether allocations have backtraces.
 //
-// @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only. NULL
-//                records into memory, which bfc_history_save writes to a file.
+// @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only, and must
+//                not be truncated while it is recorded (SIGBUS). NULL records into memory, which bfc_history_save writes
+//                to a file.
 // @param events  How many of the last events are kept, rounded up to a power of two from 1,024 to 2^28. 0: 262,144.
 // @return BFC_OK; BFC_ERROR_ALREADY_EXISTS if a history is recorded already; BFC_ERROR_INVALID_ARGUMENT if the file
 //         cannot be created; BFC_ERROR_OUT_OF_MEMORY (host memory); BFC_ERROR_BUSY in a signal handler that interrupted

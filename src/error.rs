@@ -5,6 +5,7 @@
 
 use crate::sys::HostMemoryExhausted;
 use crate::sys::thread::{Local, NoValue, per_thread};
+use os::cancellation;
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 
@@ -170,7 +171,13 @@ impl fmt::Display for LastError {
     }
 }
 
-/// Calls a function of the program, which may call back and fail, and keeps the previous message.
+/// Calls a function of the program, which may call back and fail. Keeps the previous message, and disables cancellation of the
+/// thread meanwhile: it would unwind through the library.
+pub(crate) fn call_back<T>(call: impl FnOnce() -> T) -> T {
+    keeping_last_error(|| cancellation::disabled(call))
+}
+
+/// Does work that may fail, and keeps the previous message.
 pub(crate) fn keeping_last_error<T>(call: impl FnOnce() -> T) -> T {
     let _kept = Kept::new();
     call()

@@ -2,9 +2,10 @@
 //!
 //! Nothing is logged while an allocator is locked, because a callback may do anything.
 
-use crate::error::{Error, Text, fail, keeping_last_error, to_text};
+use crate::error::{Error, Text, call_back, fail, to_text};
 use crate::sys;
 use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
+use os::terminal::Printable;
 use os::variables;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_void};
@@ -150,23 +151,34 @@ fn emit_cut(level: Level, words: fmt::Arguments<'_>) {
     emit_text(level, text.as_str());
 }
 
-/// Writes a message like [`emit`], for text of any length.
+/// Writes a message like [`emit`], for text of any length. Names and values in it come from the program and its user, so
+/// characters that control a terminal are replaced here.
 pub(crate) fn emit_text(level: Level, text: &str) {
     if !is_wanted(level) {
         return;
     }
+    if Printable(text).is_unchanged() {
+        return send(level, text);
+    }
+    match to_text(format_args!("{}", Printable(text))) {
+        Ok(text) => send(level, &text),
+        Err(_) => send(level, "out of host memory: message lost"),
+    }
+}
+
+fn send(level: Level, text: &str) {
     let sink = if HAS_CALLBACK.load(Acquire) { SINK.with(|sink| *sink) } else { Ok(Sink::NONE) };
     // In a signal handler that interrupted this code, the message is lost.
     let Ok(sink) = sink else { return };
     match sink.callback {
-        Some(callback) => keeping_last_error(|| call_back(callback, sink.user_data, level, text)),
+        Some(callback) => call_back(|| send_to(callback, sink.user_data, level, text)),
         // The callback was removed just now.
         None if environment_level() == SILENT => {}
         None => write_to_stderr(level, text),
     }
 }
 
-fn call_back(callback: LogCallback, user_data: *mut c_void, level: Level, text: &str) {
+fn send_to(callback: LogCallback, user_data: *mut c_void, level: Level, text: &str) {
     let mut owned = Vec::new();
     if owned.try_reserve_exact(text.len() + 1).is_err() {
         return callback(user_data, level as i32, c"out of host memory: message lost".as_ptr());

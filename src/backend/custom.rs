@@ -1,7 +1,7 @@
 //! Regions from functions supplied by the caller.
 
 use super::{Backend, Granted};
-use crate::error::{Error, keeping_last_error};
+use crate::error::{Error, call_back};
 use std::ffi::c_void;
 
 /// Allocates a region. See `bfc_suballocator_t`.
@@ -38,14 +38,14 @@ impl Backend for Custom {
         let mut received = bytes;
         // SAFETY: the caller of bfc_create guarantees the function and its pointer.
         let call = || unsafe { (self.alloc)(self.user_data, alignment, bytes, &mut received) };
-        let base = keeping_last_error(call);
+        let base = call_back(call);
         Ok((!base.is_null()).then_some(Granted { base: base as u64, bytes: received as u64 }))
     }
 
     fn free(&self, granted: Granted) -> Result<(), Error> {
         let base = granted.base as *mut c_void;
         // SAFETY: as above. The range is one that the callback allocated.
-        keeping_last_error(|| unsafe { (self.free)(self.user_data, base, granted.bytes as usize) });
+        call_back(|| unsafe { (self.free)(self.user_data, base, granted.bytes as usize) });
         Ok(())
     }
 

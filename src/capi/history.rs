@@ -23,8 +23,9 @@ pub const BFC_STACKS_PYTHON: u32 = 1u32 << 1;
 /// report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes. The
 /// environment variable BFC_HISTORY_STACKS says whether allocations have backtraces.
 ///
-/// @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only. NULL
-///                records into memory, which bfc_history_save writes to a file.
+/// @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only, and must
+///                not be truncated while it is recorded (SIGBUS). NULL records into memory, which bfc_history_save writes
+///                to a file.
 /// @param events  How many of the last events are kept, rounded up to a power of two from 1,024 to 2^28. 0: 262,144.
 /// @return BFC_OK; BFC_ERROR_ALREADY_EXISTS if a history is recorded already; BFC_ERROR_INVALID_ARGUMENT if the file
 ///         cannot be created; BFC_ERROR_OUT_OF_MEMORY (host memory); BFC_ERROR_BUSY in a signal handler that interrupted

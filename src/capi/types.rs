@@ -142,9 +142,10 @@ pub const BFC_REGION_RETURNING: i32 = 2;
 /// bytes of the memory, and the event.
 ///
 /// Called from any thread that allocates, frees, trims or destroys, without a lock held. A call on the same device is
-/// BFC_ERROR_BUSY. The function must not throw, and must not wait for another thread that uses the same allocator. With
-/// backends that map granules, and with BFC_BACKEND_CUSTOM and supports_coalescing, memory obtained at once may be
-/// released in parts, and the reverse.
+/// BFC_ERROR_BUSY. The function must not wait for another thread that uses the same allocator. It must return: no
+/// exception, longjmp or pthread_exit may leave it. Cancellation of the thread is disabled during the call. With backends
+/// that map granules, and with BFC_BACKEND_CUSTOM and supports_coalescing, memory obtained at once may be released in
+/// parts, and the reverse.
 pub type bfc_region_callback_t = Option<
     unsafe extern "C" fn(user_data: *mut c_void, device: i32, base: *mut c_void, bytes: usize, event: i32),
 >;
@@ -154,7 +155,7 @@ pub type bfc_region_callback_t = Option<
 ///
 /// Called from a thread of the library, without a lock held. The function may call any function of this library, also for
 /// the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It must
-/// not throw. While it waits, no allocator is trimmed.
+/// return: no exception, longjmp or pthread_exit may leave it. While it waits, no allocator is trimmed.
 pub type bfc_idle_callback_t = Option<unsafe extern "C" fn(user_data: *mut c_void, device: i32)>;
 
 /// Receives a message of the library. Arguments: the pointer given to bfc_set_log_callback, a level, and a
@@ -162,7 +163,10 @@ pub type bfc_idle_callback_t = Option<unsafe extern "C" fn(user_data: *mut c_voi
 ///
 /// Called from any thread, never with an allocator locked. The function may call any function of this library. If the
 /// message is about a region of a device, a call on that device is BFC_ERROR_BUSY, and bfc_destroy of that device in
-/// another thread waits for the callback. Two callbacks must therefore not destroy each other's devices.
+/// another thread waits for the callback. Two callbacks must therefore not destroy each other's devices. The function
+/// must return: no exception, longjmp or pthread_exit may leave it. Cancellation of the thread is disabled during the
+/// call. Characters that control a terminal or the direction of text, other than line ends and tabs, are replaced in the
+/// text.
 pub type bfc_log_callback_t =
     Option<extern "C" fn(user_data: *mut c_void, level: i32, message: *const c_char)>;
 
@@ -189,7 +193,8 @@ pub type bfc_region_free_t =
 /// The source of regions for BFC_BACKEND_CUSTOM. The library never reads or writes the memory.
 ///
 /// Both functions are called without a lock held, from any thread that allocates, frees, trims or destroys. They must
-/// not throw, and must not wait for another thread that uses the same allocator. A call back into the same device is
+/// not wait for another thread that uses the same allocator. They must return: no exception, longjmp or pthread_exit may
+/// leave them. Cancellation of the thread is disabled during the calls. A call back into the same device is
 /// BFC_ERROR_BUSY.
 ///
 /// The functions may take regions from an allocator on another device. Allocators must not take regions from each other

@@ -2,13 +2,13 @@
 
 use super::idle_time::IdleCallback;
 use super::slot::{Guard, Slot};
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{Error, call_back, fail};
 
 /// Calls the callback, if there is one, with the lock open.
 pub(super) fn call(guard: Guard<'_>) -> Result<Guard<'_>, Error> {
     let Some(callback) = guard.idle.callback else { return Ok(guard) };
     let device = guard.device;
-    guard.settling(|| keeping_last_error(|| callback.call(device))).check_entry()
+    guard.settling(|| call_back(|| callback.call(device))).check_entry()
 }
 
 /// Sets or removes the callback. The previous one is not called any more when this returns.

@@ -3,7 +3,7 @@
 use crate::backend::granules::Granules;
 use crate::core::units::Span;
 use crate::core::vmm::Range;
-use crate::error::{Error, keeping_last_error};
+use crate::error::{Error, call_back};
 use crate::history::{Entry, Kind, Recorder};
 use std::ffi::c_void;
 
@@ -63,7 +63,7 @@ impl Listener {
         let Some(callback) = self.callback else { return };
         let (user_data, device, base) = (self.user_data, self.device, base as *mut c_void);
         // SAFETY: the caller that set the callback guarantees that this call is valid.
-        keeping_last_error(|| unsafe { callback(user_data, device, base, bytes as usize, event as i32) });
+        call_back(|| unsafe { callback(user_data, device, base, bytes as usize, event as i32) });
     }
 
     /// Reports memory as returning and runs `work`, which gives it back. If that fails, reports it as obtained again.
