@@ -484,3 +484,9 @@ fn a_privileged_process_ignores_variables_that_name_files_or_change_the_backend(
     }
     fs::remove_dir_all(folder).expect("its own folder");
 }
+
+#[test]
+fn a_value_in_a_warning_does_not_control_the_terminal() {
+    let log = observe_with("null", &[("BFC_BACKEND", "\u{1b}[2J\u{9b}31m\u{202e}")]).log;
+    assert!(log.contains("BFC_BACKEND=\u{fffd}[2J\u{fffd}31m\u{fffd} is ignored"), "{log}");
+}

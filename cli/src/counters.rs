@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 
+use crate::names::shown;
 use crate::process::{self, Liveness};
 use record::{ENDED, REPLACED, Record};
 
@@ -65,7 +66,7 @@ fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
 
 fn summary(record: &Record) -> String {
     let (state, explanation) = state(record);
-    let program = text(&record.program);
+    let program = shown(&text(&record.program));
     let mut summary =
         format!("process {}: {program}\n  began        {}\n", record.process, time(record.began));
     let _ = writeln!(summary, "  state        {state}: {explanation}");

@@ -1,13 +1,8 @@
 //! Names from a program or a file, as they are shown.
 
-/// Returns whether a character controls a terminal, or the direction of text.
-pub fn is_harmful(character: char) -> bool {
-    let is_format = matches!(character,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    is_format || character.is_control()
-}
+use os::terminal::is_harmful;
 
-/// A name without such characters.
+/// A name without characters that control a terminal, or the direction of text. It has no line ends either.
 pub fn shown(name: &str) -> String {
     name.chars().map(|character| if is_harmful(character) { '\u{fffd}' } else { character }).collect()
 }

@@ -1,11 +1,12 @@
 //! What the command prints: tables for people, one JSON document for programs.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use os::terminal::{Printable, is_harmful};
 use serde::Serialize;
 
 use crate::library::Library;
@@ -84,9 +85,24 @@ pub fn document<T: Serialize>(
 
 /// A JSON document and a line end.
 pub fn json(document: &impl Serialize) -> Result<String> {
-    let mut text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
+    let text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
+    Ok(escaped(&text))
+}
+
+/// JSON and a line end, without characters that control a terminal. Such are in strings only, where they have an escape.
+pub fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len() + 1);
+    for character in json.chars() {
+        match character {
+            '\n' => text.push(character),
+            character if is_harmful(character) => {
+                let _ = write!(text, "\\u{:04x}", u32::from(character));
+            }
+            character => text.push(character),
+        }
+    }
     text.push('\n');
-    Ok(text)
+    text
 }
 
 /// Rows under a heading, the values aligned.
@@ -107,10 +123,16 @@ pub fn progress(is_quiet: bool, length: Option<u64>, template: &str) -> Progress
 /// Writes a line to standard error, in one piece: those of several processes must not mix. Where standard error is closed
 /// there is none.
 pub fn complain(what: fmt::Arguments<'_>) {
-    let _ = io::stderr().write_all(format!("bfc: {what}\n").as_bytes());
+    print_on_stderr(&format!("bfc: {what}\n"));
 }
 
-/// Standard output that may be closed by its reader, as `head` does: then the rest is left unsaid.
+/// Writes text to standard error, in one piece. A reader that has gone is no error.
+pub fn print_on_stderr(text: &str) {
+    let _ = io::stderr().write_all(Printable(text).to_string().as_bytes());
+}
+
+/// Standard output that may be closed by its reader, as `head` does: then the rest is left unsaid. Nothing that is written
+/// controls a terminal, whatever the names in it are.
 #[derive(Default)]
 pub struct Output {
     closed: bool,
@@ -123,7 +145,7 @@ impl Output {
             return Ok(());
         }
         let mut stdout = io::stdout().lock();
-        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        match stdout.write_all(Printable(text).to_string().as_bytes()).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.closed = true;
                 Ok(())

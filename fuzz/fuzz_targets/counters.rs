@@ -3,6 +3,9 @@
 #![no_main]
 
 #[allow(dead_code)]
+#[path = "../../cli/src/names.rs"]
+mod names;
+#[allow(dead_code)]
 #[path = "../../cli/src/process.rs"]
 mod process;
 

@@ -1,7 +1,6 @@
 //! `bfc run --check`: the program as a child, and then what the interposer saw.
 
 use std::fs::{self, Permissions};
-use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +14,7 @@ use super::program::Program;
 use super::settings::Settings;
 use super::verdict::{Ran, judge};
 use crate::environment::PRELOAD_CHECK;
+use crate::output;
 use crate::temporary::Folder;
 
 /// The exit code where nothing came from the pool.
@@ -30,8 +30,7 @@ pub fn run(program: &Program, mut settings: Settings) -> Result<ExitCode> {
     let seen = notes.read()?;
     let ran = Ran { pid, name: program.name(), file, ended };
     let judgement = judge(&seen, &ran);
-    // A reader that has gone is no reason for another exit code.
-    let _ = io::stderr().write_all(check_report::report(&judgement, &ran).as_bytes());
+    output::print_on_stderr(&check_report::report(&judgement, &ran));
     Ok(if judgement.took_hold { code(ran.ended).into() } else { NOT_INTERPOSED.into() })
 }
 

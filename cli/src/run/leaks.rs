@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,8 +39,7 @@ pub fn run(program: &Program, mut settings: Settings, args: &Run) -> Result<Exit
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let (_, ended) = wait_for(program, &settings)?;
     let left = list(&histories(&file)?, u64::try_from(began).unwrap_or(0))?;
-    // A reader that has gone is no reason for another exit code.
-    let _ = io::stderr().write_all(left.text.as_bytes());
+    output::print_on_stderr(&left.text);
     let exit_code = match (code(ended), args.leaks_exit_code) {
         (0, Some(of_leaks)) if left.any => of_leaks,
         (of_program, _) => of_program,

@@ -1,15 +1,13 @@
 //! `bfc top --json`.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 use super::layout::STATISTICS;
 use super::rates::Row;
 use super::reader::Reading;
-use crate::names::is_harmful;
+use crate::output::escaped;
 
 /// Shown by `bfc top --help`.
 pub const SCHEMA: &str = "\
@@ -104,18 +102,7 @@ pub fn document(reading: &Reading, rows: &[Row]) -> Result<String> {
             .collect(),
     };
     let json = serde_json::to_string(&document).context("cannot write JSON")?;
-    let mut text = String::with_capacity(json.len() + 1);
-    for character in json.chars() {
-        // It may be printed on a terminal. Such characters are in strings only, as all of the syntax is ASCII.
-        match character {
-            character if is_harmful(character) => {
-                let _ = write!(text, "\\u{:04x}", u32::from(character));
-            }
-            character => text.push(character),
-        }
-    }
-    text.push('\n');
-    Ok(text)
+    Ok(escaped(&json))
 }
 
 fn pool(row: &Row) -> PoolPart<'_> {

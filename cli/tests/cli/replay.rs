@@ -359,6 +359,17 @@ fn a_recording_that_stopped_early_is_replayed_with_a_note() {
     assert_eq!(run_to(0, bfc().arg("replay").arg(&trace).arg("--quiet")).1, "");
 }
 
+#[test]
+fn the_reason_in_a_trace_does_not_control_the_terminal() {
+    let trace = file("hostile.trace", "+ 0 5 0\n%incomplete \u{1b}[2Jand \u{9b}31m\u{202e}\n");
+    let (_, error) = run_to(0, bfc().arg("replay").arg(&trace));
+    assert!(error.ends_with("is incomplete: \u{fffd}[2Jand \u{fffd}31m\u{fffd}\n"), "{error}");
+    // In JSON a name with such characters has them, escaped.
+    let (document, _) =
+        run_to(0, bfc().args(["replay", "-q", "--json"]).arg(file("\u{9b}31m.trace", "+ 0 5 0\n")));
+    assert!(document.contains("\\u009b31m.trace") && !document.contains('\u{9b}'), "{document}");
+}
+
 /// `--as-run` is the pool of `bfc run`.
 #[test]
 fn the_pool_of_bfc_run_has_one_option() {

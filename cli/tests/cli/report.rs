@@ -158,3 +158,16 @@ fn a_history_that_is_cut_off_or_of_another_version_is_refused() {
     let (_, error) = run_to(1, bfc().args(["report", "--json", &path]));
     assert!(error.contains("--json is for a history"), "{error}");
 }
+
+#[test]
+fn a_records_text_does_not_control_the_terminal() {
+    let mut record = HEAD.to_vec();
+    record.resize(8192, 0);
+    let program = "\u{1b}]0;owned\u{7}\nprocess 9: other\u{9b}31m\u{202e}".as_bytes();
+    record[136..136 + program.len()].copy_from_slice(program);
+    let (said, _) = reported(0, &file("hostile.report", record).display().to_string());
+    assert!(
+        said.starts_with("process 0: \u{fffd}]0;owned\u{fffd}\u{fffd}process 9: other\u{fffd}31m\u{fffd}\n"),
+        "{said}"
+    );
+}
