@@ -30,8 +30,9 @@
  *   handler. Calls on different devices do not wait for each other.
  * - A call from a callback of the same device is BFC_ERROR_BUSY, except for bfc_owner and bfc_free(device, NULL).
  * - No function is async-signal-safe. A call from a signal handler that interrupted a call of its own thread returns
- *   BFC_ERROR_BUSY instead of waiting for that call. It may still wait for the C library, so do not call from a
- *   handler that may have interrupted malloc.
+ *   BFC_ERROR_BUSY instead of waiting for that call. If the thread holds the lock of an allocator, the call also waits
+ *   for no other allocator. It may still wait for the C library, so do not call from a handler that may have interrupted
+ *   malloc.
  * - After fork, a HOST allocator works in the child like malloc. On all others every call in the child is
  *   BFC_ERROR_SHUTTING_DOWN. A fork waits for calls of other threads that are changing an allocator, for at most 10
  *   seconds (1 second in a signal handler that interrupted a call). An allocator whose change did not end by then is

@@ -5,6 +5,7 @@
 use crate::error::{Error, Text, call_back, fail, to_text};
 use crate::sys;
 use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
+use crate::sys::signals::Blocked;
 use os::terminal::Printable;
 use os::variables;
 use std::cell::UnsafeCell;
@@ -57,6 +58,7 @@ static SINK: Shared =
 impl Shared {
     /// Reads or changes the sink. Fails in a signal handler that interrupted its own thread here.
     fn with<T>(&self, work: impl FnOnce(&mut Sink) -> T) -> Result<T, HeldByThisThread> {
+        let _blocked = Blocked::new();
         self.lock.acquire()?;
         // SAFETY: the lock is held.
         let result = work(unsafe { &mut *self.sink.get() });

@@ -39,6 +39,35 @@ fn pair(device: i32) {
     }
 }
 
+/// What handlers could not free, because the thread that used the allocator meanwhile would have had to be waited for.
+static LEFT: [(AtomicI32, AtomicU64); 1 << 13] = [const { (AtomicI32::new(-1), AtomicU64::new(0)) }; 1 << 13];
+static LEFT_COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// As [`pair`], on an allocator that another thread uses.
+fn pair_beside_others(device: i32) {
+    match alloc(device, 1000) {
+        Ok(address) => match free(device, address) {
+            BFC_OK => {}
+            BFC_ERROR_BUSY => {
+                let (its_device, its_address) = &LEFT[LEFT_COUNT.fetch_add(1, Relaxed) as usize % LEFT.len()];
+                its_device.store(device, Relaxed);
+                its_address.store(address, Relaxed);
+            }
+            status => WRONG.store(status, Relaxed),
+        },
+        Err(status) => expect(status, &[]),
+    }
+}
+
+/// Frees what handlers could not free.
+fn free_what_is_left() {
+    let count = LEFT_COUNT.load(Relaxed) as usize;
+    assert!(count <= LEFT.len(), "{count}");
+    for (device, address) in &LEFT[..count] {
+        assert_eq!(free(device.load(Relaxed), address.load(Relaxed)), BFC_OK);
+    }
+}
+
 /// A request of PyTorch's, for which its table of captures is looked at.
 fn torch_pair() {
     let device = DEVICE.load(Relaxed);
@@ -75,6 +104,7 @@ extern "C" fn on_signal(_: i32) {
             expect(owner(64).err().unwrap_or(BFC_OK), &[BFC_ERROR_INVALID_POINTER]);
         }
         2 => torch_pair(),
+        3 => [device, other].into_iter().for_each(pair_beside_others),
         _ if FORKED.load(Relaxed) == -1 => {
             // Only in the middle of a call.
             match alloc(device, 1000) {
@@ -88,7 +118,12 @@ extern "C" fn on_signal(_: i32) {
 }
 
 /// Has another thread send signals to this one while `step` is done again and again, until it says that it is enough.
-fn under_signals(mut step: impl FnMut() -> bool) {
+fn under_signals(step: impl FnMut() -> bool) {
+    under_signals_with(None, step);
+}
+
+/// Does the same, and has the signals sent to a second thread too, which exists as long.
+fn under_signals_with(second: Option<libc::pthread_t>, mut step: impl FnMut() -> bool) {
     // SAFETY: zeros are a valid value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
@@ -100,8 +135,10 @@ fn under_signals(mut step: impl FnMut() -> bool) {
     let sender = std::thread::spawn(move || {
         let (mut seen, mut since) = (0, Instant::now());
         while !DONE.load(Relaxed) {
-            // SAFETY: the thread ends only after this one.
-            unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+            for thread in second.into_iter().chain([this]) {
+                // SAFETY: both threads end only after this one.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+            }
             std::thread::sleep(Duration::from_micros(50));
             let progress = PROGRESS.load(Relaxed);
             if progress != seen {
@@ -234,4 +271,82 @@ fn handlers_are_told_that_the_table_of_captures_is_busy() {
     bfc_torch_release_pool(pool.device(), ID.0, ID.1);
     assert_eq!(pool.stats().bytes_in_use, 0);
     pool.check();
+}
+
+/// Runs `step` in a second thread until the test is done, and gives its number to `run`.
+fn with_second_thread(mut step: impl FnMut() + Send, run: impl FnOnce(libc::pthread_t)) {
+    std::thread::scope(|scope| {
+        let (send, receive) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            // SAFETY: no preconditions.
+            send.send(unsafe { libc::pthread_self() }).expect("the other thread waits for it");
+            while !DONE.load(Relaxed) {
+                step();
+            }
+        });
+        run(receive.recv().expect("the thread has started"));
+    });
+}
+
+/// Each handler needs the allocator in whose call the other thread was interrupted.
+#[test]
+fn handlers_of_two_threads_do_not_wait_for_each_other() {
+    const TEST: &str = "handlers_of_two_threads_do_not_wait_for_each_other";
+    if !child::is_child(TEST) {
+        child::expect_success(TEST, &[]);
+        return;
+    }
+    let (pool, other) = (fixed_pool(), fixed_pool());
+    HANDLER.store(3, Relaxed);
+    DEVICE.store(pool.device(), Relaxed);
+    OTHER.store(other.device(), Relaxed);
+    let mut steps = 0u64;
+    let in_second = || other.put(other.get(700));
+    with_second_thread(in_second, |second| {
+        under_signals_with(Some(second), || {
+            steps += 1;
+            pool.put(pool.get(700));
+            steps < 1000 || BUSY.load(Relaxed) < 1000 || RUNS.load(Relaxed) < 10_000
+        });
+    });
+    free_what_is_left();
+    [&pool, &other].into_iter().for_each(Pool::check);
+    assert_eq!((pool.stats().bytes_in_use, other.stats().bytes_in_use), (0, 0));
+}
+
+/// A handler that interrupts a call about the history needs an allocator whose other thread records a new name.
+#[test]
+fn handlers_in_a_call_about_the_history_do_not_wait_for_its_users() {
+    const TEST: &str = "handlers_in_a_call_about_the_history_do_not_wait_for_its_users";
+    if !child::is_child(TEST) {
+        child::expect_success(TEST, &[]);
+        return;
+    }
+    let (pool, other) = (fixed_pool(), fixed_pool());
+    HANDLER.store(3, Relaxed);
+    DEVICE.store(pool.device(), Relaxed);
+    OTHER.store(other.device(), Relaxed);
+    // SAFETY: NULL records into memory.
+    assert_eq!(unsafe { bfc_history_start(std::ptr::null(), 1 << 16) }, BFC_OK);
+    let path = std::env::temp_dir().join(format!("libbfc-signals-{}", std::process::id()));
+    let name = std::ffi::CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
+    let mut names = 0;
+    let in_second = || {
+        names += 1;
+        assert_eq!(scope_begin(&format!("operation {names}"), names), BFC_OK);
+        pool.put(pool.get(700));
+        assert_eq!(bfc_scope_end(), BFC_OK);
+    };
+    let mut steps = 0u64;
+    with_second_thread(in_second, |_| {
+        under_signals(|| {
+            steps += 1;
+            // SAFETY: a NUL-terminated string.
+            assert_eq!(unsafe { bfc_history_save(name.as_ptr()) }, BFC_OK, "{}", last_error());
+            std::fs::remove_file(&path).expect("the history was saved");
+            other.put(other.get(700));
+            steps < 30 || RUNS.load(Relaxed) < 1000
+        });
+    });
+    [&pool, &other].into_iter().for_each(Pool::check);
 }

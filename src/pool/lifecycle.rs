@@ -156,7 +156,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let (device, live) = (guard.device, guard.arena.counters().live());
     let live = live_text(&guard, live);
     let followed = guard.arena.plan().map(|plan| (plan.followed(), guard.arena.counters().allocations()));
-    guard = waiting::while_registered(slot.id(), || {
+    guard = waiting::while_registered(slot, || {
         let inner = guard.inner_mut();
         (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
         guard.notify();

@@ -47,7 +47,8 @@ pub(crate) struct Lock {
     served: AtomicU32,
 }
 
-/// The calling thread already holds the lock. It was interrupted by a signal, whose handler tries to acquire it.
+/// The calling thread already holds the lock, or another one because of which it must not wait. It was interrupted by a
+/// signal, whose handler tries to acquire the lock.
 #[derive(Debug)]
 pub(crate) struct HeldByThisThread;
 
@@ -73,8 +74,20 @@ impl Lock {
         let this = token::current();
         match self.holder.compare_exchange(0, this, Acquire, Relaxed) {
             Ok(_) => Ok(()),
-            Err(holder) => self.acquire_contended(this, holder, NEVER).map_err(|_| HeldByThisThread),
+            Err(holder) => self.acquire_contended(this, holder, NEVER, &|| false),
         }
+        .map_err(|_| HeldByThisThread)
+    }
+
+    /// Acquires the lock, but does not wait if this thread must not. That is asked only before the first sleep.
+    #[inline]
+    pub(crate) fn acquire_unless(&self, must_not_wait: impl Fn() -> bool) -> Result<(), HeldByThisThread> {
+        let this = token::current();
+        match self.holder.compare_exchange(0, this, Acquire, Relaxed) {
+            Ok(_) => Ok(()),
+            Err(holder) => self.acquire_contended(this, holder, NEVER, &must_not_wait),
+        }
+        .map_err(|_| HeldByThisThread)
     }
 
     /// Acquires the lock if it is open.
@@ -83,11 +96,11 @@ impl Lock {
         self.holder.compare_exchange(0, token::current(), Acquire, Relaxed).is_ok()
     }
 
-    /// Acquires the lock after [`Self::try_acquire`] has failed. Another attempt to write at once would only take the
-    /// cache line from the holder.
-    pub(crate) fn acquire_after_try(&self) -> Result<(), HeldByThisThread> {
+    /// Does the same as [`Self::acquire_unless`] after [`Self::try_acquire`] has failed. Another attempt to write at once
+    /// would only take the cache line from the holder.
+    pub(crate) fn acquire_after_try(&self, must_not_wait: impl Fn() -> bool) -> Result<(), HeldByThisThread> {
         let holder = self.holder.load(Relaxed);
-        self.acquire_contended(token::current(), holder, NEVER).map_err(|_| HeldByThisThread)
+        self.acquire_contended(token::current(), holder, NEVER, &must_not_wait).map_err(|_| HeldByThisThread)
     }
 
     /// Acquires the lock like [`Self::acquire`], but waits only until a time of [`clock::monotonic_ms`].
@@ -95,12 +108,18 @@ impl Lock {
         let this = token::current();
         match self.holder.compare_exchange(0, this, Acquire, Relaxed) {
             Ok(_) => Ok(()),
-            Err(holder) => self.acquire_contended(this, holder, deadline),
+            Err(holder) => self.acquire_contended(this, holder, deadline, &|| false),
         }
     }
 
     #[cold]
-    fn acquire_contended(&self, this: usize, holder: usize, deadline: u64) -> Result<(), NotTaken> {
+    fn acquire_contended(
+        &self,
+        this: usize,
+        holder: usize,
+        deadline: u64,
+        must_not_wait: &dyn Fn() -> bool,
+    ) -> Result<(), NotTaken> {
         if holder == this {
             return Err(NotTaken::HeldByThisThread);
         }
@@ -112,6 +131,9 @@ impl Lock {
                 std::thread::yield_now();
             } else {
                 if looks == SPINS + YIELDS {
+                    if must_not_wait() {
+                        return Err(NotTaken::HeldByThisThread);
+                    }
                     self.slept.fetch_add(1, Relaxed);
                 } else if deadline != NEVER && clock::monotonic_ms() >= deadline {
                     // The waiter has given up, so long holders need not let it go first.
@@ -135,16 +157,17 @@ impl Lock {
 
     /// Waits until all current sleepers have had the lock, at most 100 ms. For threads that are about to hold the lock
     /// for long. A thread that repeatedly does so would otherwise nearly always acquire the lock first.
-    pub(crate) fn let_sleepers_in(&self) {
+    pub(crate) fn let_sleepers_in(&self, must_not_wait: impl Fn() -> bool) {
         // The lock is held by the calling thread, which a signal handler has interrupted. No sleeper can get it
         // meanwhile.
         if self.is_held_here() {
             return;
         }
         let due = self.slept.load(Relaxed);
-        for _ in 0..PATIENCE {
+        for round in 0..PATIENCE {
             // Both counters wrap around.
-            if due.wrapping_sub(self.served.load(Relaxed)).cast_signed() <= 0 {
+            let is_over = due.wrapping_sub(self.served.load(Relaxed)).cast_signed() <= 0;
+            if is_over || round == 0 && must_not_wait() {
                 return;
             }
             sleep();
@@ -238,7 +261,7 @@ mod tests {
             // One of several attempts must be quick, because the machine may be busy.
             let is_quick = |_| {
                 let begun = clock::monotonic_ms();
-                lock.let_sleepers_in();
+                lock.let_sleepers_in(|| false);
                 clock::monotonic_ms() - begun < 50
             };
             let was_quick = (0..5).any(is_quick);
@@ -282,13 +305,13 @@ mod tests {
             }
             let went_first = (0..100).any(|_| {
                 lock.release();
-                lock.let_sleepers_in();
+                lock.let_sleepers_in(|| false);
                 lock.acquire().unwrap();
                 done.load(Relaxed) == 1
             });
             lock.release();
             assert!(went_first, "the lock was taken a hundred times in front of a sleeper");
         });
-        lock.let_sleepers_in();
+        lock.let_sleepers_in(|| false);
     }
 }

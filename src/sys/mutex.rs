@@ -1,7 +1,7 @@
-//! A value protected by a [`Lock`]. A signal handler that interrupted the holder gets an error, where the mutex of
-//! `std` or a spin lock would deadlock.
+//! A value protected by a [`Lock`], which is held with signals [`Blocked`].
 
 use super::lock::{HeldByThisThread, Lock};
+use super::signals::Blocked;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
@@ -18,10 +18,11 @@ impl<T> Mutex<T> {
         Mutex { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Locks the value. Waits for other threads.
+    /// Locks the value. Waits for other threads. Fails in the handler of a fault in the thread that holds it.
     pub(crate) fn lock(&self) -> Result<Guard<'_, T>, HeldByThisThread> {
+        let blocked = Blocked::new();
         self.lock.acquire()?;
-        Ok(Guard(self))
+        Ok(Guard { mutex: self, _blocked: blocked })
     }
 
     /// Replaces the value in a forked child and opens the lock. Returns the old value, in the middle of whose change
@@ -37,26 +38,65 @@ impl<T> Mutex<T> {
     }
 }
 
-pub(crate) struct Guard<'a, T>(&'a Mutex<T>);
+/// Unlocks the value when dropped, and then unblocks signals.
+pub(crate) struct Guard<'a, T> {
+    mutex: &'a Mutex<T>,
+    _blocked: Blocked,
+}
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: the lock is held.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.mutex.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held, and there is one guard.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.mutex.value.get() }
     }
 }
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        self.0.lock.release();
+        self.mutex.lock.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mutex;
+    use crate::sys::signals::Blocked;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn on_signal(_: i32) {
+        RUNS.fetch_add(1, Relaxed);
+    }
+
+    fn raise() -> u32 {
+        // SAFETY: the handler is installed.
+        unsafe { libc::raise(libc::SIGURG) };
+        RUNS.load(Relaxed)
+    }
+
+    #[test]
+    fn no_handler_runs_while_a_value_is_locked() {
+        // SAFETY: the handler only counts.
+        unsafe { libc::signal(libc::SIGURG, on_signal as *const () as usize) };
+        let mutex = Mutex::new(());
+        let (first, second) = (mutex.lock().unwrap(), Blocked::new());
+        assert_eq!(raise(), 0);
+        drop(second);
+        assert_eq!(raise(), 0, "signals are still blocked by the first");
+        assert!(mutex.lock().is_err());
+        assert_eq!(raise(), 0);
+        drop(first);
+        assert_eq!(RUNS.load(Relaxed), 1, "what came meanwhile is one signal");
+        assert_eq!(raise(), 2);
     }
 }

@@ -309,7 +309,7 @@ impl Pause {
         let left = match guard.retry {
             Duration::ZERO => None,
             // Waiting cannot help, because this thread is in a call that holds up the one it would wait for.
-            _ if is_circular => None,
+            _ if is_circular || guard.must_not_wait() => None,
             retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
         };
         let Some(left) = left else {

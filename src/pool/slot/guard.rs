@@ -3,6 +3,7 @@
 use super::call::{Call, CallKind};
 use super::ranges::{self, Place};
 use super::slot::{Inner, Phase, Sleeper, Slot};
+use super::table;
 use super::waiting::{self, busy};
 use crate::core::stats::FailureCause;
 use crate::error::{Error, fail};
@@ -25,7 +26,7 @@ impl Slot {
 
     /// Locks it for a call that holds the lock for long. Threads that sleep for the lock go first.
     pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, Error> {
-        self.lock.let_sleepers_in();
+        self.lock.let_sleepers_in(|| table::is_another_held(self));
         self.enter()
     }
 
@@ -45,7 +46,7 @@ impl Slot {
         if let Some(entered) = entered {
             return entered.into_guard().if_ready();
         }
-        if self.lock.acquire_after_try().is_err() {
+        if self.lock.acquire_after_try(|| table::is_another_held(self)).is_err() {
             return Err(Unready(None));
         }
         Guard { slot: self, unwinding: std::thread::panicking() }.if_ready()
@@ -57,17 +58,21 @@ impl Slot {
         self.lock.try_acquire().then(|| AtOnce { slot: self })
     }
 
-    /// Locks a slot in any state. Fails in a signal handler that interrupted the thread which holds the lock.
+    /// Locks a slot in any state. Fails in a signal handler whose thread holds the lock. Fails instead of waiting if the
+    /// thread holds another slot.
     #[inline]
     pub(in crate::pool) fn try_lock(&self) -> Result<Guard<'_>, HeldByThisThread> {
-        self.lock.acquire()?;
+        self.lock.acquire_unless(|| table::is_another_held(self))?;
         Ok(Guard { slot: self, unwinding: std::thread::panicking() })
     }
 
-    /// Locks a slot in any state, for a call that found the lock open when it began. This thread cannot hold it then.
+    /// Locks a slot in any state, for a call that found the lock open when it began. This thread cannot hold it then. It
+    /// waits also if it holds another slot: the holder has taken this one later than the thread took the other, so it
+    /// does not wait for that.
     #[allow(clippy::expect_used)]
     pub(in crate::pool) fn lock(&self) -> Guard<'_> {
-        self.try_lock().expect("the call has opened the lock")
+        self.lock.acquire().expect("the call has opened the lock");
+        Guard { slot: self, unwinding: std::thread::panicking() }
     }
 
     /// Checks whether `free(NULL)` succeeds. It does so without an allocator too, and while one is being destroyed.
@@ -345,7 +350,7 @@ impl<'a> Guard<'a> {
             inner.expecting = inner.expecting.saturating_sub(1);
             guard
         };
-        waiting::while_registered(slot.id(), wait)?.check_entry()
+        waiting::while_registered(slot, wait)?.check_entry()
     }
 
     /// Returns whether a thread sleeps until a call ends.
@@ -357,7 +362,12 @@ impl<'a> Guard<'a> {
     /// the lock again and again before they wake.
     pub(in crate::pool) fn give_way(self) -> Self {
         const MOMENT: Duration = Duration::from_millis(1);
-        self.wait(Some(MOMENT))
+        if self.must_not_wait() { self } else { self.wait(Some(MOMENT)) }
+    }
+
+    /// Returns whether this thread holds another slot, so that nothing may be waited for.
+    pub(in crate::pool) fn must_not_wait(&self) -> bool {
+        table::is_another_held(self.slot)
     }
 
     /// Wakes the sleeping threads, because something changed that they may be waiting for.

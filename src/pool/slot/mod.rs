@@ -9,6 +9,7 @@
 //!   slot         the slot, and what its lock protects  guard          the locked slot: entering, leaving
 //!   fork         slots before and after a fork         context_end    forgets all memory after a reset
 //!   calls        calls with the lock open              backend_calls  calls of the backend and its driver
+//!   table        all slots of the process
 //! ```
 
 mod backend_calls;
@@ -21,6 +22,7 @@ mod ranges;
 #[allow(clippy::module_inception)] // the type of this module
 mod slot;
 mod stack_list;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod waiting;

@@ -11,6 +11,8 @@ use crate::pool::{free, lifecycle, shrink};
 use crate::sys::thread;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 thread_local! {
@@ -146,6 +148,54 @@ fn whoever_finds_the_books_broken_poisons() {
     let (slot, addr) = full();
     while_another_waits(slot, || slot.enter().unwrap().poison());
     is_poisoned(slot, addr);
+}
+
+/// Runs `work` while another thread does `meanwhile`, which gets a function that waits for the end of `work`.
+fn beside(meanwhile: impl FnOnce(&dyn Fn()) + Send, work: impl FnOnce()) {
+    let (begun, done) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        let wait = || {
+            begun.wait();
+            done.wait();
+        };
+        scope.spawn(move || meanwhile(&wait));
+        begun.wait();
+        work();
+        done.wait();
+    });
+}
+
+/// A thread that holds one slot and calls another runs a signal handler.
+#[test]
+fn a_handler_waits_neither_for_the_lock_nor_for_a_call_of_another_slot() {
+    const USED: usize = 1000;
+    table::USED[USED / 64].fetch_or(1 << (USED % 64), Relaxed);
+    for held in [table::slot(USED), table::slot(USED + 1)] {
+        let unused = table::slot(USED + 2);
+        let (slot, addr) = full();
+        let guard = held.lock();
+        let holding = |slot: &'static Slot| {
+            move |wait: &dyn Fn()| {
+                let _guard = slot.lock();
+                wait();
+            }
+        };
+        beside(holding(unused), || assert_eq!(unused.enter().err(), Some(Error::Busy)));
+        beside(holding(slot), || {
+            assert_eq!(slot.enter_for_long().err(), Some(Error::Busy));
+            assert_eq!(free::free(slot, addr), Err(Error::Busy));
+            assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::Busy));
+        });
+        assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::OutOfMemory));
+        let calling = |wait: &dyn Fn()| drop(slot.enter().unwrap().giving_back(|_| wait()));
+        beside(calling, || {
+            assert_eq!(lifecycle::destroy(slot, true), Err(Error::Busy));
+            assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::Busy));
+            with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
+        });
+        drop(guard);
+        lifecycle::destroy(slot, true).unwrap();
+    }
 }
 
 #[test]

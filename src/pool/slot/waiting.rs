@@ -10,20 +10,23 @@
 //! can arise, because a call of the lower one never waits for the upper one.
 
 use super::call::{Call, SlotId};
+use super::slot::Slot;
 use super::stack_list::{Linked, StackList};
+use super::table;
 use crate::error::{Error, fail};
 use crate::sys::lock::{HeldByThisThread, Lock};
+use crate::sys::signals::Blocked;
 use crate::sys::thread::{Local, per_thread};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Returns the error for a signal handler that uses an allocator whose lock, or the registry's, its own thread holds.
+/// Returns the error for a signal handler that would have to wait although its own thread holds a lock of the library.
 #[cold]
 pub(in crate::pool) fn busy(_: HeldByThisThread) -> Error {
     fail!(
         Error::Busy,
-        "a signal handler interrupted a call of this thread on the same allocator: call again after the handler has returned"
+        "a signal handler interrupted a call of this thread: call again after the handler has returned"
     )
 }
 
@@ -118,6 +121,7 @@ static REGISTRY: Registry = Registry {
 impl Registry {
     /// Runs `change` on the list with the registry locked.
     fn locked<T>(&self, change: impl FnOnce(&mut StackList<Wait>) -> T) -> Result<T, HeldByThisThread> {
+        let _blocked = Blocked::new();
         self.lock.acquire()?;
         // SAFETY: the lock is held.
         let result = change(unsafe { &mut *self.waits.get() });
@@ -141,9 +145,12 @@ fn closes_a_circle(waits: &StackList<Wait>, new: &Wait) -> bool {
 }
 
 /// Runs `work`, which waits for other threads' calls in a slot, and registers the wait. Returns [`Error::Busy`] instead
-/// if those calls would wait for this thread.
-pub(in crate::pool) fn while_registered<T>(slot: SlotId, work: impl FnOnce() -> T) -> Result<T, Error> {
-    let calls = innermost();
+/// if those calls would wait for this thread, or could because it holds another slot.
+pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T) -> Result<T, Error> {
+    if table::is_another_held(slot) {
+        return Err(busy(HeldByThisThread));
+    }
+    let (slot, calls) = (slot.id(), innermost());
     if calls.is_null() {
         return Ok(work());
     }
