@@ -30,7 +30,7 @@ def parsed(text):
 
 
 # How much more a call may take while a history is recorded.
-EVENT = 80
+EVENT = 85
 
 
 def measured(trace, call, **variables):

@@ -85,7 +85,7 @@ TREES = [
     ),
     Tree("src/options", "src", "values\n types\n variables\n environment\n history limit plan resolution"),
     Tree("src/report", "src", ""),
-    Tree("src/history", "src", "layout memory\n earlier interner unwind python recorder\n recording\n modules\n stacks"),
+    Tree("src/history", "src", "layout\n entry memory\n ring earlier interner unwind python\n recorder\n recording\n modules\n stacks"),
     Tree("src/publish", "src", "layout location\n publication"),
     Tree("src/device", "src", "table service\n forks history idle_trim populator publisher\n clients"),
     Tree("src/capi", "src", ""),

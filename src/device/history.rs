@@ -30,8 +30,8 @@ pub fn stop() -> Result<(), Error> {
     scope::observe_all(false);
     let mut is_used = false;
     for device in devices_in(&USED) {
-        // A pool that cannot be told goes on writing into memory that stays mapped.
-        is_used |= lifecycle::end_history(device.slot()).unwrap_or(true);
+        // A pool that cannot be told is one whose call this signal handler has interrupted.
+        is_used |= lifecycle::end_history(device.slot()).is_err();
     }
     history::end(is_used)
 }

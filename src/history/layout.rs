@@ -87,7 +87,8 @@ pub struct ClockReading {
 /// An event of 64 bytes, a cache line.
 #[repr(C)]
 pub struct Event {
-    /// [`complete`] of the event's number and the backtrace, stored last. 0 while the event is written.
+    /// [`complete`] of the event's number and the backtrace, stored last. [`WRITING`] before, and 0 in a place without
+    /// an event.
     pub stamp: AtomicU64,
     pub ticks: AtomicU64,
     pub address: AtomicU64,
@@ -103,6 +104,9 @@ pub struct Event {
     /// of the mark (32 bits), from the lowest bit on.
     pub what: AtomicU64,
 }
+
+/// The stamp of an event that is being written.
+pub const WRITING: u64 = 2;
 
 /// The stamp of a complete event. Its lower half is odd, and tells the number from those that had the same place before.
 /// Its upper half is the backtrace.

@@ -1,9 +1,12 @@
 //! The memory of a history: a new file, mapped, or anonymous memory.
 
+use super::layout::{Event, WRITING};
 use crate::sys::file_mapping::FileMapping;
 use crate::sys::mapping::{Mapping, PAGE};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicU64, fence};
 
 pub(super) enum Memory {
     File(FileMapping),
@@ -37,32 +40,42 @@ impl Memory {
         }
     }
 
-    /// Copies the memory to a new file. Events that are written meanwhile may be incomplete there, which their stamps
-    /// show.
-    pub(super) fn copy_to(&self, path: &CStr) -> Result<(), Errno> {
+    /// Copies the memory, which has `before` bytes before the events, to a new file. Recording goes on meanwhile: what is
+    /// before the events grows, and events are replaced.
+    pub(super) fn copy_to(&self, path: &CStr, before: usize) -> Result<(), Errno> {
         let file = FileMapping::create(path, self.bytes())?;
         let words = self.bytes() / size_of::<u64>();
         // SAFETY: the mapping has that many bytes. Another thread may write there meanwhile, so the words are atomic.
         let from = unsafe { std::slice::from_raw_parts(self.base().cast::<AtomicU64>(), words) };
         // SAFETY: the new mapping has as many bytes, and nothing else uses it.
         let to = unsafe { std::slice::from_raw_parts_mut(file.base().cast::<u64>(), words) };
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = from.load(Relaxed);
-        }
+        let (from, from_events) = from.split_at(before / size_of::<u64>());
+        let (to, to_events) = to.split_at_mut(from.len());
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Relaxed));
+        let events = from_events.as_chunks().0;
+        to_events.as_chunks_mut().0.iter_mut().zip(events).for_each(|(to, from)| copy_event(to, from));
         Ok(())
     }
 
-    /// Gives the memory up without unmapping it, because a call under way may still write there.
-    pub(super) fn leak(self) {
-        std::mem::forget(self);
-    }
-
     /// Gives the memory up in a forked child. What is still written there does not reach the parent's file.
-    pub(super) fn leave_in_child(self) {
+    pub(super) fn leave_in_child(&self) {
         match self {
             Memory::File(file) => file.leave_in_child(),
             // The child has a copy of its own.
-            Memory::Anonymous(mapping) => std::mem::forget(mapping),
+            Memory::Anonymous(_) => {}
         }
     }
+}
+
+pub(super) const EVENT_WORDS: usize = size_of::<Event>() / size_of::<u64>();
+const _: () = assert!(offset_of!(Event, stamp) == 0);
+
+/// Copies the words of an event that may be written meanwhile. The copy is complete only if the event was the same before
+/// and after.
+pub(super) fn copy_event(to: &mut [u64; EVENT_WORDS], from: &[AtomicU64; EVENT_WORDS]) {
+    let stamp = from[0].load(Acquire);
+    to.iter_mut().zip(from).skip(1).for_each(|(to, from)| *to = from.load(Relaxed));
+    // A word of a later event was stored after the stamp had become WRITING.
+    fence(Acquire);
+    to[0] = if from[0].load(Relaxed) == stamp { stamp } else { WRITING };
 }

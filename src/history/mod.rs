@@ -3,7 +3,8 @@
 //! ```text
 //!   layout     the file: header, texts, events        memory      where it is: a mapped file, or memory
 //!   earlier    what of an earlier process is in the way
-//!   recorder   writing an event                       recording   the one recording of the process
+//!   entry      what an event says                     recorder    what a pool writes events with
+//!   ring       where events are written               recording   the one recording of the process
 //!   stacks     capturing a backtrace                  interner    the backtraces that the file has
 //!   unwind     the native frames                      python      the frames of Python
 //!   modules    the files that addresses are in
@@ -13,6 +14,7 @@
 //! tells all of them when a recording starts and stops.
 
 mod earlier;
+mod entry;
 mod interner;
 #[allow(dead_code)] // The reader's part of it: the command bfc has the same file.
 mod layout;
@@ -21,12 +23,14 @@ mod modules;
 mod python;
 mod recorder;
 mod recording;
+mod ring;
 mod stacks;
 mod unwind;
 
 pub(crate) use self::earlier::{SUFFIX as EARLIER_SUFFIX, set_aside};
+pub(crate) use self::entry::Entry;
 pub(crate) use self::layout::{Kind, options};
-pub(crate) use self::recorder::{Entry, Recorder};
+pub(crate) use self::recorder::Recorder;
 pub(crate) use self::recording::{
     Captured, NATIVE, PYTHON, after_fork_in_child, begin, close, end, mark, name_operation, note_options,
     recorder_for, save,

@@ -1,16 +1,15 @@
 //! The one recording of the process: starting and stopping it, its texts, and what a fork leaves of it.
 
+use super::entry::Entry;
 use super::interner::Interner;
-use super::layout;
 use super::layout::{
-    Event, HEADER_BYTES, Header, Kind, LEAST_EVENTS, MAGIC, MOST_EVENTS, ModuleHead, OPTIONS_BYTES,
-    RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
+    Event, HEADER_BYTES, Kind, LEAST_EVENTS, MOST_EVENTS, ModuleHead, OPTIONS_BYTES, STACK_BYTES, STOPPED,
+    TEXT_BYTES, TextHead, TextKind, text_extent,
 };
-use super::memory::Memory;
 use super::python;
-use super::recorder::{self, Entry, Recorder, read_clock};
+use super::recorder::Recorder;
+use super::ring::{self, Owned};
 use crate::error::{Error, fail};
-use crate::sys;
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::{Guard, Mutex};
 use std::ffi::CStr;
@@ -27,7 +26,9 @@ const KNOWN_MARKS: usize = 64;
 /// What is recorded into. Locked for texts, for new pools, and while the recording starts or stops. A slot's lock may be
 /// held already.
 struct Recording {
-    memory: Option<Memory>,
+    ring: Option<Owned>,
+    /// A thread creates the ring of the next recording.
+    is_starting: bool,
     pools: u16,
     marks: u32,
     known_marks: [(u64, u32); KNOWN_MARKS],
@@ -71,7 +72,8 @@ impl Captured {
 
 impl Recording {
     const NONE: Self = Recording {
-        memory: None,
+        ring: None,
+        is_starting: false,
         pools: 0,
         marks: 0,
         known_marks: [(0, 0); KNOWN_MARKS],
@@ -92,8 +94,8 @@ impl Recording {
         number: u32,
         parts: [&[u8]; PARTS],
     ) {
-        let Some(memory) = &self.memory else { return };
-        let Some(header) = recorder::header() else { return };
+        let Some(ring) = &self.ring else { return };
+        let header = ring.header();
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let used = header.text_used.load(Relaxed) as usize;
         if used.saturating_add(text_extent(bytes)) > TEXT_BYTES {
@@ -101,7 +103,7 @@ impl Recording {
             return;
         }
         let head = TextHead { kind: kind as u16, pool: pool.get(), number, bytes: bytes as u32, unused: 0 };
-        let place = memory.base().wrapping_add(HEADER_BYTES + used);
+        let place = ring.texts().wrapping_add(used);
         // SAFETY: within the text area, behind what is used. The lock keeps others out, and readers look only before
         // `text_used`. The extent of each text is a multiple of 8, so the head is aligned.
         unsafe { place.cast::<TextHead>().write(head) };
@@ -143,34 +145,23 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(),
     }
     let capacity = events.clamp(LEAST_EVENTS, MOST_EVENTS).next_power_of_two();
     let mut recording = lock()?;
-    if recording.memory.is_some() {
+    if recording.ring.is_some() || recording.is_starting {
         return Err(fail!(Error::AlreadyExists, "a history is recorded already: stop it first"));
     }
-    let stack_bytes = if stacks == 0 { 0 } else { STACK_BYTES };
-    let before = HEADER_BYTES + TEXT_BYTES + stack_bytes;
-    let bytes = before + capacity as usize * size_of::<Event>();
-    let interner = if stacks == 0 { None } else { Some(Interner::new()) };
-    let interner = interner.transpose().map_err(|_| refusal(None, bytes, libc::ENOMEM))?;
-    let memory = Memory::new(path, bytes).map_err(|errno| refusal(path, bytes, errno))?;
-    let base = memory.base();
-    let area = base.wrapping_add(HEADER_BYTES + TEXT_BYTES).cast();
-    // SAFETY: the memory is that large, and the recording gives both up at the same time.
-    let interner = interner.map(|interner| unsafe { interner.in_area(area) });
-    let header: *mut Header = base.cast();
-    // SAFETY: the memory is new, zeroed, aligned to a page and large enough, and nothing else refers to it.
-    let new = unsafe { &mut *header };
-    new.magic = MAGIC;
-    (new.header_bytes, new.event_bytes) = (HEADER_BYTES as u32, size_of::<Event>() as u32);
-    (new.text_bytes, new.capacity) = (TEXT_BYTES as u64, capacity);
-    new.stack_bytes = stack_bytes as u64;
-    (new.process, new.started) = (std::process::id(), sys::process_started());
-    new.whereabouts = layout::whereabouts(&sys::boot(), sys::process_namespace());
-    new.state.store(RECORDING, Relaxed);
-    read_clock(&new.first);
-    read_clock(&new.last);
-    *recording = Recording { memory: Some(memory), stacks: interner, ..Recording::NONE };
-    recorder::set_ring(header, base.wrapping_add(before).cast(), capacity);
-    RECORDINGS.fetch_add(1, Relaxed);
+    recording.is_starting = true;
+    drop(recording);
+    // With the lock open, because a large file may take long.
+    let new = new_ring(path, capacity, stacks);
+    let mut recording = lock()?;
+    let is_this_process = std::mem::take(&mut recording.is_starting);
+    let (ring, interner) = new?;
+    if !is_this_process {
+        ring.leave_in_child();
+        return Err(fail!(Error::Busy, "a signal handler forked while the history was started"));
+    }
+    RECORDINGS.store(ring.recording(), Relaxed);
+    ring.publish();
+    *recording = Recording { ring: Some(ring), stacks: interner, ..Recording::NONE };
     WANTED_STACKS.store(stacks, Relaxed);
     let mut name = [0; 16];
     // SAFETY: the kernel writes at most 16 bytes there.
@@ -179,6 +170,20 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(),
     recording.add_text(TextKind::Program, NO_POOL, 0, &name[..length]);
     IS_ON.store(true, Release);
     Ok(())
+}
+
+/// Creates the ring of the next recording, and the tables of its backtraces.
+fn new_ring(path: Option<&CStr>, capacity: u64, stacks: u32) -> Result<(Owned, Option<Interner>), Error> {
+    let stack_bytes = if stacks == 0 { 0 } else { STACK_BYTES };
+    let bytes = HEADER_BYTES + TEXT_BYTES + stack_bytes + capacity as usize * size_of::<Event>();
+    let interner = if stacks == 0 { None } else { Some(Interner::new()) };
+    let interner = interner.transpose().map_err(|_| refusal(None, bytes, libc::ENOMEM))?;
+    let number = RECORDINGS.load(Relaxed) + 1;
+    let ring =
+        Owned::new(path, capacity, stack_bytes, number).map_err(|errno| refusal(path, bytes, errno))?;
+    // SAFETY: the area is that large, and the recording gives both up at the same time.
+    let interner = interner.zip(ring.stacks()).map(|(interner, area)| unsafe { interner.in_area(area) });
+    Ok((ring, interner))
 }
 
 #[cold]
@@ -206,57 +211,53 @@ fn refusal(path: Option<&CStr>, bytes: usize, errno: i32) -> Error {
 /// Keeps new pools from recording. Pools that record go on until they are told.
 pub(crate) fn close() -> Result<(), Error> {
     let recording = lock()?;
-    if recording.memory.is_none() || !IS_ON.swap(false, Relaxed) {
+    if recording.ring.is_none() || !IS_ON.swap(false, Relaxed) {
         return Err(fail!(Error::InvalidArgument, "no history is recorded: start one first"));
     }
     Ok(())
 }
 
-/// Ends the recording, once no pool records any more. `is_used` says that a call under way may still write an event: its
-/// memory stays mapped then.
+/// Ends the recording, once no pool records any more. `is_used` says that a pool could not be told: the ring is kept then,
+/// because this thread may be writing into it.
 pub(crate) fn end(is_used: bool) -> Result<(), Error> {
     let mut recording = lock()?;
-    if let Some(header) = recorder::header() {
-        recorder::note_clock();
-        header.state.store(STOPPED, Release);
-    }
-    recorder::unset_ring();
     WANTED_STACKS.store(0, Relaxed);
+    ring::unpublish();
     let old = std::mem::replace(&mut *recording, Recording::NONE);
-    if let Some(memory) = old.memory.filter(|_| is_used) {
-        memory.leak();
+    if let Some(ring) = &old.ring {
+        ring.note_clock();
+        ring.header().state.store(STOPPED, Release);
+    }
+    if is_used {
+        std::mem::forget(old.ring);
     }
     Ok(())
 }
 
-/// Writes a copy of what is recorded to a new file.
+/// Writes a copy of what is recorded to a new file. Recording goes on meanwhile, and may be stopped.
 pub(crate) fn save(path: &CStr) -> Result<(), Error> {
-    let recording = lock()?;
-    let Some(memory) = &recording.memory else {
+    let ring = lock()?.ring.as_ref().map(Owned::share);
+    let Some(ring) = ring else {
         return Err(fail!(Error::InvalidArgument, "no history is recorded: start one before saving it"));
     };
-    recorder::note_clock();
-    memory.copy_to(path).map_err(|errno| refusal(Some(path), memory.bytes(), errno))
+    ring.note_clock();
+    ring.save(path).map_err(|errno| refusal(Some(path), ring.bytes(), errno))
 }
 
 /// Returns the recorder for a new pool, if there is a recording.
 pub(crate) fn recorder_for(device: i32, name: &str) -> Option<Recorder> {
     let mut recording = RECORDING_NOW.lock().ok()?;
-    if !is_on() || recording.memory.is_none() {
-        return None;
-    }
+    let number = recording.ring.as_ref().filter(|_| is_on())?.recording();
     // Pools beyond that number share the last one.
     recording.pools = (recording.pools + 1).min(NO_POOL.get() - 1);
     let pool = NonZeroU16::new(recording.pools)?;
     recording.add_text(TextKind::Pool, pool, device as u32, name.as_bytes());
-    Some(Recorder(pool))
+    Some(Recorder { pool, recording: number })
 }
 
 /// Stores the name of an operation of a pool.
 pub(crate) fn name_operation(recorder: &Recorder, number: u32, name: &str) {
-    if let Ok(mut recording) = RECORDING_NOW.lock() {
-        recording.add_text(TextKind::Operation, recorder.0, number, name.as_bytes());
-    }
+    add_text_of(recorder, TextKind::Operation, number, name.as_bytes());
 }
 
 /// Stores the options of a pool: bits of [`super::options`], and three numbers.
@@ -265,20 +266,26 @@ pub(crate) fn note_options(recorder: &Recorder, bits: u32, numbers: [u64; OPTION
     for (place, number) in text.chunks_exact_mut(8).zip(numbers) {
         place.copy_from_slice(&number.to_le_bytes());
     }
-    if let Ok(mut recording) = RECORDING_NOW.lock() {
-        recording.add_text(TextKind::Options, recorder.0, bits, &text);
+    add_text_of(recorder, TextKind::Options, bits, &text);
+}
+
+/// Appends a text of a pool, unless its recording is over.
+fn add_text_of(recorder: &Recorder, kind: TextKind, number: u32, text: &[u8]) {
+    let Ok(mut recording) = RECORDING_NOW.lock() else { return };
+    if recording.ring.as_ref().is_some_and(|ring| ring.recording() == recorder.recording) {
+        recording.add_text(kind, recorder.pool, number, text);
     }
 }
 
 /// Marks this moment. `hash` is that of the text.
 pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
     let mut recording = lock()?;
-    if !is_on() || recording.memory.is_none() {
+    let Some(now) = recording.ring.as_ref().filter(|_| is_on()).map(|ring| ring.recording()) else {
         return Err(fail!(
             Error::InvalidArgument,
             "no history is recorded: start one before the mark {text:?}"
         ));
-    }
+    };
     let place = hash as usize % KNOWN_MARKS;
     let number = match recording.known_marks[place] {
         (known, number) if number != 0 && known == hash => number,
@@ -290,7 +297,7 @@ pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
             number
         }
     };
-    Recorder(NO_POOL).record_rarely(&Entry { number, ..Entry::of(Kind::Mark) });
+    Recorder { pool: NO_POOL, recording: now }.record_rarely(&Entry { number, ..Entry::of(Kind::Mark) });
     Ok(())
 }
 
@@ -316,8 +323,10 @@ pub(super) fn find_stack(words: &[u64]) -> Option<Captured> {
 
 /// Stores a backtrace, if the file does not have it.
 pub(super) fn add_stack(words: &[u64]) -> Captured {
-    let added =
-        with_stacks(|recording| recording.stacks.as_mut()?.add(words, recorder::header()?).map(captured));
+    let added = with_stacks(|recording| {
+        let Recording { stacks, ring, .. } = recording;
+        stacks.as_mut()?.add(words, ring.as_ref()?.header()).map(captured)
+    });
     added.unwrap_or(Captured::NONE)
 }
 
@@ -373,11 +382,13 @@ pub(super) fn add_program_module(head: &ModuleHead, build_id: &[u8]) {
 pub(crate) fn after_fork_in_child() {
     IS_ON.store(false, Relaxed);
     WANTED_STACKS.store(0, Relaxed);
-    recorder::unset_ring();
-    // SAFETY: this is the only thread. If a signal handler forks in the middle of such an access, the process is lost in
-    // it anyway: the lock is never held while a program's function is called.
+    ring::unpublish();
+    // SAFETY: this is the only thread. If the handler of a fault forks in the middle of such an access, the process is
+    // lost in it anyway: the lock is never held while a program's function is called.
     let old = unsafe { RECORDING_NOW.replace_in_child(Recording::NONE) };
-    if let Some(memory) = old.memory {
-        memory.leave_in_child();
+    if let Some(ring) = old.ring {
+        ring.leave_in_child();
+        // This thread may go on writing there, if it forked in a signal handler.
+        std::mem::forget(ring);
     }
 }

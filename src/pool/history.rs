@@ -28,6 +28,11 @@ impl PoolHistory {
         history
     }
 
+    /// Returns whether the recording has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.recorder.is_over()
+    }
+
     #[cold]
     fn record_present(&mut self, arena: &Arena) {
         let mut in_use = 0;

@@ -118,8 +118,8 @@ pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
     Ok(())
 }
 
-/// Stops recording a pool's events. Returns whether a call is under way that may still record one.
-pub(crate) fn end_history(slot: &Slot) -> Result<bool, Error> {
+/// Stops recording a pool's events. A call under way may still have its recorder, which is of a recording that is over.
+pub(crate) fn end_history(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.try_lock().map_err(busy)?;
     if guard.has_pool() {
         guard.end_history();
@@ -127,7 +127,7 @@ pub(crate) fn end_history(slot: &Slot) -> Result<bool, Error> {
     if guard.inner().phase.is_live() {
         guard.inner_mut().phase = Phase::of(&guard);
     }
-    Ok(guard.is_calling())
+    Ok(())
 }
 
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.

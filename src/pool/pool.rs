@@ -128,7 +128,8 @@ impl Pool {
 
     /// Begins to record the pool's events, unless that is done already.
     pub(super) fn begin_history(&mut self) {
-        if self.history.is_some() {
+        // A pool that was busy when an earlier recording ended has a history that is over.
+        if self.history.as_ref().is_some_and(|history| !history.is_over()) {
             return;
         }
         let Some(recorder) = history::recorder_for(self.device, &self.name) else { return };

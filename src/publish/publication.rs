@@ -215,6 +215,7 @@ pub(crate) fn after_fork_in_child() {
     let old = unsafe { CURRENT.replace_in_child(None) };
     if let Some(publication) = old {
         publication.memory.leave_in_child();
+        std::mem::forget(publication.memory);
     }
 }
 

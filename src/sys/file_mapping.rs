@@ -52,12 +52,11 @@ impl FileMapping {
 
     /// Puts private memory in the place of the file in a forked child, which must not write into its parent's file. A
     /// call that a signal handler interrupted to fork may still write there.
-    pub(crate) fn leave_in_child(self) {
+    pub(crate) fn leave_in_child(&self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range is this mapping's own, and what may still refer to it only writes.
+        // SAFETY: the range is this mapping's own, and what may still refer to it only reads and writes.
         unsafe { libc::mmap(self.base.cast(), self.bytes, protection, flags, -1, 0) };
-        std::mem::forget(self);
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
