@@ -9,6 +9,8 @@ use crate::common::{BFC_OK, bfc_history_stop};
 
 #[path = "../../src/history/layout.rs"]
 pub mod layout;
+#[path = "../../cli/src/history/ranges.rs"]
+mod ranges;
 #[path = "../../cli/src/history/reader.rs"]
 pub mod reader;
 #[path = "../../cli/src/history/stacks.rs"]

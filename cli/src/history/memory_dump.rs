@@ -174,8 +174,7 @@ impl<'a> Dump<'a> {
         let mut bins = vec![BinSummary::default(); BINS as usize];
         let (mut free, mut largest) = (0, 0);
         let mut live = state.live.iter().peekable();
-        for (&base, &bytes) in &state.regions {
-            let (mut at, end) = (base, base.saturating_add(bytes));
+        for (mut at, end, ()) in state.regions.iter() {
             while let Some((&address, chunk)) = live.next_if(|&(&address, _)| address < end) {
                 if at < address {
                     free = u64::saturating_add(free, address - at);

@@ -16,6 +16,7 @@ mod moment;
 mod page;
 mod perfetto;
 mod picture;
+mod ranges;
 mod reader;
 #[cfg(test)]
 mod samples;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::Kind;
+use super::ranges::Ranges;
 use super::reader::{History, Recorded};
 
 /// A chunk in use.
@@ -22,8 +23,8 @@ pub struct Live {
 #[derive(Clone, Debug, Default)]
 pub struct PoolState {
     pub live: BTreeMap<u64, Live>,
-    /// The bytes of what is held, by address.
-    pub regions: BTreeMap<u64, u64>,
+    /// What is held.
+    pub regions: Ranges,
     pub held: u64,
     /// As the pool counts it.
     pub in_use: u64,
@@ -81,8 +82,10 @@ impl PoolState {
                 self.in_use = event.in_use;
             }
             Kind::Obtained => {
-                let before = self.regions.insert(event.address, event.bytes).unwrap_or(0);
-                self.held = self.held.saturating_sub(before).saturating_add(event.bytes);
+                let end = event.address.saturating_add(event.bytes);
+                // The return of what was there is not recorded.
+                let before = self.regions.insert(event.address, end, ());
+                self.held = self.held - sum(&before) + (end - event.address);
             }
             Kind::Returned => self.give_back(event.address, event.bytes),
             Kind::OutOfMemory => {
@@ -121,30 +124,18 @@ impl PoolState {
     /// its context was lost.
     fn give_back(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
-        let touched: Vec<(u64, u64)> = self
-            .regions
-            .range(..end)
-            .rev()
-            .take_while(|&(&base, &size)| base.saturating_add(size) > address)
-            .map(|(&base, &size)| (base, size))
-            .collect();
-        for (base, size) in touched {
-            self.regions.remove(&base);
-            self.held = self.held.saturating_sub(size);
-            let whole_end = base.saturating_add(size);
-            for (from, to) in [(base, address.min(whole_end)), (end.max(base), whole_end)] {
-                if from < to {
-                    self.regions.insert(from, to - from);
-                    self.held = self.held.saturating_add(to - from);
-                }
-            }
-        }
+        self.held -= sum(&self.regions.remove(address, end));
         let gone: Vec<u64> = self.live.range(address..end).map(|(&address, _)| address).collect();
         for address in gone {
             self.remove(address);
             self.in_use = self.known;
         }
     }
+}
+
+/// The bytes of ranges that do not overlap: no more than there are addresses.
+fn sum(ranges: &[(u64, u64, ())]) -> u64 {
+    ranges.iter().map(|(from, to, ())| to - from).sum()
 }
 
 /// Follows all events, and calls `see` after each with the state of its pool.

@@ -41,7 +41,7 @@ pub fn write(history: &History, out: &mut dyn Write) -> io::Result<()> {
     writer.pickler.word("segments")?;
     let mut segments = writer.pickler.begin_list()?;
     for (device, trace) in &ends {
-        for (&from, &to) in &trace.segments {
+        for (from, to, ()) in trace.segments.iter() {
             writer.pickler.item(&mut segments)?;
             writer.segment(*device, trace, from, to)?;
         }

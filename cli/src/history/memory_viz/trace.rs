@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::super::layout::Kind;
+use super::super::ranges::Ranges;
 use super::super::reader::Recorded;
 
 /// The most marks and steps in the trace of a device. Marks are in the trace of each.
@@ -69,8 +70,7 @@ pub struct Block {
 #[derive(Debug, Default)]
 pub struct Trace {
     pub entries: Vec<Entry>,
-    /// Ends by beginnings.
-    pub segments: BTreeMap<u64, u64>,
+    pub segments: Ranges,
     pub blocks: BTreeMap<u64, Block>,
     /// Whether segments grow and shrink in parts.
     pub is_expandable: bool,
@@ -80,7 +80,7 @@ impl Trace {
     /// Makes the trace of a device from its events and the marks, in their order.
     pub fn of<'a>(events: impl Iterator<Item = &'a Recorded> + Clone) -> Self {
         // First what was there before the first event, then how segments change.
-        let mut survey = Walker::new(BTreeMap::new(), true);
+        let mut survey = Walker::new(Ranges::default(), true);
         survey.walk(events.clone());
         let mut plain = Walker::new(survey.found, false);
         let initial = plain.initial.clone();
@@ -100,15 +100,15 @@ struct Walker {
     is_expandable: bool,
     /// Whether memory was obtained, used or returned across the boundaries of segments.
     is_partial: bool,
-    segments: BTreeMap<u64, u64>,
+    segments: Ranges,
     /// The memory that was there before the first event and was not returned since.
-    initial: BTreeMap<u64, u64>,
+    initial: Ranges,
     /// The memory that has ever been obtained or used.
-    known: BTreeMap<u64, u64>,
+    known: Ranges,
     /// The memory that must have been there before the first event.
-    found: BTreeMap<u64, u64>,
+    found: Ranges,
     /// The memory that has ever been part of a block.
-    used: BTreeMap<u64, u64>,
+    used: Ranges,
     blocks: BTreeMap<u64, Block>,
     entries: Vec<Entry>,
     marks: usize,
@@ -119,16 +119,16 @@ struct Walker {
 }
 
 impl Walker {
-    fn new(initial: BTreeMap<u64, u64>, is_expandable: bool) -> Self {
+    fn new(initial: Ranges, is_expandable: bool) -> Self {
         Walker {
             is_expandable,
             is_partial: false,
-            held: initial.iter().map(|(from, to)| to - from).sum(),
+            held: initial.iter().map(|(from, to, ())| to - from).sum(),
             segments: initial.clone(),
             known: initial.clone(),
             initial,
-            found: BTreeMap::new(),
-            used: BTreeMap::new(),
+            found: Ranges::default(),
+            used: Ranges::default(),
             blocks: BTreeMap::new(),
             entries: Vec::new(),
             marks: 0,
@@ -161,7 +161,7 @@ impl Walker {
             (Kind::Alloc | Kind::Present, Some(end)) => {
                 self.free_within(time, address, end);
                 self.cover(time, address, end);
-                insert(&mut self.used, address, end, true);
+                self.used.merge(address, end);
                 let requested = event.requested.min(bytes);
                 let block = Block { bytes, requested, stream: event.stream.unwrap_or(0), origin };
                 self.blocks.insert(address, block);
@@ -220,12 +220,12 @@ impl Walker {
     /// Frees what was allocated before the first event.
     fn free_unknown(&mut self, event: &Recorded, end: u64) {
         let Recorded { time, address, bytes, .. } = *event;
-        if overlapping(&self.known, address, end).is_empty() {
+        if self.known.overlapping(address, end).next().is_none() {
             self.cover(time, address, end);
         }
-        let was_there = gaps(&self.initial, address, end).is_empty();
-        if was_there && overlapping(&self.used, address, end).is_empty() {
-            insert(&mut self.used, address, end, true);
+        let was_there = self.initial.gaps(address, end).next().is_none();
+        if was_there && self.used.overlapping(address, end).next().is_none() {
+            self.used.merge(address, end);
             let (requested, origin) = (bytes, Origin::default());
             let block = Block { bytes, requested, stream: event.stream.unwrap_or(0), origin };
             self.add(Action::Free, time, address, &block);
@@ -233,54 +233,60 @@ impl Walker {
     }
 
     fn obtain(&mut self, time: u64, from: u64, to: u64) {
-        if !overlapping(&self.segments, from, to).is_empty() {
+        if self.segments.overlapping(from, to).next().is_some() {
             // Its return is not recorded.
             self.give_back(time, from, to);
         }
-        insert(&mut self.segments, from, to, self.is_expandable);
-        insert(&mut self.known, from, to, true);
+        self.add_to_segments(from, to);
+        self.known.merge(from, to);
         self.add_segment(true, time, from, to);
+    }
+
+    fn add_to_segments(&mut self, from: u64, to: u64) {
+        if self.is_expandable {
+            self.segments.merge(from, to);
+        } else {
+            self.segments.insert(from, to, ());
+        }
     }
 
     fn give_back(&mut self, time: u64, from: u64, to: u64) {
         self.free_within(time, from, to);
         self.cover_unknown(from, to);
-        for (base, end) in overlapping(&self.segments, from, to) {
-            self.is_partial |= base < from || end > to || (base, end) != (from, to);
-            self.add_segment(false, time, base.max(from), end.min(to));
+        self.is_partial |=
+            self.segments.overlapping(from, to).any(|(base, end, ())| (base, end) != (from, to));
+        for (from, to, ()) in self.segments.remove(from, to) {
+            self.add_segment(false, time, from, to);
         }
-        remove(&mut self.segments, from, to);
-        remove(&mut self.initial, from, to);
+        self.initial.remove(from, to);
     }
 
     fn end(&mut self, time: u64) {
         for (address, block) in std::mem::take(&mut self.blocks) {
             self.add(Action::Free, time, address, &block);
         }
-        for (from, to) in std::mem::take(&mut self.segments) {
+        for (from, to, ()) in std::mem::take(&mut self.segments).iter() {
             self.add_segment(false, time, from, to);
         }
-        self.initial.clear();
+        self.initial = Ranges::default();
     }
 
     /// Sees that memory which is used is part of a segment.
     fn cover(&mut self, time: u64, from: u64, to: u64) {
         self.cover_unknown(from, to);
-        for (from, to) in gaps(&self.segments, from, to) {
+        for (from, to) in self.segments.gaps(from, to).collect::<Vec<_>>() {
             // It was there before, and its second beginning is not recorded.
-            insert(&mut self.segments, from, to, self.is_expandable);
+            self.add_to_segments(from, to);
             self.add_segment(true, time, from, to);
         }
-        self.is_partial |= overlapping(&self.segments, from, to).len() > 1;
+        self.is_partial |= self.segments.overlapping(from, to).nth(1).is_some();
     }
 
     /// Takes memory of which nothing is known for memory that was there from the beginning.
     fn cover_unknown(&mut self, from: u64, to: u64) {
-        for (from, to) in gaps(&self.known, from, to) {
-            insert(&mut self.found, from, to, true);
-            insert(&mut self.initial, from, to, true);
-            insert(&mut self.segments, from, to, true);
-            insert(&mut self.known, from, to, true);
+        for (from, to) in self.known.gaps(from, to).collect::<Vec<_>>() {
+            let ranges = [&mut self.found, &mut self.initial, &mut self.segments, &mut self.known];
+            ranges.into_iter().for_each(|ranges| ranges.merge(from, to));
             self.held += to - from;
         }
     }
@@ -298,56 +304,6 @@ impl Walker {
             if let Some(block) = self.blocks.remove(&address) {
                 self.add(Action::Free, time, address, &block);
             }
-        }
-    }
-}
-
-/// Returns the spans that overlap with one.
-fn overlapping(spans: &BTreeMap<u64, u64>, from: u64, to: u64) -> Vec<(u64, u64)> {
-    let mut found: Vec<_> = spans
-        .range(..to)
-        .rev()
-        .take_while(|&(_, &end)| end > from)
-        .map(|(&base, &end)| (base, end))
-        .collect();
-    found.reverse();
-    found
-}
-
-/// Returns the parts of a span that no other one covers.
-fn gaps(spans: &BTreeMap<u64, u64>, mut from: u64, to: u64) -> Vec<(u64, u64)> {
-    let mut found = Vec::new();
-    for (base, end) in overlapping(spans, from, to) {
-        if from < base {
-            found.push((from, base));
-        }
-        from = from.max(end);
-    }
-    if from < to {
-        found.push((from, to));
-    }
-    found
-}
-
-/// Adds a span, and merges it with those that overlap, and on request with those that touch.
-fn insert(spans: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64, merges: bool) {
-    let reach = u64::from(merges);
-    for (base, end) in overlapping(spans, from.saturating_sub(reach), to + reach) {
-        spans.remove(&base);
-        (from, to) = (from.min(base), to.max(end));
-    }
-    spans.insert(from, to);
-}
-
-/// Takes a span away, perhaps out of the middle of another.
-fn remove(spans: &mut BTreeMap<u64, u64>, from: u64, to: u64) {
-    for (base, end) in overlapping(spans, from, to) {
-        spans.remove(&base);
-        if base < from {
-            spans.insert(base, from);
-        }
-        if to < end {
-            spans.insert(to, end);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::layout::Kind;
+use super::super::ranges::Ranges;
 use super::super::reader::Recorded;
 
 /// The life of a chunk or a region.
@@ -31,7 +32,7 @@ pub struct Lives {
     pub chunks: Vec<Life>,
     pub regions: Vec<Life>,
     live: BTreeMap<u64, usize>,
-    held: BTreeMap<u64, usize>,
+    held: Ranges<usize>,
     step: u64,
 }
 
@@ -61,8 +62,9 @@ impl Lives {
                 None => self.chunks.push(Life { first: 0, last: at, is_known: false, ..life }),
             },
             Kind::Obtained => {
-                let before = self.held.insert(event.address, self.regions.len());
-                end(&mut self.regions, before, at);
+                let end = event.address.saturating_add(event.bytes);
+                self.end_regions(event.address, end, at);
+                self.held.insert(event.address, end, self.regions.len());
                 self.regions.push(life);
             }
             Kind::Returned => self.give_back(event.address, event.address.saturating_add(event.bytes), at),
@@ -71,35 +73,33 @@ impl Lives {
                     .values()
                     .for_each(|&life| end(&mut self.chunks, Some(life), at));
                 std::mem::take(&mut self.held)
-                    .values()
-                    .for_each(|&life| end(&mut self.regions, Some(life), at));
+                    .iter()
+                    .for_each(|(.., life)| end(&mut self.regions, Some(life), at));
             }
             Kind::Step => self.step = event.bytes,
             _ => {}
         }
     }
 
-    /// Ends what lies in a range, as `PoolState` does. A region of which a part is left goes on with that.
-    fn give_back(&mut self, from: u64, to: u64, at: u32) {
-        let touched: Vec<(u64, usize)> = self
-            .held
-            .range(..to)
-            .rev()
-            .map(|(&base, &life)| (base, life))
-            .take_while(|&(base, life)| base.saturating_add(self.regions[life].bytes) > from)
-            .collect();
-        for (base, life) in touched {
+    /// Ends the regions of a range. One of which a part is left goes on with that.
+    fn end_regions(&mut self, from: u64, to: u64, at: u32) {
+        let touched: Vec<_> = self.held.overlapping(from, to).collect();
+        for (base, whole_end, life) in touched {
             let whole = self.regions[life];
-            let whole_end = base.saturating_add(whole.bytes);
-            self.held.remove(&base);
             end(&mut self.regions, Some(life), at);
-            for (from, to) in [(base, from.min(whole_end)), (to.max(base), whole_end)] {
+            for (from, to) in [(base, from), (to, whole_end)] {
                 if from < to {
-                    self.held.insert(from, self.regions.len());
+                    self.held.insert(from, to, self.regions.len());
                     self.regions.push(Life { address: from, bytes: to - from, first: at, ..whole });
                 }
             }
         }
+        self.held.remove(from, to);
+    }
+
+    /// Ends what lies in a range, as `PoolState` does.
+    fn give_back(&mut self, from: u64, to: u64, at: u32) {
+        self.end_regions(from, to, at);
         let gone: Vec<u64> = self.live.range(from..to).map(|(&address, _)| address).collect();
         for address in gone {
             end(&mut self.chunks, self.live.remove(&address), at);
@@ -179,6 +179,18 @@ mod tests {
         regions[1..].sort_by_key(|region| std::cmp::Reverse(region.0));
         assert_eq!(regions, forever);
         assert_eq!(times(&lives.chunks), [(140, 10, 1, 3), (190, 10, 2, 4)]);
+    }
+
+    /// Regions of a damaged file may lie in each other. If they did here, each return would cut all of them.
+    #[test]
+    fn a_region_ends_where_another_is_obtained() {
+        let nested = (0..100).map(|at| event(Kind::Obtained, at, 10_000));
+        let returned = (0..100).map(|at| event(Kind::Returned, 1000 - 2 * at, 1));
+        let lives = lives(&nested.chain(returned).collect::<Vec<_>>());
+        assert!(lives.regions.len() <= 3 * 200, "{}", lives.regions.len());
+        let open: Vec<_> = lives.regions.iter().filter(|life| life.last == u32::MAX).collect();
+        assert_eq!(open.len(), 200);
+        assert_eq!(open.iter().map(|life| life.bytes).sum::<u64>(), 99 + 10_000 - 100);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::super::layout::{Kind, cause_name};
+use super::super::ranges::Ranges;
 use super::super::reader::{History, Recorded};
 use super::super::stacks::Frame;
 use super::super::timeline::{PoolState, follow};
@@ -71,6 +72,8 @@ struct Builder {
     rows: Rows,
     lives: Lives,
     space: FreeSpace,
+    /// What is held, without what was obtained over it.
+    held: Ranges,
     failures: Vec<Failure>,
     steps: Vec<(usize, u64)>,
 }
@@ -97,9 +100,8 @@ fn ranges(history: &History) -> HashMap<u16, bool> {
     let mut ranges = HashMap::new();
     follow(history, |event, state| {
         if matches!(event.kind, Kind::Alloc | Kind::Present) {
-            let region = state.regions.range(..=event.address).next_back();
-            let end = region.map_or(u64::MAX, |(base, bytes)| base.saturating_add(*bytes));
-            if end > event.address && end < event.address.saturating_add(event.bytes) {
+            let region = state.regions.at(event.address);
+            if region.is_some_and(|(_, end, ())| end < event.address.saturating_add(event.bytes)) {
                 ranges.insert(event.pool, true);
             }
         }
@@ -140,25 +142,31 @@ impl Builder {
 
     fn follow_free_space(&mut self, event: &Recorded, state: &PoolState, is_range: bool) {
         let (from, to) = (event.address, event.address.saturating_add(event.bytes));
-        let is_wall = |address: u64| !is_range && state.regions.contains_key(&address);
+        let is_wall = |address: u64| !is_range && state.regions.begins_at(address);
         match event.kind {
-            Kind::Alloc | Kind::Present | Kind::Returned => self.space.take(from, to),
+            Kind::Alloc | Kind::Present => self.space.take(from, to),
+            Kind::Returned => {
+                self.space.take(from, to);
+                self.held.remove(from, to);
+            }
             Kind::Free => {
                 // Of memory that the file does not know to be held nothing is known to be free.
-                if let Some((&base, &bytes)) = state.regions.range(..=from).next_back()
-                    && (is_range || base.saturating_add(bytes) >= to)
-                {
+                if state.regions.at(from).is_some_and(|(_, end, ())| is_range || end >= to) {
                     self.space.give(from, to, is_wall);
                 }
             }
             Kind::Obtained => {
-                self.space.give(from, to, is_wall);
-                let before = state.live.range(..from).next_back();
-                for (&address, live) in before.into_iter().chain(state.live.range(from..to)) {
-                    self.space.take(address, address.saturating_add(live.bytes));
+                // Of what was held already the free space is known. To look at its chunks again could take long.
+                for (from, to) in self.held.gaps(from, to) {
+                    self.space.give(from, to, is_wall);
+                    let before = state.live.range(..from).next_back();
+                    for (&address, live) in before.into_iter().chain(state.live.range(from..to)) {
+                        self.space.take(address, address.saturating_add(live.bytes));
+                    }
                 }
+                self.held.merge(from, to);
             }
-            Kind::End => self.space = FreeSpace::default(),
+            Kind::End => (self.space, self.held) = Default::default(),
             _ => {}
         }
     }
