@@ -7,8 +7,8 @@ mod history;
 
 use common::*;
 use history::layout::{Kind, MOST_FRAMES, STACK_BYTES};
-use history::reader::{History, Recorded, parse};
-use history::{alone, c, new_path, read, stopped};
+use history::reader::{History, Recorded};
+use history::{alone, c, new_path, read, read_from, stopped};
 use std::collections::HashSet;
 use std::fs;
 use std::hint::black_box;
@@ -139,7 +139,7 @@ fn the_innermost_frames_of_a_deep_recursion_are_kept() {
     let history = stopped(&path);
     let frames = history.frames(of(&history, Kind::Alloc)[0].stack);
     assert_eq!(frames.len(), MOST_FRAMES + 1, "{frames:?}");
-    assert_eq!(frames[MOST_FRAMES].function, "(more frames)");
+    assert_eq!(&*frames[MOST_FRAMES].function, "(more frames)");
     assert!(frames[MOST_FRAMES - 1] == frames[MOST_FRAMES - 2], "the recursion: {frames:?}");
 }
 
@@ -190,10 +190,7 @@ fn threads_record_while_recordings_begin_and_end() {
         let files: Vec<_> = (0..20).map(one).collect();
         // Before anything can fail: the threads would go on for ever.
         is_over.store(true, Relaxed);
-        files
-            .into_iter()
-            .map(|file| parse(&file.expect("recorded").expect("a file")).expect("a history"))
-            .collect()
+        files.into_iter().map(|file| read_from(file.expect("recorded").expect("a file"))).collect()
     });
     let with_stack =
         |history: &History| of(history, Kind::Alloc).iter().filter(|event| event.stack != 0).count();

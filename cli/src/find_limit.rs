@@ -11,6 +11,7 @@
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
+use crate::output;
 use crate::replay::{Job, Player};
 use crate::size;
 use crate::trace::{ALIGNMENT, Trace};
@@ -38,7 +39,7 @@ pub struct Found {
 pub fn find_limit(job: &Job<'_>, least: u64, precision: f64, bar: &ProgressBar) -> Result<Found> {
     let mut planned = 0;
     let found = search(job.trace.peak_wanted_bytes.max(least), precision, |limit| {
-        bar.set_message(format!("{}: trying {}", job.trace.name, size::human(limit)));
+        output::show(bar, &format!("{}: trying {}", job.trace.name, size::human(limit)));
         bar.inc(1);
         let ran = runs(&Job { limit, ..*job })?;
         planned = ran.unwrap_or(0);

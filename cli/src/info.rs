@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::device::probe;
 use crate::environment::{Resolved, Variable};
 use crate::library::{CallError, Library};
-use crate::output::{Output, json, progress, table};
+use crate::output::{Output, progress, table};
 
 /// What `bfc info` is asked for.
 #[derive(Args)]
@@ -80,7 +80,7 @@ pub fn info(args: &Info, library: &Library, output: &mut Output) -> Result<()> {
     if args.json {
         let document =
             Document { schema: "bfc-info/1", library: found, backends: probe_all(library), environment };
-        return output.write(&json(&document)?);
+        return output.write_json(&document);
     }
     output.write(&table("library", &[("path", found.path), ("version", found.version)]))?;
 

@@ -13,6 +13,7 @@ mod generate;
 mod history;
 mod info;
 mod inspect;
+mod json;
 mod library;
 mod names;
 mod new_file;
@@ -431,7 +432,7 @@ impl Input<'_> {
         }
         if args.json {
             let steering = resolved.steering();
-            output.write(&output::document(T::SCHEMA, library, steering, &results)?)?;
+            output.write_document(T::SCHEMA, library, steering, &results)?;
         } else if results.len() > 1 {
             let count = results.len();
             let summary = T::summary(&results);
@@ -444,13 +445,13 @@ impl Input<'_> {
 fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
     let events = job.trace.events.len() as u64 * u64::from(args.threads) * u64::from(args.repeat);
     let bar = progress(args.quiet, Some(events), "{msg} {wide_bar} {percent:>3}% {eta}");
-    bar.set_message(job.trace.name.clone());
+    output::show(&bar, &job.trace.name);
     let runs = (0..args.repeat).map(|_| replay::run(job, &bar)).collect::<Result<Vec<_>>>();
     bar.finish_and_clear();
     let runs = runs?;
     let events = 2 * job.trace.events.len() as u64;
     let bar = progress(args.quiet, Some(events), "{msg} {wide_bar} {percent:>3}% {eta}");
-    bar.set_message(format!("{}: looking at peak use", job.trace.name));
+    output::show(&bar, &format!("{}: looking at peak use", job.trace.name));
     let inspection = inspect::inspect(job, &bar);
     bar.finish_and_clear();
     let inspection = inspection?;
@@ -460,7 +461,7 @@ fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
     }
     if let Some(file) = &args.plot {
         let bar = progress(args.quiet, Some(events / 2), "{msg} {wide_bar} {percent:>3}% {eta}");
-        bar.set_message(format!("{}: drawing", job.trace.name));
+        output::show(&bar, &format!("{}: drawing", job.trace.name));
         let written = plot::write(job, file, &bar);
         bar.finish_and_clear();
         written?;

@@ -1,15 +1,21 @@
 //! What the command prints: tables for people, one JSON document for programs.
+//!
+//! Names of programs, files, operations and so on are others', and may have characters that control a terminal. All that is
+//! printed goes through the functions here, and they replace such characters. Line ends stay: where a name must not have
+//! them, `names::shown` removes them.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use os::terminal::{Printable, is_harmful};
+use os::terminal::Printable;
 use serde::Serialize;
 
+use crate::json;
 use crate::library::Library;
+use crate::names;
 
 /// The JSON document, as `bfc replay --help` explains it.
 pub const SCHEMA: &str = "\
@@ -70,39 +76,10 @@ struct LibraryInfo<'a> {
     version: String,
 }
 
-/// The JSON document.
-pub fn document<T: Serialize>(
-    schema: &'static str,
-    library: &Library,
-    environment: BTreeMap<&str, &str>,
-    traces: &[T],
-) -> Result<String> {
-    let path = library.path.to_string_lossy();
-    let library = LibraryInfo { path: &path, version: library.version() };
-    let document = Document { schema, library, environment, traces };
-    json(&document)
-}
-
-/// A JSON document and a line end.
-pub fn json(document: &impl Serialize) -> Result<String> {
-    let text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
-    Ok(escaped(&text))
-}
-
-/// JSON and a line end, without characters that control a terminal. Such are in strings only, where they have an escape.
-pub fn escaped(json: &str) -> String {
-    let mut text = String::with_capacity(json.len() + 1);
-    for character in json.chars() {
-        match character {
-            '\n' => text.push(character),
-            character if is_harmful(character) => {
-                let _ = write!(text, "\\u{:04x}", u32::from(character));
-            }
-            character => text.push(character),
-        }
-    }
-    text.push('\n');
-    text
+/// Writes a JSON document and a line end.
+pub fn write_json(mut out: impl Write, document: &impl Serialize) -> io::Result<()> {
+    json::write(&mut out, document)?;
+    out.write_all(b"\n")
 }
 
 /// Rows under a heading, the values aligned.
@@ -131,8 +108,12 @@ pub fn print_on_stderr(text: &str) {
     let _ = io::stderr().write_all(Printable(text).to_string().as_bytes());
 }
 
-/// Standard output that may be closed by its reader, as `head` does: then the rest is left unsaid. Nothing that is written
-/// controls a terminal, whatever the names in it are.
+/// Shows what a bar is about.
+pub fn show(bar: &ProgressBar, what: &str) {
+    bar.set_message(names::shown(what));
+}
+
+/// Standard output that may be closed by its reader, as `head` does: then the rest is left unsaid.
 #[derive(Default)]
 pub struct Output {
     closed: bool,
@@ -141,11 +122,33 @@ pub struct Output {
 impl Output {
     /// Writes the text, at once.
     pub fn write(&mut self, text: &str) -> Result<()> {
+        self.write_by(|stdout| write!(stdout, "{}", Printable(text)))
+    }
+
+    /// Writes a JSON document.
+    pub fn write_json(&mut self, document: &impl Serialize) -> Result<()> {
+        self.write_by(|stdout| write_json(stdout, document))
+    }
+
+    /// Writes the JSON document of a replay.
+    pub fn write_document<T: Serialize>(
+        &mut self,
+        schema: &'static str,
+        library: &Library,
+        environment: BTreeMap<&str, &str>,
+        traces: &[T],
+    ) -> Result<()> {
+        let path = library.path.to_string_lossy();
+        let library = LibraryInfo { path: &path, version: library.version() };
+        self.write_json(&Document { schema, library, environment, traces })
+    }
+
+    fn write_by(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         if self.closed {
             return Ok(());
         }
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(Printable(text).to_string().as_bytes()).and_then(|()| stdout.flush()) {
+        let mut stdout = io::BufWriter::new(io::stdout().lock());
+        match write(&mut stdout).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.closed = true;
                 Ok(())

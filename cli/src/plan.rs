@@ -22,7 +22,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::new_file;
-use crate::output::{Output, json, progress, table};
+use crate::output::{self, Output, progress, table};
 use crate::size::{counted, human};
 use crate::trace::Trace;
 use heuristics::{CLASSIC, Heuristic, by_contention};
@@ -121,13 +121,13 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
     let trace = Trace::read(&args.trace, args.quiet)?;
     let program = Program::of(&trace, alignment)?;
     if trace.streams > 1 && !args.quiet {
-        crate::output::complain(format_args!(
+        output::complain(format_args!(
             "note: {} uses {} streams; a plan is followed only while one stream uses the pool",
             trace.name, trace.streams
         ));
     }
     let bar = bar(args);
-    bar.set_message(trace.name.clone());
+    output::show(&bar, &trace.name);
     let (best, heuristics, search) = best(&program, args.search, None, &bar)?;
     bar.finish_and_clear();
     write(&args.output, &text::text(&program, &best, alignment))?;
@@ -154,7 +154,7 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
         search,
     };
     if args.json {
-        return output.write(&json(&planned)?);
+        return output.write_json(&planned);
     }
     output.write(&planned.table())
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use flate2::read::MultiGzDecoder;
 
-use crate::output::progress;
+use crate::output::{self, progress};
 pub use parser::Parser;
 
 /// The unit in which every BFC allocator rounds.
@@ -98,7 +98,7 @@ impl Trace {
             None => "{msg} ({binary_bytes})",
         };
         let bar = progress(is_quiet, length, template);
-        bar.set_message(format!("reading {name}"));
+        output::show(&bar, &format!("reading {name}"));
         let trace = Self::from_reader(name, bar.wrap_read(input));
         bar.finish_and_clear();
         trace

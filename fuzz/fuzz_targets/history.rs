@@ -1,10 +1,12 @@
 //! Damaged histories: the reader of `bfc report` refuses them for a reason, or reads at most as many events as the file has
-//! room for, and the timeline follows those.
+//! room for, and the timeline follows those. Both allocate no more than in proportion to what is in the file.
 //!
 //! A file has more than a mebibyte, which no fuzzer would come up with. An input is a list of changes to a whole one.
 
 #![no_main]
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 #[allow(dead_code)]
@@ -17,17 +19,61 @@ mod made;
 mod history {
     #[path = "../../src/history/layout.rs"]
     pub mod layout;
+    #[path = "../../cli/src/history/ranges.rs"]
+    pub mod ranges;
     #[path = "../../cli/src/history/reader.rs"]
     pub mod reader;
+    #[path = "../../cli/src/history/source.rs"]
+    pub mod source;
     #[path = "../../cli/src/history/stacks.rs"]
     pub mod stacks;
     #[path = "../../cli/src/history/timeline.rs"]
     pub mod timeline;
+
+    #[path = "."]
+    pub mod memory_viz {
+        #[path = "../../cli/src/history/memory_viz/trace.rs"]
+        pub mod trace;
+    }
+    #[path = "."]
+    pub mod page {
+        #[path = "../../cli/src/history/page/lives.rs"]
+        pub mod lives;
+    }
 }
 
-use history::layout::{HEADER_BYTES, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
-use history::reader::parse;
+use history::layout::{HEADER_BYTES, Kind, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
+use history::memory_viz::trace::Trace;
+use history::page::lives::{Lives, spans};
+use history::reader::{Recorded, parse};
 use history::timeline::follow;
+
+/// The most bytes that are allocated for each byte of the file, in all.
+const MOST_FOR_A_BYTE: usize = 8;
+
+/// Counts the bytes that this thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATED.try_with(|sum| sum.set(sum.get().saturating_add(layout.size())));
+        // SAFETY: the caller's promises are those of the system's allocator.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// A history with events of most kinds, and with backtraces.
 fn whole() -> Vec<u8> {
@@ -60,19 +106,37 @@ fn change(file: &mut [u8], what: &[u8; 11]) {
     file[at..at + bytes].copy_from_slice(&value[..bytes]);
 }
 
+/// What the report, the page and the snapshot for PyTorch make of the events.
+fn show(events: &[Recorded]) {
+    let mut lives = Lives::default();
+    (0..).zip(events).for_each(|(at, event)| lives.see(event, at));
+    // An event leaves at most two parts of regions, and adds one.
+    assert!(lives.chunks.len() <= events.len() && lives.regions.len() <= 3 * events.len());
+    assert!(spans(&lives).len() <= lives.chunks.len() + lives.regions.len());
+    let of_pools = events.iter().filter(|event| event.kind != Kind::Mark);
+    let trace = Trace::of(of_pools);
+    // A block and the segments that it lies in and between.
+    assert!(trace.entries.len() <= 8 * events.len());
+}
+
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     let mut file = WHOLE.get_or_init(whole).clone();
     for what in input.as_chunks().0 {
         change(&mut file, what);
     }
-    if let Ok(history) = parse(&file) {
+    let before = ALLOCATED.get();
+    if let Ok(mut history) = parse(&file) {
         assert!(history.events.len() <= 1024);
+        history.stacks.name(|_, _, _| Vec::new());
         let named = history.events.iter().map(|event| history.frames(event.stack).len());
         // Native ones and Python's, and one that says that there are more.
         assert!(named.max() <= Some(2 * MOST_FRAMES + 1));
         let mut states = 0;
         follow(&history, |_, _| states += 1);
         assert_eq!(states, history.events.len());
+        show(&history.events);
     }
+    let allocated = ALLOCATED.get() - before;
+    assert!(allocated <= MOST_FOR_A_BYTE * file.len(), "{allocated} bytes for a file of {}", file.len());
 });

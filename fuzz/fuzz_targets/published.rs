@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 #[allow(dead_code)]
+#[path = "../../cli/src/json.rs"]
+mod json;
+#[allow(dead_code)]
 #[path = "../../cli/src/names.rs"]
 mod names;
 #[allow(dead_code)]

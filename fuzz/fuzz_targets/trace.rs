@@ -14,6 +14,8 @@ mod output {
     pub fn progress(_: bool, _: Option<u64>, _: &str) -> indicatif::ProgressBar {
         indicatif::ProgressBar::hidden()
     }
+
+    pub fn show(_: &indicatif::ProgressBar, _: &str) {}
 }
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

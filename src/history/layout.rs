@@ -16,6 +16,8 @@ pub const TEXT_BYTES: usize = 1 << 20;
 pub const STACK_BYTES: usize = 4 << 20;
 /// The most frames of a backtrace: the innermost, native ones and Python's each.
 pub const MOST_FRAMES: usize = 64;
+/// The most bytes of a name or a path.
+pub const MOST_TEXT: usize = 4096;
 /// The most bytes of a Python function's name and its file.
 pub const MOST_FUNCTION: usize = 1024;
 /// The most events of a ring.

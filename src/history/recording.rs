@@ -3,8 +3,8 @@
 use super::entry::Entry;
 use super::interner::Interner;
 use super::layout::{
-    Event, HEADER_BYTES, Kind, LEAST_EVENTS, MOST_EVENTS, ModuleHead, OPTIONS_BYTES, STACK_BYTES, STOPPED,
-    TEXT_BYTES, TextHead, TextKind, text_extent,
+    Event, HEADER_BYTES, Kind, LEAST_EVENTS, MOST_EVENTS, MOST_TEXT, ModuleHead, OPTIONS_BYTES, STACK_BYTES,
+    STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
 };
 use super::python;
 use super::recorder::Recorder;
@@ -83,7 +83,7 @@ impl Recording {
 
     /// Appends a text. One that does not fit is counted, and its number stays without a name.
     fn add_text(&mut self, kind: TextKind, pool: NonZeroU16, number: u32, text: &[u8]) {
-        self.add_parts(kind, pool, number, [&text[..text.len().min(4096)]]);
+        self.add_parts(kind, pool, number, [&text[..text.len().min(MOST_TEXT)]]);
     }
 
     /// Appends a text of several parts.

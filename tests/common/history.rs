@@ -13,6 +13,8 @@ pub mod layout;
 mod ranges;
 #[path = "../../cli/src/history/reader.rs"]
 pub mod reader;
+#[path = "../../cli/src/history/source.rs"]
+mod source;
 #[path = "../../cli/src/history/stacks.rs"]
 pub mod stacks;
 #[path = "../../cli/src/history/timeline.rs"]
@@ -38,7 +40,14 @@ pub fn c(path: &Path) -> CString {
 }
 
 pub fn read(path: &Path) -> History {
-    parse(&fs::read(path).expect("a file")).expect("a history")
+    read_from(fs::read(path).expect("a file"))
+}
+
+/// Reads the contents of a file. Native frames are named by their modules alone.
+pub fn read_from(file: Vec<u8>) -> History {
+    let mut history = parse(&file).expect("a history");
+    history.stacks.name(|_, _, _| Vec::new());
+    history
 }
 
 /// Stops recording, reads the file, and removes it.

@@ -22,6 +22,7 @@ use serde::Serialize;
 use super::reader::History;
 use crate::find_limit::find_limit;
 use crate::library::Library;
+use crate::output;
 use crate::plan;
 use crate::replay::{self, Job, Run};
 use crate::temporary::Folder;
@@ -149,7 +150,7 @@ fn advise_pool(
 ) -> Result<PoolAdvice> {
     let name = program.trace.name.clone();
     let attempt = |change: &Change| {
-        bar.set_message(format!("{name}: {}", change.name));
+        output::show(bar, &format!("{name}: {}", change.name));
         bar.inc(1);
         try_change(program, change, library, folder)
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write;
+use std::rc::Rc;
 
 use anyhow::Result;
 use clap::Args;
@@ -10,7 +11,7 @@ use serde::Serialize;
 
 use super::snapshot::{Place, PoolAt, Snapshot, Totals};
 use crate::names::{self, shown};
-use crate::output::{self, Output};
+use crate::output::Output;
 use crate::size::human;
 
 /// How many operations are listed as text, and how many sizes of each.
@@ -66,7 +67,7 @@ struct Pair {
 
 #[derive(Serialize, Default)]
 struct OperationDifference {
-    operation: Option<String>,
+    operation: Option<Rc<str>>,
     bytes: Pair,
     allocations: Pair,
     /// Those of which there are more or fewer.
@@ -83,7 +84,7 @@ struct SizeDifference {
 pub fn diff(args: &Diff, output: &mut Output) -> Result<()> {
     let place = |text: &OsString| Place::of(text, |path| path.exists());
     let difference = Difference::new(Snapshot::read(&place(&args.a))?, Snapshot::read(&place(&args.b))?);
-    output.write(&if args.json { output::json(&difference)? } else { difference.text() })
+    if args.json { output.write_json(&difference) } else { output.write(&difference.text()) }
 }
 
 impl Pair {
@@ -128,15 +129,13 @@ impl Difference {
 
 /// The pools by their devices and names. Several of a name are told apart by their order.
 fn by_name(pools: &[PoolAt]) -> BTreeMap<(Option<i32>, &str, usize), &PoolAt> {
-    let mut named = BTreeMap::new();
-    for pool in pools {
-        let mut count = 0;
-        while named.contains_key(&(pool.device, &*pool.name, count)) {
-            count += 1;
-        }
-        named.insert((pool.device, &*pool.name, count), pool);
-    }
-    named
+    let mut counts = BTreeMap::new();
+    let named = pools.iter().map(|pool| {
+        let count = counts.entry((pool.device, &*pool.name)).or_insert(0);
+        *count += 1;
+        ((pool.device, &*pool.name, *count), pool)
+    });
+    named.collect()
 }
 
 fn totals(a: &Totals, b: &Totals) -> BTreeMap<&'static str, Pair> {
@@ -243,14 +242,14 @@ impl OperationDifference {
 
 /// The operations of which more or less is live, by how much.
 fn operations(a: &PoolAt, b: &PoolAt) -> Vec<OperationDifference> {
-    let mut sizes: BTreeMap<&(Option<String>, u64), Pair> = BTreeMap::new();
+    let mut sizes: BTreeMap<&(Option<Rc<str>>, u64), Pair> = BTreeMap::new();
     for (key, &count) in &a.live {
         sizes.entry(key).or_default().a = count;
     }
     for (key, &count) in &b.live {
         sizes.entry(key).or_default().b = count;
     }
-    let mut operations: BTreeMap<&Option<String>, OperationDifference> = BTreeMap::new();
+    let mut operations: BTreeMap<&Option<Rc<str>>, OperationDifference> = BTreeMap::new();
     for ((name, bytes), count) in sizes {
         let operation = operations.entry(name).or_default();
         operation.operation.clone_from(name);

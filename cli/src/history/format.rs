@@ -66,7 +66,7 @@ impl Format {
             Format::MemoryViz => memory_viz::write(history, out)?,
             Format::Perfetto => perfetto::write(history, out)?,
             Format::MemoryDump => memory_dump::write(history, out)?,
-            Format::Json => out.write_all(summary.json()?.as_bytes())?,
+            Format::Json => crate::output::write_json(out, summary)?,
         }
         Ok(())
     }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::rc::Rc;
 
 use serde::Serialize;
 
 use super::reader::History;
-use super::stacks::Frame;
+use super::stacks::{Backtrace, Frame};
 use super::timeline::PoolState;
 use crate::names::shown;
 use crate::size::{counted, human};
@@ -19,7 +20,7 @@ const LISTED_FRAMES: usize = 8;
 
 #[derive(Serialize, Clone)]
 pub struct Holder {
-    operation: Option<String>,
+    operation: Option<Rc<str>>,
     bytes: u64,
     allocations: u64,
     /// Where they were allocated, the most bytes first. Empty without backtraces.
@@ -30,7 +31,7 @@ pub struct Holder {
 pub struct HolderStack {
     bytes: u64,
     allocations: u64,
-    frames: Vec<Frame>,
+    frames: Backtrace,
 }
 
 pub fn write_holders(text: &mut String, holders: &[Holder]) {
@@ -88,26 +89,24 @@ pub fn holders(history: &History, pool: u16, state: &PoolState) -> Vec<Holder> {
             add(sum.stacks.entry(live.stack).or_default(), live.bytes);
         }
     }
-    let mut holders: Vec<Holder> = sums
-        .into_iter()
-        .map(|(number, sum)| {
-            let stacks = by_frames(history, sum.stacks);
-            Holder {
-                operation: history.operation_name(pool, number),
-                bytes: sum.all.0,
-                allocations: sum.all.1,
-                stacks,
-            }
-        })
-        .collect();
-    holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.operation.cmp(&b.operation)));
-    if holders.len() > LISTED {
-        let rest = holders.split_off(LISTED - 1);
-        let sum = |of: fn(&Holder) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+    let mut sums: Vec<(Option<Rc<str>>, HolderSum)> =
+        sums.into_iter().map(|(number, sum)| (history.operation_name(pool, number), sum)).collect();
+    sums.sort_by(|(a, a_sum), (b, b_sum)| b_sum.all.0.cmp(&a_sum.all.0).then_with(|| a.cmp(b)));
+    let rest = if sums.len() > LISTED { sums.split_off(LISTED - 1) } else { Vec::new() };
+    let holder = |(operation, HolderSum { all: (bytes, allocations), stacks })| Holder {
+        operation,
+        bytes,
+        allocations,
+        stacks: by_frames(history, stacks),
+    };
+    let mut holders: Vec<Holder> = sums.into_iter().map(holder).collect();
+    if !rest.is_empty() {
+        let sum =
+            |of: fn(&HolderSum) -> u64| rest.iter().map(|(_, sum)| of(sum)).fold(0, u64::saturating_add);
         holders.push(Holder {
-            operation: Some(format!("({} others)", rest.len())),
-            bytes: sum(|holder| holder.bytes),
-            allocations: sum(|holder| holder.allocations),
+            operation: Some(format!("({} others)", rest.len()).into()),
+            bytes: sum(|sum| sum.all.0),
+            allocations: sum(|sum| sum.all.1),
             stacks: Vec::new(),
         });
     }
@@ -127,18 +126,17 @@ pub fn add(sum: &mut Sum, bytes: u64) {
     *sum = (sum.0.saturating_add(bytes), sum.1 + 1);
 }
 
-/// The backtraces with their frames, the most bytes first. Those that differ only in addresses have the same frames and
-/// are one.
+/// The backtraces with their frames, the most bytes first.
 pub fn by_frames(history: &History, stacks: HashMap<u32, Sum>) -> Vec<HolderStack> {
-    let mut sums: HashMap<&[Frame], Sum> = HashMap::new();
+    // Equal ones are the same.
+    let mut sums: HashMap<*const Frame, HolderStack> = HashMap::new();
     for (stack, (bytes, allocations)) in stacks {
-        let sum = sums.entry(history.frames(stack)).or_default();
-        *sum = (sum.0.saturating_add(bytes), sum.1 + allocations);
+        let frames = history.frames(stack);
+        let new = || HolderStack { bytes: 0, allocations: 0, frames: frames.clone() };
+        let sum = sums.entry(frames.as_ptr()).or_insert_with(new);
+        (sum.bytes, sum.allocations) = (sum.bytes.saturating_add(bytes), sum.allocations + allocations);
     }
-    let mut list: Vec<HolderStack> = sums
-        .into_iter()
-        .map(|(frames, (bytes, allocations))| HolderStack { bytes, allocations, frames: frames.to_vec() })
-        .collect();
+    let mut list: Vec<HolderStack> = sums.into_values().collect();
     list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.frames.cmp(&b.frames)));
     list
 }

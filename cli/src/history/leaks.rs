@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::rc::Rc;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -80,7 +81,7 @@ struct PoolLeaks {
 
 #[derive(Serialize)]
 struct Operation {
-    operation: Option<String>,
+    operation: Option<Rc<str>>,
     #[serde(flatten)]
     amount: Amount,
     /// When the first and the last of it was allocated.
@@ -99,7 +100,7 @@ struct Size {
 
 #[derive(Serialize)]
 struct Since {
-    mark: Option<String>,
+    mark: Option<Rc<str>>,
     seconds: f64,
     #[serde(flatten)]
     amount: Amount,
@@ -374,8 +375,8 @@ impl Sinces {
         let first = Since { mark: None, seconds: from.seconds, amount: Amount::default() };
         let (mut begins, mut list) = (vec![from.number], vec![first]);
         for event in history.events.iter().filter(|event| event.kind == Kind::Mark) {
-            let (name, amount) = (history.mark(event.name).unwrap_or_default(), Amount::default());
-            let since = Since { mark: Some(name.to_owned()), seconds: seconds(event.time), amount };
+            let (name, amount) = (history.mark(event.name), Amount::default());
+            let since = Since { mark: Some(name.clone()), seconds: seconds(event.time), amount };
             if event.number <= from.number {
                 list[0] = since;
             } else if event.number < before.number {

@@ -210,17 +210,14 @@ impl<'a> Dump<'a> {
             bin.total_bytes_in_use = bin.total_bytes_in_use.saturating_add(signed(bytes));
             bin.total_chunks_in_use += 1;
         }
-        let name = used.filter(|chunk| chunk.operation != 0).map(|chunk| {
-            let name = self.history.operation(self.pool, chunk.operation);
-            name.map_or_else(|| format!("operation {}", chunk.operation), str::to_owned)
-        });
+        let name = used.and_then(|chunk| self.history.operation_name(self.pool, chunk.operation));
         self.dump.chunk.push(MemChunk {
             address,
             size: signed(bytes),
             requested_size: used.map_or(0, |chunk| signed(chunk.requested)),
             // TensorFlow has no bin for chunks in use.
             bin: if used.is_some() { -1 } else { number as i32 },
-            op_name: name.unwrap_or_default(),
+            op_name: name.unwrap_or_default().to_string(),
             action_count: used.map_or(0, |chunk| chunk.since),
             in_use: used.is_some(),
             step_id: used.and_then(|chunk| self.steps.get(&chunk.since)).copied().unwrap_or(0),

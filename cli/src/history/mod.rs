@@ -21,6 +21,7 @@ mod reader;
 #[cfg(test)]
 mod samples;
 mod snapshot;
+mod source;
 mod stacks;
 mod summary;
 mod symbols;
@@ -34,7 +35,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::library::Library;
-use crate::output::{self, Output, progress};
+use crate::output::{Output, progress};
 use crate::process::{self, Liveness};
 use format::Format;
 use leaks::Leaks;
@@ -44,9 +45,6 @@ use summary::Summary;
 pub use diff::{Diff, EXAMPLES as DIFF_EXAMPLES, diff};
 pub use leaks::LeaksArgs;
 pub use moment::FORMS as MOMENTS;
-
-/// Larger files are no history.
-const MOST_BYTES: u64 = 20 << 30;
 
 /// Returns whether a file begins as a history does.
 pub fn is_one(path: &Path) -> bool {
@@ -65,11 +63,7 @@ pub fn running(path: &Path) -> Option<u32> {
 /// Reads a history.
 fn read(path: &Path) -> Result<History> {
     let name = path.display();
-    let bytes = fs::metadata(path).with_context(|| format!("cannot open {name}"))?.len();
-    if bytes > MOST_BYTES {
-        bail!("{name} has {bytes} bytes, more than any history");
-    }
-    let file = fs::read(path).with_context(|| format!("cannot read {name}"))?;
+    let file = fs::File::open(path).with_context(|| format!("cannot open {name}"))?;
     match reader::parse(&file) {
         Ok(mut history) => {
             symbols::resolve(&mut history);
@@ -112,13 +106,13 @@ pub fn report(path: &Path, wanted: &Wanted<'_>, output: &mut Output) -> Result<(
     if let Some((format, file)) = format {
         return format.write(&history, &summary, file);
     }
-    output.write(&if wanted.as_json { summary.json()? } else { summary.text() })
+    if wanted.as_json { output.write_json(&summary) } else { output.write(&summary.text()) }
 }
 
 /// Prints what was allocated and not freed.
 pub fn report_leaks(path: &Path, args: &LeaksArgs, as_json: bool, output: &mut Output) -> Result<()> {
     let leaks = Leaks::new(&read(path)?, args).with_context(|| path.display().to_string())?;
-    output.write(&if as_json { output::json(&leaks)? } else { leaks.text() })
+    if as_json { output.write_json(&leaks) } else { output.write(&leaks.text()) }
 }
 
 /// Returns what is live at the end of a history as text, and whether anything is. Returns nothing for a history that

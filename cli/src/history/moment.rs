@@ -121,9 +121,7 @@ fn peak(history: &History) -> (u64, u64) {
 /// The mark of a name. A name that several marks have needs a number behind it.
 fn find_mark<'a>(history: &'a History, name: &str) -> Result<&'a Recorded> {
     let marks = |name: &str| {
-        let is_named = |event: &&Recorded| {
-            event.kind == Kind::Mark && history.mark(event.name).unwrap_or_default() == name
-        };
+        let is_named = |event: &&Recorded| event.kind == Kind::Mark && **history.mark(event.name) == *name;
         history.events.iter().filter(is_named).collect::<Vec<_>>()
     };
     let named = marks(name);
@@ -154,7 +152,7 @@ fn find_mark<'a>(history: &'a History, name: &str) -> Result<&'a Recorded> {
     }
     let mut known: Vec<&str> = Vec::new();
     for event in history.events.iter().filter(|event| event.kind == Kind::Mark) {
-        let name = history.mark(event.name).unwrap_or_default();
+        let name = &**history.mark(event.name);
         if !known.contains(&name) {
             known.push(name);
         }

@@ -1,18 +1,23 @@
 //! Reads the file of a history, which may be written at the moment, cut off, or damaged.
 //!
 //! Nothing in it is trusted: sizes are compared with the length of the file, and an event counts only if its stamp is
-//! that of its place.
+//! that of its place. Memory is allocated for what is there, and not for what the header says.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
+use std::rc::Rc;
 
 use super::layout::{
-    Event, HEADER_BYTES, Header, Kind, MAGIC, MOST_FUNCTION, OPTIONS_BYTES, RECORDING, STACK_BYTES,
-    TEXT_BYTES, TextHead, TextKind, complete, text_extent,
+    Event, HEADER_BYTES, Header, Kind, MAGIC, MOST_FUNCTION, MOST_TEXT, OPTIONS_BYTES, RECORDING,
+    STACK_BYTES, TEXT_BYTES, TextHead, TextKind, complete, text_extent,
 };
-use super::stacks::{Frame, Module, Stacks};
+use super::source::Source;
+use super::stacks::{Backtrace, Module, Stacks};
 
 const EVENT_BYTES: usize = size_of::<Event>();
+/// How much of the ring is read at once.
+const PIECE: usize = 1 << 20;
 
 /// The history of a process.
 #[derive(Debug, Default)]
@@ -38,8 +43,9 @@ pub struct History {
     pub began: u64,
     pools: HashMap<u16, (i32, String)>,
     options: HashMap<u16, PoolOptions>,
-    operations: HashMap<(u16, u32), String>,
-    marks: HashMap<u32, String>,
+    operations: HashMap<(u16, u32), Rc<str>>,
+    marks: HashMap<u32, Rc<str>>,
+    nameless: Rc<str>,
     /// The backtraces.
     pub stacks: Stacks,
 }
@@ -82,8 +88,9 @@ pub struct Recorded {
 pub enum Malformed {
     OtherFile,
     OtherVersion,
-    CutOff { bytes: usize, expected: u64 },
+    CutOff { bytes: u64, expected: u64 },
     Damaged(&'static str),
+    Unreadable(io::ErrorKind),
 }
 
 impl fmt::Display for Malformed {
@@ -97,7 +104,14 @@ impl fmt::Display for Malformed {
                 write!(f, "is cut off: it has {bytes} of {expected} bytes; copy it again")
             }
             Malformed::Damaged(what) => write!(f, "is damaged: {what}"),
+            Malformed::Unreadable(why) => write!(f, "cannot be read: {why}"),
         }
+    }
+}
+
+impl From<io::Error> for Malformed {
+    fn from(error: io::Error) -> Self {
+        Malformed::Unreadable(error.kind())
     }
 }
 
@@ -118,8 +132,10 @@ pub(super) fn number<const BYTES: usize>(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Reads a whole file.
-pub fn parse(file: &[u8]) -> Result<History, Malformed> {
+/// Reads a file. Its backtraces have no frames until [`Stacks::name`] has named them.
+pub fn parse(source: &dyn Source) -> Result<History, Malformed> {
+    let bytes = source.bytes()?;
+    let file = &part(source, 0, bytes.min(HEADER_BYTES as u64))?[..];
     if !file.starts_with(FAMILY) {
         return Err(Malformed::OtherFile);
     }
@@ -127,7 +143,7 @@ pub fn parse(file: &[u8]) -> Result<History, Malformed> {
         return Err(Malformed::OtherVersion);
     }
     if file.len() < HEADER_BYTES {
-        return Err(Malformed::CutOff { bytes: file.len(), expected: HEADER_BYTES as u64 });
+        return Err(Malformed::CutOff { bytes, expected: HEADER_BYTES as u64 });
     }
     let sizes = [
         (field!(file, Header, header_bytes, u32) as u64, HEADER_BYTES),
@@ -143,13 +159,14 @@ pub fn parse(file: &[u8]) -> Result<History, Malformed> {
     }
     let stack_bytes = match field!(file, Header, stack_bytes, u64) {
         0 => 0,
-        bytes if bytes == STACK_BYTES as u64 => STACK_BYTES,
+        bytes if bytes == STACK_BYTES as u64 => bytes,
         _ => return Err(Malformed::Damaged("the area of backtraces has another size than this version's")),
     };
-    let before = HEADER_BYTES + TEXT_BYTES + stack_bytes;
-    let expected = capacity.saturating_mul(EVENT_BYTES as u64).saturating_add(before as u64);
-    if (file.len() as u64) < expected {
-        return Err(Malformed::CutOff { bytes: file.len(), expected });
+    let stacks = (HEADER_BYTES + TEXT_BYTES) as u64;
+    let ring = stacks + stack_bytes;
+    let expected = capacity.saturating_mul(EVENT_BYTES as u64).saturating_add(ring);
+    if bytes < expected {
+        return Err(Malformed::CutOff { bytes, expected });
     }
     let mut history = History {
         process: field!(file, Header, process, u32),
@@ -161,13 +178,19 @@ pub fn parse(file: &[u8]) -> Result<History, Malformed> {
         began: field!(file, Header, first.nanoseconds, u64),
         ..History::default()
     };
-    let used = field!(file, Header, text_used, u64).min(TEXT_BYTES as u64) as usize;
-    history.read_texts(&file[HEADER_BYTES..HEADER_BYTES + used]);
-    let used = field!(file, Header, stacks_used, u64).min(stack_bytes as u64) as usize;
-    history.stacks.read(&file[HEADER_BYTES + TEXT_BYTES..][..used]);
-    let ring = &file[before..expected as usize];
-    history.read_events(ring, capacity, &Clock::of(file));
+    let used = field!(file, Header, text_used, u64).min(TEXT_BYTES as u64);
+    history.read_texts(&part(source, HEADER_BYTES as u64, used)?);
+    let used = field!(file, Header, stacks_used, u64).min(stack_bytes);
+    history.stacks.read(&part(source, stacks, used)?);
+    history.read_events(source, ring, capacity, &Clock::of(file))?;
     Ok(history)
+}
+
+/// Reads a part, which the caller knows to be small.
+fn part(source: &dyn Source, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut part = vec![0; bytes as usize];
+    source.read_at(at, &mut part)?;
+    Ok(part)
 }
 
 /// Returns the process that records into a file and when it started, from the first page, unless it was stopped.
@@ -210,19 +233,26 @@ impl History {
                 return;
             }
             let raw = &area[size_of::<TextHead>()..size_of::<TextHead>() + bytes];
-            let text = String::from_utf8_lossy(raw).into_owned();
             let (pool, number) = (field!(area, TextHead, pool, u16), field!(area, TextHead, number, u32));
-            match field!(area, TextHead, kind, u16) {
+            let kind = field!(area, TextHead, kind, u16);
+            area = &area[extent..];
+            // A module has its path and more. No library writes what is longer, and it may be the name of each event.
+            let most = if kind == TextKind::Module as u16 { 2 * MOST_TEXT } else { MOST_TEXT };
+            if bytes > most {
+                continue;
+            }
+            let text = String::from_utf8_lossy(raw);
+            match kind {
                 kind if kind == TextKind::Pool as u16 => {
-                    self.pools.insert(pool, (number.cast_signed(), text));
+                    self.pools.insert(pool, (number.cast_signed(), text.into_owned()));
                 }
                 kind if kind == TextKind::Operation as u16 => {
-                    self.operations.insert((pool, number), text);
+                    self.operations.insert((pool, number), text.into());
                 }
                 kind if kind == TextKind::Mark as u16 => {
-                    self.marks.insert(number, text);
+                    self.marks.insert(number, text.into());
                 }
-                kind if kind == TextKind::Program as u16 => self.program = text,
+                kind if kind == TextKind::Program as u16 => self.program = text.into_owned(),
                 // A longer one is damage, as there would be a copy of it in each frame.
                 kind if kind == TextKind::Function as u16 && bytes <= MOST_FUNCTION => {
                     self.stacks.add_function(number, &text);
@@ -235,19 +265,56 @@ impl History {
                 }
                 _ => {}
             }
-            area = &area[extent..];
         }
     }
 
-    fn read_events(&mut self, ring: &[u8], capacity: u64, clock: &Clock) {
+    /// Reads the ring, whose first part is behind its second one if it has been filled.
+    fn read_events(
+        &mut self,
+        source: &dyn Source,
+        ring: u64,
+        capacity: u64,
+        clock: &Clock,
+    ) -> io::Result<()> {
         let oldest = self.written.saturating_sub(capacity);
-        // A damaged file may claim more events than there can be.
-        let numbers = (oldest..self.written).take(capacity as usize);
-        self.events.extend(numbers.filter_map(|number| {
-            let at = (number & (capacity - 1)) as usize * EVENT_BYTES;
-            event(&ring[at..at + EVENT_BYTES], number, clock)
-        }));
-        self.incomplete = (self.written - oldest).saturating_sub(self.events.len() as u64);
+        let count = self.written - oldest;
+        let place = oldest & (capacity - 1);
+        let first = count.min(capacity - place);
+        for (number, place, count) in [(oldest, place, first), (oldest + first, 0, count - first)] {
+            let begin = ring + place * EVENT_BYTES as u64;
+            self.read_part(source, (begin, begin + count * EVENT_BYTES as u64), number, clock)?;
+        }
+        self.incomplete = count.saturating_sub(self.events.len() as u64);
+        Ok(())
+    }
+
+    /// Reads the events of a part of the ring, whose first has this number.
+    fn read_part(
+        &mut self,
+        source: &dyn Source,
+        (begin, end): (u64, u64),
+        number: u64,
+        clock: &Clock,
+    ) -> io::Result<()> {
+        const BYTES: u64 = EVENT_BYTES as u64;
+        let mut buffer = Vec::new();
+        let mut at = begin;
+        while let Some((from, to)) = source.written(at).filter(|&(from, _)| from < end) {
+            // Whole events.
+            at = begin + from.saturating_sub(begin) / BYTES * BYTES;
+            let to = begin + to.min(end).saturating_sub(begin).next_multiple_of(BYTES);
+            while at < to {
+                buffer.resize((to - at).min(PIECE as u64) as usize, 0);
+                source.read_at(at, &mut buffer)?;
+                let first = number + (at - begin) / BYTES;
+                let (events, _) = buffer.as_chunks::<EVENT_BYTES>();
+                let found = events.iter().enumerate();
+                self.events
+                    .extend(found.filter_map(|(index, bytes)| event(bytes, first + index as u64, clock)));
+                at += buffer.len() as u64;
+            }
+        }
+        Ok(())
     }
 
     /// The ordinal of a pool's device, and the pool's name.
@@ -260,24 +327,20 @@ impl History {
         self.options.get(&pool)
     }
 
-    /// The name of an operation of a pool.
-    pub fn operation(&self, pool: u16, number: u32) -> Option<&str> {
-        self.operations.get(&(pool, number)).map(|name| &**name)
-    }
-
     /// The name of an operation of a pool, or its number where the file lacks the name. None is memory without an
     /// operation.
-    pub fn operation_name(&self, pool: u16, number: u32) -> Option<String> {
-        (number != 0)
-            .then(|| self.operation(pool, number).map_or(format!("operation {number}"), str::to_owned))
+    pub fn operation_name(&self, pool: u16, number: u32) -> Option<Rc<str>> {
+        let name = || self.operations.get(&(pool, number)).cloned();
+        (number != 0).then(|| name().unwrap_or_else(|| format!("operation {number}").into()))
     }
 
-    pub fn mark(&self, number: u32) -> Option<&str> {
-        self.marks.get(&number).map(|name| &**name)
+    /// The name of a mark, which is empty where the file lacks it.
+    pub fn mark(&self, number: u32) -> &Rc<str> {
+        self.marks.get(&number).unwrap_or(&self.nameless)
     }
 
-    /// The frames of a backtrace, the innermost first. None if there is no such backtrace.
-    pub fn frames(&self, stack: u32) -> &[Frame] {
+    /// The frames of a backtrace. There are none if there is no such backtrace.
+    pub fn frames(&self, stack: u32) -> &Backtrace {
         self.stacks.frames(stack)
     }
 

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -63,7 +64,7 @@ pub struct PoolAt {
     pub name: String,
     pub totals: Totals,
     /// How many allocations of an operation and a size are live.
-    pub live: BTreeMap<(Option<String>, u64), u64>,
+    pub live: BTreeMap<(Option<Rc<str>>, u64), u64>,
 }
 
 /// The totals of a pool. Peaks and counts are those up to the moment.
@@ -191,7 +192,7 @@ struct Region {
 struct Chunk {
     size: u64,
     state: String,
-    operation: Option<String>,
+    operation: Option<Rc<str>>,
 }
 
 impl Map {

@@ -3,19 +3,29 @@
 //! The file has addresses and the modules that they are in. Here a native frame is named by its module, and
 //! `symbols` does better where the module's file is there. Python's frames have their names in the file.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::rc::Rc;
 
 use serde::Serialize;
 
 use super::layout::{MOST_FRAMES, ModuleHead, StackHead};
+use super::ranges::Ranges;
 use super::reader::field;
 
-/// A frame of a backtrace.
+/// The frames of a backtrace with names, the innermost first. Those that differ only in addresses have the same frames and
+/// are one.
+pub type Backtrace = Rc<[Frame]>;
+
+/// A frame of a backtrace. Many may have the same texts.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Frame {
     /// The function, or the module and the offset in it if that is all that is known.
-    pub function: String,
-    pub file: Option<String>,
+    pub function: Rc<str>,
+    pub file: Option<Rc<str>>,
     /// From 1. 0 is not known.
     pub line: u32,
 }
@@ -30,27 +40,32 @@ pub struct Module {
     /// What is added to the addresses in its file.
     pub bias: u64,
     pub build_id: Vec<u8>,
-    pub path: String,
+    pub path: PathBuf,
 }
 
 /// A backtrace as it is in the file.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-struct Raw {
-    native: Vec<u64>,
-    /// The number of the function, and the line.
-    python: Vec<(u32, u32)>,
+struct Raw<'a> {
+    native: &'a [u64],
+    /// The number of the function in the upper half, and the line in the lower one.
+    python: &'a [u64],
     is_cut: bool,
 }
 
 /// The most bytes of a file's name in Linux.
 const MOST_NAME: usize = 255;
+/// The most frames of a backtrace with all that were inlined.
+pub const MOST_NAMED: usize = 4 * MOST_FRAMES;
 
 #[derive(Debug, Default)]
 pub struct Stacks {
     pub modules: Vec<Module>,
     functions: HashMap<u32, Frame>,
-    raw: HashMap<u32, Raw>,
-    named: HashMap<u32, Vec<Frame>>,
+    /// The area of the file.
+    words: Vec<u64>,
+    /// The numbers of the backtraces in it, ascending.
+    numbers: Vec<u32>,
+    named: HashMap<u32, Backtrace>,
+    nothing: Backtrace,
 }
 
 impl Module {
@@ -69,20 +84,23 @@ impl Module {
             end: field!(text, ModuleHead, end, u64),
             bias: field!(text, ModuleHead, bias, u64),
             build_id: build_id.to_vec(),
-            path: String::from_utf8_lossy(path).into_owned(),
+            path: OsStr::from_bytes(path).into(),
         })
+    }
+
+    fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
     }
 
     /// Whether this is libbfc or its interposer.
     fn is_the_library(&self) -> bool {
-        let name = self.path.rsplit('/').next().unwrap_or_default();
+        let name = self.name();
         ["libbfc.so", "libbfc_preload.so"].iter().any(|own| name.starts_with(own))
     }
 
     /// The module and the offset in it.
     fn place(&self, address: u64) -> String {
-        let name = self.path.rsplit('/').next().unwrap_or_default();
-        format!("{name}+{:#x}", address.wrapping_sub(self.bias))
+        format!("{}+{:#x}", self.name(), address.wrapping_sub(self.bias))
     }
 }
 
@@ -90,77 +108,99 @@ impl Stacks {
     /// Adds a function of Python, of which each frame will have a copy.
     pub fn add_function(&mut self, number: u32, text: &str) {
         let (function, file) = text.split_once('\0').unwrap_or((text, ""));
-        let file = (!file.is_empty()).then(|| file.to_owned());
-        self.functions.insert(number, Frame { function: function.to_owned(), file, line: 0 });
+        let file = (!file.is_empty()).then(|| file.into());
+        self.functions.insert(number, Frame { function: function.into(), file, line: 0 });
     }
 
-    /// Reads the area of backtraces, once the modules and functions are known.
+    /// Reads the area of backtraces.
     pub fn read(&mut self, area: &[u8]) {
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-        let words: Vec<u64> = area.chunks_exact(8).map(word).collect();
+        let (words, _) = area.as_chunks();
+        self.words = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
         let mut at = 0;
-        while let Some(&first) = words.get(at) {
-            let head = StackHead::of(first);
-            let (native, python) = (usize::from(head.native), usize::from(head.python));
-            // What the library does not write is damage. All of the area may be heads without frames, and each event may
-            // have the longest backtrace.
-            if native + python == 0 || native.max(python) > MOST_FRAMES {
-                break;
-            }
-            let end = at + 1 + native + python;
-            let Some(frames) = words.get(at + 1..end) else { break };
-            let (native, python) = frames.split_at(native);
-            let python = python.iter().map(|&frame| ((frame >> 32) as u32, frame as u32)).collect();
-            self.raw.insert(at as u32 + 1, Raw { native: native.to_vec(), python, is_cut: head.is_cut });
-            at = end;
+        // The area has half a million words.
+        while let Some(raw) = self.raw(at + 1) {
+            let words = raw.native.len() + raw.python.len();
+            self.numbers.push(at + 1);
+            at += 1 + words as u32;
         }
-        self.name(|_, _| Vec::new());
     }
 
-    /// Names the native frames by a function that gets the module of each, if it is known. A call may have been inlined,
-    /// so it returns several frames, the innermost first, or none if it has no name.
-    pub fn name(&mut self, mut name: impl FnMut(Option<&Module>, u64) -> Vec<Frame>) {
-        let Stacks { modules, functions, raw, named } = self;
-        named.clear();
-        for (&stack, raw) in raw.iter() {
-            let module_of = |address: u64| {
-                let is_its =
-                    |module: &&Module| module.since <= stack && (module.start..module.end).contains(&address);
-                modules.iter().rev().find(is_its)
-            };
-            let is_own = |&&address: &&u64| module_of(address).is_some_and(Module::is_the_library);
-            let native = raw.native.iter().skip_while(is_own).map(|&address| {
-                let module = module_of(address);
-                match name(module, address) {
-                    frames if !frames.is_empty() => frames,
-                    _ => {
-                        let function = module.map_or(format!("{address:#x}"), |module| module.place(address));
-                        vec![Frame { function, ..Frame::default() }]
-                    }
-                }
-            });
-            let mut frames = without_the_library(native.flatten().collect());
+    /// The backtrace of a number, unless it is damaged: then the numbers behind it mean nothing.
+    fn raw(&self, number: u32) -> Option<Raw<'_>> {
+        let (&first, behind) = self.words.get(number as usize - 1..)?.split_first()?;
+        let head = StackHead::of(first);
+        let (native, python) = (usize::from(head.native), usize::from(head.python));
+        // What the library does not write is damage. All of the area may be heads without frames, and each event may have
+        // the longest backtrace.
+        if native + python == 0 || native.max(python) > MOST_FRAMES {
+            return None;
+        }
+        let (native, python) = behind.get(..native + python)?.split_at(native);
+        Some(Raw { native, python, is_cut: head.is_cut })
+    }
+
+    /// Names the frames, the native ones by a function that gets the module of each, its position in `modules`, and the address. A call
+    /// may have been inlined, so it returns several frames, the innermost first, or none if the address has no name.
+    pub fn name(&mut self, mut name: impl FnMut(usize, &Module, u64) -> Vec<Frame>) {
+        let mut named = HashMap::new();
+        let mut different: HashMap<Backtrace, ()> = HashMap::new();
+        let mut known: HashMap<(Option<usize>, u64), Vec<Frame>> = HashMap::new();
+        // What was loaded later takes the place of what was there before.
+        let mut later: Vec<usize> = (0..self.modules.len()).collect();
+        later.sort_by_key(|&module| self.modules[module].since);
+        let mut later = later.into_iter().peekable();
+        let mut loaded = Ranges::default();
+        for &number in &self.numbers {
+            while let Some(position) = later.next_if(|&module| self.modules[module].since <= number) {
+                let module = &self.modules[position];
+                loaded.insert(module.start, module.end, position);
+            }
+            let Some(raw) = self.raw(number) else { continue };
+            let position_of = |address: u64| loaded.at(address).map(|(.., position)| position);
+            let is_own =
+                |address: &&u64| position_of(**address).is_some_and(|at| self.modules[at].is_the_library());
+            let mut frames = Vec::new();
+            for &address in raw.native.iter().skip_while(is_own) {
+                let position = position_of(address);
+                frames.extend_from_slice(known.entry((position, address)).or_insert_with(|| {
+                    let Some(position) = position else { return vec![unnamed(format!("{address:#x}"))] };
+                    let module = &self.modules[position];
+                    let found = name(position, module, address);
+                    if found.is_empty() { vec![unnamed(module.place(address))] } else { found }
+                }));
+            }
+            let mut frames = without_the_library(frames);
             if !raw.python.is_empty() {
                 // The interpreter runs all of Python's frames in a few of its own.
                 let interpreter = frames.iter().position(|frame| frame.function.starts_with("_PyEval_"));
                 frames.truncate(interpreter.unwrap_or(frames.len()));
             }
-            let python = raw.python.iter().map(|&(number, line)| match functions.get(&number) {
-                Some(function) => Frame { line, ..function.clone() },
-                None => Frame { function: "(a Python function)".into(), file: None, line },
+            let python = raw.python.iter().map(|&frame| {
+                let (function, line) = ((frame >> 32) as u32, frame as u32);
+                let function = self.functions.get(&function).cloned();
+                Frame { line, ..function.unwrap_or_else(|| unnamed("(a Python function)".to_owned())) }
             });
             frames.extend(python.skip_while(is_of_the_package));
-            if raw.is_cut {
-                frames.push(Frame { function: "(more frames)".into(), ..Frame::default() });
+            if raw.is_cut || frames.len() > MOST_NAMED {
+                frames.truncate(MOST_NAMED);
+                frames.push(unnamed("(more frames)".to_owned()));
             }
-            named.insert(stack, frames);
+            let backtrace = different.entry(frames.into());
+            named.insert(number, backtrace.key().clone());
+            backtrace.or_default();
         }
+        self.named = named;
     }
 
-    /// The frames of a backtrace, the innermost first.
-    pub fn frames(&self, stack: u32) -> &[Frame] {
-        self.named.get(&stack).map_or(&[], |frames| frames)
+    /// The frames of a backtrace.
+    pub fn frames(&self, stack: u32) -> &Backtrace {
+        self.named.get(&stack).unwrap_or(&self.nothing)
     }
+}
+
+/// A frame of which only this is known.
+fn unnamed(function: String) -> Frame {
+    Frame { function: function.into(), ..Frame::default() }
 }
 
 /// Leaves out the innermost frames that are libbfc's own, where it is a part of the program.
@@ -187,6 +227,11 @@ mod tests {
         numbers.iter().flat_map(|number| number.to_le_bytes()).chain(rest.iter().copied()).collect()
     }
 
+    fn named(stacks: &mut Stacks, area: &[u8]) {
+        stacks.read(area);
+        stacks.name(|_, _, _| Vec::new());
+    }
+
     fn functions(frames: &[Frame]) -> Vec<&str> {
         frames.iter().map(|frame| &*frame.function).collect()
     }
@@ -209,15 +254,10 @@ mod tests {
         stacks.modules.extend(Module::parse(3, &text_of(&b, b"\x03\x04/lib/b.so")));
         assert_eq!(stacks.modules[0].build_id, [1, 2]);
         stacks.add_function(7, "Model.forward\0/home/model.py");
-        stacks.read(&area(&[
-            head(1, 0, false),
-            0x1234,
-            head(2, 2, true),
-            0x1234,
-            0x9000,
-            7 << 32 | 12,
-            8 << 32 | 3,
-        ]));
+        named(
+            &mut stacks,
+            &area(&[head(1, 0, false), 0x1234, head(2, 2, true), 0x1234, 0x9000, 7 << 32 | 12, 8 << 32 | 3]),
+        );
         assert_eq!(functions(stacks.frames(1)), ["a.so+0xa34"]);
         let frames = stacks.frames(3);
         assert_eq!(
@@ -229,12 +269,20 @@ mod tests {
     }
 
     #[test]
+    fn the_path_of_a_module_need_not_be_utf_8() {
+        let head = ModuleHead { start: 0x10, end: 0x20, bias: 0, build_id_bytes: 0 };
+        let module = Module::parse(1, &text_of(&head, b"/lib/\xe9.so")).expect("a module");
+        assert_eq!(module.path.as_os_str().as_bytes(), b"/lib/\xe9.so");
+        assert_eq!(module.place(0x12), "\u{fffd}.so+0x12");
+    }
+
+    #[test]
     fn a_module_or_a_backtrace_that_is_cut_off_is_left_out() {
         let head_only = ModuleHead { start: 0, end: 1, bias: 0, build_id_bytes: 9 };
         assert_eq!(Module::parse(1, &text_of(&head_only, b"12345678")), None);
         assert_eq!(Module::parse(1, b"short"), None);
         let mut stacks = Stacks::default();
-        stacks.read(&area(&[head(1, 0, false), 5, head(3, 0, false), 5]));
+        named(&mut stacks, &area(&[head(1, 0, false), 5, head(3, 0, false), 5]));
         assert_eq!(functions(stacks.frames(1)), ["0x5"]);
         assert!(stacks.frames(3).is_empty());
     }
@@ -253,13 +301,16 @@ mod tests {
             stacks.add_function(number, &format!("f{number}\0{file}"));
         }
         let python = [1, 2, 3].map(|number| number << 32);
-        stacks.read(&area(
-            &[
-                &[super::StackHead { native: 3, python: 3, is_cut: false }.word(), 0x1010, 5, 0x1020][..],
-                &python,
-            ]
-            .concat(),
-        ));
+        named(
+            &mut stacks,
+            &area(
+                &[
+                    &[super::StackHead { native: 3, python: 3, is_cut: false }.word(), 0x1010, 5, 0x1020][..],
+                    &python,
+                ]
+                .concat(),
+            ),
+        );
         assert_eq!(functions(stacks.frames(1)), ["0x5", "libbfc.so.0+0x1020", "f2", "f3"]);
     }
 }

@@ -2,18 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
+use std::rc::Rc;
 
-use anyhow::Result;
 use serde::Serialize;
 
 use super::advice::Advice;
 use super::holders::{Holder, chain, holders, write_holders};
 use super::layout::{Kind, cause_name};
 use super::reader::{History, Recorded};
-use super::stacks::Frame;
+use super::stacks::Backtrace;
 use super::timeline::{PoolState, follow};
 use crate::names::{self, shown};
-use crate::output;
 use crate::process::Liveness;
 use crate::size::{counted, human};
 
@@ -87,7 +86,7 @@ struct Phase {
     /// The step of the pool's last operation.
     step: Option<u64>,
     /// The last mark.
-    mark: Option<String>,
+    mark: Option<Rc<str>>,
 }
 
 #[derive(Serialize)]
@@ -101,14 +100,14 @@ struct Failure {
     held: u64,
     cause: &'static str,
     /// The backtrace of the request, the innermost frame first.
-    frames: Vec<Frame>,
+    frames: Backtrace,
     holders: Vec<Holder>,
 }
 
 #[derive(Serialize)]
 struct MarkSummary {
     seconds: f64,
-    name: String,
+    name: Rc<str>,
     in_use: u64,
     held: u64,
     /// What was allocated since the mark before and is live at this one.
@@ -215,11 +214,6 @@ impl Summary {
     /// Adds what would have helped.
     pub fn with_advice(self, advice: Advice) -> Self {
         Summary { advice: Some(advice), ..self }
-    }
-
-    /// The summary as a JSON document.
-    pub fn json(&self) -> Result<String> {
-        output::json(self)
     }
 
     /// The summary for people.
@@ -370,7 +364,7 @@ fn failure(history: &History, event: &Recorded, state: &PoolState, phase: Phase)
         in_use: state.in_use,
         held: state.held,
         cause: cause_name(event.cause),
-        frames: history.frames(event.stack).to_vec(),
+        frames: history.frames(event.stack).clone(),
         holders: holders(history, event.pool, state),
     }
 }
@@ -379,7 +373,9 @@ fn failure(history: &History, event: &Recorded, state: &PoolState, phase: Phase)
 #[derive(Default)]
 struct Marks {
     list: Vec<MarkSummary>,
+    /// What is in use and held in each pool, and in all.
     pools: HashMap<u16, (u64, u64)>,
+    sums: (u128, u128),
     /// What was allocated since the last mark and is live.
     kept: HashMap<(u16, u64), u64>,
 }
@@ -402,18 +398,21 @@ impl Marks {
             _ => {}
         }
         if event.kind != Kind::Mark {
-            self.pools.insert(event.pool, (state.in_use, state.held));
+            let now = (state.in_use, state.held);
+            let before = self.pools.insert(event.pool, now).unwrap_or_default();
+            let sum = |sum: u128, before: u64, now: u64| sum - u128::from(before) + u128::from(now);
+            self.sums = (sum(self.sums.0, before.0, now.0), sum(self.sums.1, before.1, now.1));
         }
     }
 
     fn add(&mut self, history: &History, event: &Recorded) {
         // Those of a damaged file may be more than a number holds.
-        let sum = |of: fn(&(u64, u64)) -> u64| self.pools.values().map(of).fold(0, u64::saturating_add);
+        let sum = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
         self.list.push(MarkSummary {
             seconds: seconds(event.time),
-            name: history.mark(event.name).unwrap_or_default().to_owned(),
-            in_use: sum(|pool| pool.0),
-            held: sum(|pool| pool.1),
+            name: history.mark(event.name).clone(),
+            in_use: sum(self.sums.0),
+            held: sum(self.sums.1),
             kept_bytes: self.kept.values().copied().fold(0, u64::saturating_add),
             kept_allocations: self.kept.len() as u64,
         });

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use addr2line::Loader;
@@ -26,24 +27,24 @@ const MOST_BYTES: u64 = 16 << 30;
 /// Names the frames as well as the files of this machine allow.
 pub fn resolve(history: &mut History) {
     let began = history.began;
-    let mut files: HashMap<(String, Vec<u8>), Option<Loader>> = HashMap::new();
-    let mut known: HashMap<(String, u64), Vec<Frame>> = HashMap::new();
-    history.stacks.name(|module, address| {
-        let Some(module) = module else { return Vec::new() };
-        let at = address.wrapping_sub(module.bias);
-        let named = known.entry((module.path.clone(), at)).or_insert_with(|| {
-            let key = (module.path.clone(), module.build_id.clone());
-            let file = files.entry(key).or_insert_with(|| open(module, began));
-            file.as_ref().map(|file| frames(file, at)).unwrap_or_default()
-        });
-        named.clone()
+    // Which file each module is of: a file has several modules if it is loaded again, and a path may be long.
+    let mut numbers: HashMap<(PathBuf, Vec<u8>), usize> = HashMap::new();
+    let number = |module: &Module| {
+        let next = numbers.len();
+        *numbers.entry((module.path.clone(), module.build_id.clone())).or_insert(next)
+    };
+    let file_of: Vec<usize> = history.stacks.modules.iter().map(number).collect();
+    let mut files: HashMap<usize, Option<Loader>> = HashMap::new();
+    history.stacks.name(|position, module, address| {
+        let file = files.entry(file_of[position]).or_insert_with(|| open(module, began));
+        file.as_ref().map(|file| frames(file, address.wrapping_sub(module.bias))).unwrap_or_default()
     });
 }
 
 /// Opens the file of a module, or that with its debug information.
 fn open(module: &Module, began: u64) -> Option<Loader> {
     let is_right = |path: &Path| is_that_of(path, module, began);
-    let candidates = debug_file(&module.build_id).into_iter().chain([PathBuf::from(&module.path)]);
+    let candidates = debug_file(&module.build_id).into_iter().chain([module.path.clone()]);
     candidates.filter(|path| is_right(path)).find_map(|path| Loader::new(path).ok())
 }
 
@@ -98,13 +99,13 @@ fn frames(file: &Loader, at: u64) -> Vec<Frame> {
     frames
 }
 
-fn short(mut name: String) -> String {
+fn short(mut name: String) -> Rc<str> {
     if name.len() > MOST_NAME {
         let end = (0..=MOST_NAME).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
         name.truncate(end);
         name.push_str("...");
     }
-    name
+    name.into()
 }
 
 #[cfg(test)]
@@ -137,8 +138,8 @@ mod tests {
 
     #[test]
     fn a_long_name_is_cut_at_a_whole_character() {
-        assert_eq!(short("f".into()), "f");
-        assert_eq!(short("ä".repeat(200)), "ä".repeat(150) + "...");
-        assert_eq!(short("a".to_owned() + &"ä".repeat(200)), "a".to_owned() + &"ä".repeat(149) + "...");
+        assert_eq!(*short("f".into()), *"f");
+        assert_eq!(*short("ä".repeat(200)), *("ä".repeat(150) + "..."));
+        assert_eq!(*short("a".to_owned() + &"ä".repeat(200)), *("a".to_owned() + &"ä".repeat(149) + "..."));
     }
 }

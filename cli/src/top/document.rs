@@ -1,13 +1,14 @@
 //! `bfc top --json`.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 use super::layout::STATISTICS;
 use super::rates::Row;
 use super::reader::Reading;
-use crate::output::escaped;
+use crate::json;
 
 /// Shown by `bfc top --help`.
 pub const SCHEMA: &str = "\
@@ -101,8 +102,10 @@ pub fn document(reading: &Reading, rows: &[Row]) -> Result<String> {
             .map(|(file, reason)| Unreadable { file: file.to_string_lossy().into_owned(), reason })
             .collect(),
     };
-    let json = serde_json::to_string(&document).context("cannot write JSON")?;
-    Ok(escaped(&json))
+    let mut line = Vec::new();
+    json::write_line(&mut line, &document).context("cannot write JSON")?;
+    line.push(b'\n');
+    String::from_utf8(line).context("cannot write JSON")
 }
 
 fn pool(row: &Row) -> PoolPart<'_> {

@@ -21,6 +21,9 @@ use trace::{Action, Block, Entry, Origin, Trace};
 /// Devices with higher ordinals cannot have an allocator. The viewer wants a list for each ordinal up to the highest.
 const MOST_DEVICES: usize = 1024;
 
+/// The most marks in the traces of all devices: each trace has a copy.
+const MOST_COPIES: usize = 100_000;
+
 /// Writes the snapshot: the trace of each device, and its segments with their blocks at the end.
 pub fn write(history: &History, out: &mut dyn Write) -> io::Result<()> {
     let devices = Devices::of(history);
@@ -87,7 +90,7 @@ impl Devices {
         for (index, event) in (0..).zip(&history.events) {
             if is_of_pool(&event) {
                 ordinals.get(&event.pool).into_iter().for_each(|&device| events[device].push(index));
-            } else if marks < trace::MOST_MARKS {
+            } else if marks < trace::MOST_MARKS && marks * used.len() < MOST_COPIES {
                 marks += 1;
                 used.iter().for_each(|&device| events[device].push(index));
             }
@@ -228,13 +231,10 @@ impl<W: Write> Writer<'_, W> {
         }
         let history = self.history;
         let frame = match (action, origin.name) {
-            (Action::Mark, name) => Some(("bfc.mark", 0, history.mark(name).unwrap_or_default().to_owned())),
-            (Action::Step, _) => Some(("bfc.step", origin.step, format!("step {}", origin.step))),
-            (_, 0) => None,
+            (Action::Mark, name) => Some(("bfc.mark", 0, history.mark(name).clone())),
+            (Action::Step, _) => Some(("bfc.step", origin.step, format!("step {}", origin.step).into())),
             (_, number) => {
-                let name = history.operation(origin.pool, number);
-                let name = name.map_or_else(|| format!("operation {number}"), str::to_owned);
-                Some(("bfc.scope", origin.step, name))
+                history.operation_name(origin.pool, number).map(|name| ("bfc.scope", origin.step, name))
             }
         };
         let mut frames = self.pickler.begin_list()?;

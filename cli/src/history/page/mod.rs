@@ -6,7 +6,7 @@
 //!                                                         free_space  what is free in one piece
 //! ```
 //!
-//! Nothing from a history becomes markup. Names are in a JSON document whose `<` are escaped, and the script shows them as
+//! Nothing from a history becomes markup. Names are in a JSON document in which `<` is written by its number, and the script shows them as
 //! text. A policy in the page forbids it to load or send anything, and to run a script other than its own.
 
 mod columns;
@@ -17,7 +17,7 @@ mod pool;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderWriter;
 use flate2::Compression;
@@ -27,6 +27,7 @@ use serde::Serialize;
 use super::layout::Kind;
 use super::reader::History;
 use super::summary::Summary;
+use crate::json;
 use columns::Columns;
 use pool::Pool;
 
@@ -77,12 +78,11 @@ pub fn write(history: &History, summary: &Summary, out: &mut dyn Write) -> Resul
     let mut columns = Columns::default();
     let pools = pool::pools(history, &mut columns);
     let marks = history.events.iter().filter(|event| event.kind == Kind::Mark).map(|event| Mark {
-        name: history.mark(event.name).unwrap_or_default(),
+        name: history.mark(event.name),
         time: event.time.min(MOST),
         number: event.number,
     });
     let document = Document { schema: "bfc-page/1", summary, marks: marks.collect(), pools };
-    let document = serde_json::to_string(&document).context("cannot write JSON")?;
 
     // Names are from the history, so the policy cannot rely on a word that they may contain.
     let nonce = nonce();
@@ -92,7 +92,7 @@ pub fn write(history: &History, summary: &Summary, out: &mut dyn Write) -> Resul
             "nonce" => out.write_all(nonce.as_bytes())?,
             "style" => [VENDORED_STYLE, STYLE].iter().try_for_each(|part| out.write_all(part.as_bytes()))?,
             "script" => write_script(out)?,
-            "document" => out.write_all(escaped(&document).as_bytes())?,
+            "document" => json::write_for_page(&mut *out, &document)?,
             "columns" => {
                 let encoder = EncoderWriter::new(&mut *out, &STANDARD);
                 let mut encoder = GzEncoder::new(encoder, Compression::new(6));
@@ -115,11 +115,6 @@ fn write_script(out: &mut dyn Write) -> Result<()> {
     SCRIPTS.iter().try_for_each(|part| out.write_all(part.as_bytes()))?;
     out.write_all(b"})();\n")?;
     Ok(())
-}
-
-/// JSON that ends no element: within its strings a `<` may be written as a number.
-fn escaped(json: &str) -> String {
-    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 /// A word that no history knows.

@@ -1,13 +1,15 @@
 //! What the page knows of a pool: a row for each event, for each chunk's life, and for each region's life.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::rc::Rc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::super::layout::{Kind, cause_name};
 use super::super::ranges::Ranges;
 use super::super::reader::{History, Recorded};
-use super::super::stacks::Frame;
+use super::super::stacks::{Backtrace, Frame};
 use super::super::timeline::{PoolState, follow};
 use super::columns::{Column, Columns};
 use super::free_space::FreeSpace;
@@ -21,11 +23,11 @@ pub struct Pool {
     /// Whether the pool is one range of addresses, in which memory is mapped in pieces.
     is_range: bool,
     /// The names of operations. Chunks have positions in it, from 1; 0 is none.
-    operations: Vec<String>,
+    operations: Vec<Rc<str>>,
     /// The handles of streams. Chunks have positions in it, from 1; 0 is none.
     streams: Vec<String>,
     /// Backtraces, the outermost frame first. Chunks have positions in it, from 1; 0 is none.
-    stacks: Vec<Vec<String>>,
+    stacks: Vec<Stack>,
     spans: Vec<SpanText>,
     failures: Vec<Failure>,
     /// For each event that changed the step: its position, and the step.
@@ -149,11 +151,9 @@ impl Builder {
                 self.space.take(from, to);
                 self.held.remove(from, to);
             }
-            Kind::Free => {
-                // Of memory that the file does not know to be held nothing is known to be free.
-                if state.regions.at(from).is_some_and(|(_, end, ())| is_range || end >= to) {
-                    self.space.give(from, to, is_wall);
-                }
+            // Of memory that the file does not know to be held nothing is known to be free.
+            Kind::Free if state.regions.at(from).is_some_and(|(_, end, ())| is_range || end >= to) => {
+                self.space.give(from, to, is_wall);
             }
             Kind::Obtained => {
                 // Of what was held already the free space is known. To look at its chunks again could take long.
@@ -183,9 +183,14 @@ impl Builder {
             device,
             name: name.unwrap_or_default().to_owned(),
             is_range,
-            operations: names.operations.list.iter().map(|&of| name_of(history, number, of)).collect(),
+            operations: names
+                .operations
+                .list
+                .iter()
+                .filter_map(|&of| history.operation_name(number, of))
+                .collect(),
             streams: names.streams.list.iter().map(stream_name).collect(),
-            stacks: names.stacks.list.iter().map(|&stack| frames(history, stack)).collect(),
+            stacks: names.stacks.list.iter().map(|&stack| Stack(history.frames(stack).clone())).collect(),
             spans: spans.iter().map(SpanText::new).collect(),
             failures,
             steps,
@@ -287,18 +292,33 @@ fn region_columns(
     ])
 }
 
-fn name_of(history: &History, pool: u16, operation: u32) -> String {
-    history.operation(pool, operation).map_or_else(|| format!("operation {operation}"), str::to_owned)
+/// The frames of a backtrace as texts, the outermost first. They are written one by one: each pool has its own list, and many
+/// backtraces have the same long names.
+struct Stack(Backtrace);
+
+impl Serialize for Stack {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().rev().map(FrameText))
+    }
 }
 
-/// The frames of a backtrace as text, the outermost first.
-fn frames(history: &History, stack: u32) -> Vec<String> {
-    let text = |frame: &Frame| match &frame.file {
-        Some(file) if frame.line != 0 => format!("{} ({file}:{})", frame.function, frame.line),
-        Some(file) => format!("{} ({file})", frame.function),
-        None => frame.function.clone(),
-    };
-    history.frames(stack).iter().rev().map(text).collect()
+struct FrameText<'a>(&'a Frame);
+
+impl Serialize for FrameText<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Display for FrameText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Frame { function, file, line } = self.0;
+        match file {
+            Some(file) if *line != 0 => write!(f, "{function} ({file}:{line})"),
+            Some(file) => write!(f, "{function} ({file})"),
+            None => f.write_str(function),
+        }
+    }
 }
 
 fn stream_name(stream: &u64) -> String {

@@ -105,7 +105,7 @@ impl Writer<'_> {
     fn see(&mut self, event: &Recorded, state: &PoolState) -> io::Result<()> {
         let Recorded { time, pool, .. } = *event;
         if event.kind == Kind::Mark {
-            let name = self.history.mark(event.name).unwrap_or_default().to_owned();
+            let name = self.history.mark(event.name).to_string();
             return self.event(time, PROCESS, EventType::Instant, named(name));
         }
         if let Entry::Vacant(new) = self.pools.entry(pool) {
@@ -215,10 +215,7 @@ impl Writer<'_> {
     }
 
     fn name_of(&self, pool: u16, operation: u32) -> Option<String> {
-        let name = || {
-            self.history.operation(pool, operation).map_or(format!("operation {operation}"), str::to_owned)
-        };
-        (operation != 0).then(name)
+        self.history.operation_name(pool, operation).map(|name| name.to_string())
     }
 
     fn begin_lane(&mut self, event: &Recorded) -> io::Result<()> {
