@@ -136,6 +136,12 @@ fn the_library_that_is_named_is_the_one_that_is_used() {
 }
 
 #[test]
+fn no_name_steers_the_terminal() {
+    let (_, error) = run_to(1, bfc().args(["report", "/nonexistent/\u{1b}]0;title\u{7}\u{9b}2J"]));
+    assert!(error.contains("cannot open /nonexistent/\u{fffd}]0;title\u{fffd}\u{fffd}2J"), "{error:?}");
+}
+
+#[test]
 fn advice_is_for_an_installed_command_too() {
     let (_, error) = run_to(1, bfc().args(["info", "--library", "/nonexistent"]));
     assert!(error.contains("install libbfc, or build it in its source tree"), "{error}");

@@ -4,6 +4,9 @@ mod diff;
 mod leaks;
 pub mod made;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use crate::common::{bfc, json, run_to};
 use made::{Chunk, Made};
 
@@ -75,9 +78,31 @@ fn names_in_every_text_are_harmless() {
         let harmful = |character: char| "\u{1b}\u{202e}\u{200b}".contains(character);
         assert!(!text.contains(harmful), "{arguments:?}: {text:?}");
     }
+    // In JSON they are written by their numbers.
+    for arguments in [&["report", "--json"][..], &["report", "--leaks", "--json"]] {
+        let text = run_to(0, bfc().args(arguments).arg(&file)).0;
+        assert!(text.contains("a\\u001b[2Jb\\u202ec\\u200b"), "{arguments:?}: {text}");
+        assert!(!text.contains(['\u{202e}', '\u{200b}']), "{arguments:?}: {text:?}");
+    }
     let begin = format!("{}@begin", file.display());
     let text = run_to(0, bfc().arg("diff").arg(begin).arg(&file)).0;
     assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}") && !text.contains('\u{202e}'), "{text:?}");
+}
+
+/// Paths are bytes.
+#[test]
+fn a_file_s_name_need_not_be_utf_8() {
+    let folder = crate::run::folder("history-\u{e9}");
+    let path = |name: &[u8]| folder.join(OsStr::from_bytes(name));
+    let mut made = Made::new("train");
+    made.pool(1, 0, "bfc", &[]);
+    std::fs::write(path(b"\xe9.history"), made.bytes()).expect("writable");
+    let file = path(b"\xe9.history");
+    run_to(0, bfc().arg("report").arg(&file).arg("-o").arg(path(b"\xe9.json")));
+    assert!(path(b"\xe9.json").exists());
+    run_to(0, bfc().arg("diff").arg(path(b"\xe9.history@begin")).arg(&file));
+    let (_, error) = run_to(1, bfc().arg("report").arg(path(b"\xff.history")));
+    assert!(error.contains("\u{fffd}.history"), "{error}");
 }
 
 /// A head of a backtrace that no library writes ends the list of them; the chunks have no frames then.
