@@ -328,3 +328,65 @@ fn a_driver_that_is_down_ends_the_order() {
         assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
     });
 }
+
+/// Uses a stream once, as the program may that does not forget it: it is synchronized, and then destroyed.
+fn use_once(gpu: Gpu, pool: &Pool, bytes: u64) {
+    let stream = gpu.stream(false);
+    pool.put_on(pool.get_on(bytes, stream), stream);
+    gpu.synchronize(stream);
+    gpu.destroy_stream(stream);
+}
+
+#[test]
+fn idle_streams_come_and_go() {
+    simulated("idle_streams_come_and_go", |sim| {
+        let gpu = Gpu::new(sim);
+        gpu.enter(0);
+        for (backend, unit) in BACKENDS {
+            let pool = Pool::in_small_regions(backend, 0, 64 * unit, GROWING);
+            let stream = gpu.stream(false);
+            let held = pool.get_on(unit, stream);
+            (0..300).for_each(|_| use_once(gpu, &pool, 16 * unit));
+            let (before, events) = (pool.stats().metadata_bytes, sim.live(EVENTS));
+            (0..4000).for_each(|_| use_once(gpu, &pool, 16 * unit));
+            let after = pool.stats().metadata_bytes;
+            assert!(after < before + 256 * KIB, "{before} bytes of metadata have become {after}");
+            assert!(sim.live(EVENTS) <= events + 64, "{events} events have become {}", sim.live(EVENTS));
+            pool.put_on(held, stream);
+            gpu.destroy_stream(stream);
+            pool.check();
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}
+
+/// A stream of another context must be forgotten. After that there is no event of its context, however long it was idle.
+#[test]
+fn an_idle_stream_of_another_context_is_known_until_it_is_forgotten() {
+    simulated("an_idle_stream_of_another_context_is_known_until_it_is_forgotten", |sim| {
+        let gpu = Gpu::new(sim);
+        let context = gpu.enter(0);
+        // However far the search for idle streams has come.
+        for others in (150..350).step_by(10) {
+            let foreign = gpu.own_context(0);
+            let elsewhere: Vec<u64> = (0..32).map(|_| gpu.stream(false)).collect();
+            gpu.set_current(context);
+            let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, 16 * KIB, GROWING);
+            use_once(gpu, &pool, 4 * KIB);
+            for &stream in &elsewhere {
+                pool.put_on(pool.get_on(4 * KIB, stream), stream);
+                // The stream takes its memory back, so nothing waits for the event, and then it is idle.
+                pool.put_on(pool.get_on(4 * KIB, stream), LEGACY);
+                gpu.synchronize(stream);
+            }
+            (0..others).for_each(|_| use_once(gpu, &pool, 4 * KIB));
+            elsewhere.iter().for_each(|&stream| pool.forget(stream));
+            let events = sim.live(EVENTS);
+            gpu.destroy_context(foreign);
+            assert_eq!(sim.live(EVENTS), events, "{others} streams later, events end with the context");
+        }
+        gpu.leave(0);
+        sim.assert_clean();
+    });
+}

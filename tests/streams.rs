@@ -560,3 +560,28 @@ fn what_is_synchronised_places_as_one_stream() {
         assert_eq!(run(2), plain, "seed {seed}: two streams, synchronised");
     }
 }
+
+/// Streams without memory whose work is done need not be forgotten, so they are not kept for ever either.
+#[test]
+fn idle_streams_come_and_go() {
+    let pool = pool();
+    // Streams that have memory remain what they are.
+    let held: Vec<u64> = (0..100).map(|number| pool.get_on(256, A + number)).collect();
+    let waiting = pool.get_on(64 * KIB, B);
+    fill(&pool, B);
+    pool.put_on(waiting, B);
+    let before = pool.stats().metadata_bytes;
+    let one_time = |number: u64| {
+        pool.put_on(held[0], 0x10_0000 + number);
+        pool.synchronized(0x10_0000 + number);
+        assert_eq!(pool.alloc_on(256, A), Ok(held[0]));
+    };
+    (0..40_000).for_each(one_time);
+    let after = pool.stats().metadata_bytes;
+    assert!(after < before + 512 * KIB, "{before} bytes of metadata have become {after}");
+    pool.check();
+    assert_eq!(pool.alloc_on(64 * KIB, A), NONE, "it waits for B");
+    assert_eq!(pool.alloc_on(64 * KIB, B), Ok(waiting));
+    held.iter().zip(A..).for_each(|(&address, stream)| pool.put_on(address, stream));
+    pool.check();
+}

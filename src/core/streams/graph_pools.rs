@@ -178,8 +178,10 @@ impl StreamHeap {
             let entry = self.queues.nth(place).map(|queue| self.queues.entry(queue));
             let Some(entry) = entry.filter(|entry| entry.stream.pool() == pool) else { continue };
             live += entry.live;
-            if !entry.forgotten {
-                self.queues.enter(entry.stream.in_pool(0))?;
+            let common = entry.stream.in_pool(0);
+            // None of these is used yet, so none of them may be taken for an idle one.
+            if !entry.forgotten && self.queues.find(common).is_none() {
+                self.queues.add(common)?;
             }
         }
         self.queues.reserve_uses(live)?;

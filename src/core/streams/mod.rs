@@ -8,6 +8,8 @@
 //!   queues             all queues, and the stream state of each chunk
 //!   queue              one queue: its points, its free chunks, its index
 //!   queue_lists        lists of queues                 queue_lookup  from a stream to its queue
+//!   idle_queues        forgetting streams that have no memory
+//!   idle_search        the state of that search
 //!   span_index         the free spans of a queue by size
 //!   free_spans         neighbours that a queue may use as one chunk
 //!   cross_stream_use   work of other queues that chunks wait for
@@ -30,6 +32,8 @@ mod dependencies;
 mod free;
 mod free_spans;
 mod graph_pools;
+mod idle_queues;
+mod idle_search;
 mod multi_stream;
 mod oldest_work;
 mod own_chunks;

@@ -137,6 +137,24 @@ impl StreamHeap {
         self.queues.find(self.queues.directed(request.stream))
     }
 
+    /// Returns the queue that serves a request that was tried before, if streams are told apart and the request is in the
+    /// order of one. The queue is added anew if it was idle and its position was reused meanwhile.
+    pub(crate) fn enter_request(
+        &mut self,
+        request: &AllocRequest<'_>,
+    ) -> Result<Option<QueueId>, HostMemoryExhausted> {
+        if !self.is_multi() || request.stream.is_any() {
+            return Ok(None);
+        }
+        self.queues.enter(self.queues.directed(request.stream)).map(Some)
+    }
+
+    /// Keeps the queues of idle streams from now on: the program must forget each stream itself, and this needs the
+    /// queue.
+    pub(crate) fn keep_idle(&mut self) {
+        self.queues.idle.turn_off();
+    }
+
     /// Returns the queue of a stream, if streams are told apart and the stream was seen before.
     pub(crate) fn queue_of(&self, stream: Stream) -> Option<QueueId> {
         self.queues.find(stream)

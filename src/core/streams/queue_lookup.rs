@@ -84,7 +84,10 @@ impl StreamQueues {
     fn enter_another(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
         let queue = match self.find(stream) {
             Some(queue) => queue,
-            None => self.add(stream)?,
+            None => {
+                self.forget_some_idle();
+                self.add(stream)?
+            }
         };
         self.recent[place_of(stream)] = queue;
         Ok(queue)

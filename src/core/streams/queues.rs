@@ -24,6 +24,7 @@
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::cross_stream_use::CrossStreamUses;
+use super::idle_search::IdleSearch;
 use super::queue::StreamQueue;
 use super::queue_lists::{List, QueueLists};
 use crate::core::ids::{ChunkId, NIL};
@@ -51,6 +52,7 @@ pub(super) struct StreamQueues {
     /// The queues that were entered last, each in the place of its stream's handle.
     pub(super) recent: [QueueId; RECENT],
     pub(super) uses: CrossStreamUses,
+    pub(super) idle: IdleSearch,
     /// The private pools that streams' requests are routed to, and announced captures.
     pub(super) redirections: Vec<Stream>,
     /// Streams that requested memory of private pools individually, in those pools.
@@ -80,6 +82,7 @@ impl StreamQueues {
             lists: QueueLists::new(),
             recent: [UNOWNED; RECENT],
             uses: CrossStreamUses::new(),
+            idle: IdleSearch::NEW,
             redirections: Vec::new(),
             routed: Vec::new(),
             pools: Vec::new(),
@@ -146,6 +149,7 @@ impl StreamQueues {
     pub(super) fn add(&mut self, stream: Stream) -> Result<QueueId, HostMemoryExhausted> {
         let queue = match self.take_vacant() {
             Some(queue) => {
+                self.idle.note_reuse();
                 let merges = self.merges(stream);
                 let entry = self.entry_mut(queue);
                 (entry.stream, entry.forgotten, entry.done, entry.merges) =
@@ -200,6 +204,7 @@ impl StreamQueues {
 
     /// Gives back the host memory that past streams have left.
     pub(super) fn forget_past(&mut self) {
+        self.forget_all_idle();
         while let Some(queue) = self.entries.last().filter(|entry| entry.is_vacant()).map(StreamQueue::queue)
         {
             self.withdraw(queue);

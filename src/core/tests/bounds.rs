@@ -132,6 +132,33 @@ fn forgotten_streams_leave_no_memory_after_a_trim() {
     assert_eq!(take(&mut arena, 64, numbered(2)), None, "the work of a stream that came later is not done");
 }
 
+/// Streams without memory are not kept for ever, although none of them is forgotten. Those with memory are many and next
+/// to each other.
+#[test]
+fn idle_streams_make_room_for_others() {
+    const LIVE: u64 = 1000;
+    let mut arena = mixed(4 * LIVE);
+    let before = arena.stats().metadata_bytes;
+    let held: Vec<u64> = (0..LIVE).map(|number| take(&mut arena, 1, numbered(number)).unwrap()).collect();
+    for number in LIVE..20 * LIVE {
+        let (steps, addr) = steps::of(|| take(&mut arena, 1, numbered(number)).unwrap());
+        assert!(steps < FEW, "{steps} steps for stream {number}");
+        free(&mut arena, addr, numbered(number));
+        arena.streams_mut().stream_done(numbered(number), true);
+    }
+    let count = arena.streams().queue_count() as u64;
+    assert!(count < LIVE + LIVE / 2, "{count} queues for {LIVE} streams with memory");
+    assert_eq!(arena.check(), Ok(()));
+    for (&addr, number) in held.iter().zip(0..) {
+        free(&mut arena, addr, numbered(number));
+        arena.streams_mut().stream_done(numbered(number), true);
+    }
+    arena.forget_past();
+    let left = arena.stats().metadata_bytes.saturating_sub(before);
+    assert!(left < 4096, "{left} bytes are left of {LIVE} idle streams");
+    assert_eq!(arena.check(), Ok(()));
+}
+
 /// Every other unit is a free chunk of the first stream.
 fn scattered(chunks: u64) -> (Arena, Stream, Stream) {
     let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));

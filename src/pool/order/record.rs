@@ -173,7 +173,12 @@ impl Recording {
         }
         spare.into_iter().for_each(|event| events.recycle(event));
         match (event, outcome) {
-            (Some(event), Outcome::Recorded) => events.insert(arena, work, event, kind),
+            (Some(event), Outcome::Recorded) => {
+                if event.context != Context::OWN {
+                    arena.streams_mut().keep_idle();
+                }
+                events.insert(arena, work, event, kind)
+            }
             (Some(event), _) => events.recycle(event),
             (None, _) => {}
         }

@@ -45,6 +45,7 @@ fn plan_wait(
     request: &AllocRequest<'_>,
 ) -> Result<Option<(Vec<Awaited>, Place)>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
+    arena.streams_mut().enter_request(request)?;
     let dependencies = arena.dependencies(request, |work| events.to_wait_for(work).is_some())?;
     let Some(Dependencies { works, place }) = dependencies else { return Ok(None) };
     let mut awaited = list(works.len())?;
@@ -94,11 +95,8 @@ fn wait_on_stream<'a>(
     let over = awaited.iter().filter(|awaited| awaited.is_over).map(|awaited| awaited.work);
     // The point must come after the waits. An event that another thread recorded on the stream before them covers only
     // earlier points.
-    let since = arena
-        .streams()
-        .queue_of_request(request)
-        .filter(|_| may_adopt)
-        .map(|queue_id| arena.streams_mut().next_work(queue_id));
+    let queue_id = if may_adopt { arena.streams_mut().enter_request(request).unwrap_or(None) } else { None };
+    let since = queue_id.map(|queue_id| arena.streams_mut().next_work(queue_id));
     let adopted = match (list(awaited.len()), since) {
         (Ok(mut works), Some(since)) => {
             works.extend(over);
