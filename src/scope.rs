@@ -3,10 +3,12 @@
 //! TensorFlow has this in its debug build. Here it is always available. While no thread of the process is in a scope,
 //! the allocation path only checks one number.
 
-use crate::core::op_names::{Name, hash};
+use crate::core::op_names::{self, Name};
+use crate::core::seed::Seed;
 use crate::error::{Error, fail};
+use crate::options;
 use crate::sys::thread::{Local, per_thread};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The maximum nesting of scopes.
 pub const MAX_DEPTH: usize = 8;
@@ -54,7 +56,7 @@ impl Stack {
     }
 
     /// Opens a scope. Returns false if there are too many.
-    fn push(&mut self, name: &str, step: u64) -> bool {
+    fn push(&mut self, seed: Seed, name: &str, step: u64) -> bool {
         if self.depth == MAX_DEPTH {
             return false;
         }
@@ -66,11 +68,28 @@ impl Stack {
         self.path[end..end + name.len()].copy_from_slice(name.as_bytes());
         self.scopes[self.depth] = Scope { end: (end + name.len()) as u16, hash: 0, step };
         self.depth += 1;
-        self.scopes[self.depth - 1].hash = hash(self.path());
+        self.scopes[self.depth - 1].hash = op_names::hash(seed, self.path());
         // Counted here, where no signal handler can come between, so that both numbers agree for every thread.
         OPEN.fetch_add(1, Relaxed);
         true
     }
+}
+
+/// Returns the seed of the hashes of names. It is the same for all allocators of the process: a name is hashed once for
+/// many requests, whichever they go to.
+fn seed() -> Seed {
+    static DRAWN: AtomicU64 = AtomicU64::new(0);
+    let mut seed = DRAWN.load(Relaxed);
+    if seed == 0 {
+        let new = options::hash_seed_of_process().max(1);
+        seed = DRAWN.compare_exchange(0, new, Relaxed, Relaxed).map_or_else(|first| first, |_| new);
+    }
+    Seed::new(seed)
+}
+
+/// Returns the hash of a name, different in each process.
+pub(crate) fn hash(name: &[u8]) -> u64 {
+    op_names::hash(seed(), name)
 }
 
 /// The number of open scopes in all threads, and [`ALL_OBSERVED`].
@@ -103,7 +122,8 @@ fn is_open_here() -> bool {
 pub fn begin(name: &str, step: u64) -> Result<(), Error> {
     let length =
         (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
-    if !STACKS.update(|stack| stack.push(&name[..length], step))? {
+    let seed = seed();
+    if !STACKS.update(|stack| stack.push(seed, &name[..length], step))? {
         return Err(fail!(
             Error::InvalidArgument,
             "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"
@@ -158,6 +178,18 @@ mod tests {
 
     fn open() -> usize {
         OPEN.load(Relaxed)
+    }
+
+    /// Paths are hashed with the seed of the process, which nobody knows before.
+    #[test]
+    fn hashes_of_names_are_those_of_this_process_alone() {
+        let _only = ONE_TEST.lock();
+        begin("outer", 1).unwrap();
+        begin("inner", 2).unwrap();
+        let here = read(|name, _| format!("{name:?}"));
+        assert_eq!(here, Some(format!("{:?}", Name::with_hash(b"outer/inner", hash(b"outer/inner")))));
+        assert_ne!(hash(b"outer/inner"), op_names::hash(Seed::new(0), b"outer/inner"));
+        (0..2).for_each(|_| end().unwrap());
     }
 
     /// Once no scope is open, no allocation looks for one, whether the scopes or their threads have ended.

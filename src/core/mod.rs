@@ -20,7 +20,7 @@ pub(crate) mod op_names;
 mod ordered;
 pub(crate) mod plan;
 pub(crate) mod request;
-mod seed;
+pub(crate) mod seed;
 pub(crate) mod sort;
 pub(crate) mod stamps;
 pub(crate) mod stats;

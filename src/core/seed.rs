@@ -1,18 +1,18 @@
-//! Hashes of addresses, different in each pool.
+//! Hashes of addresses, different in each pool, and of names, different in each process.
 //!
 //! The sizes that a program requests determine where its chunks begin. So with a known hash there are harmless-looking
-//! sizes whose chunks all collide. Each pool therefore draws a seed at its creation.
+//! sizes whose chunks all collide, as there are such names. Each pool therefore draws a seed at its creation.
 
 /// One function of the family of hashes.
 #[derive(Clone, Copy)]
-pub(in crate::core) struct Seed {
+pub(crate) struct Seed {
     mask: u64,
     /// An odd number.
     factor: u64,
 }
 
 impl Seed {
-    pub(in crate::core) fn new(number: u64) -> Self {
+    pub(crate) fn new(number: u64) -> Self {
         Seed { mask: mixed(number), factor: mixed(!number) | 1 }
     }
 

@@ -1,7 +1,6 @@
 //! Recording the history of all allocators.
 
 use super::table::{USED, devices_in};
-use crate::core::op_names;
 use crate::error::Error;
 use crate::pool::lifecycle;
 use crate::{history, options, scope};
@@ -43,7 +42,7 @@ pub fn save(path: &CStr) -> Result<(), Error> {
 
 /// Marks this moment in the history.
 pub fn mark(name: &str) -> Result<(), Error> {
-    history::mark(name, op_names::hash(name.as_bytes()))
+    history::mark(name, scope::hash(name.as_bytes()))
 }
 
 /// Starts recording if the environment says so, at the first creation of an allocator in the process. Out of line, so that

@@ -75,6 +75,17 @@ pub(crate) fn is_publishing_wanted() -> bool {
     setting(&names::PUBLISH, Warnings::Logged, switch).unwrap_or(false)
 }
 
+/// Returns a seed for the hashes of names in this process. A malformed `BFC_HASH_SEED` is reported with the first
+/// allocator.
+#[inline(never)]
+pub(crate) fn hash_seed_of_process() -> u64 {
+    hash_seed_as_set(Warnings::Silent)
+}
+
+fn hash_seed_as_set(warnings: Warnings) -> u64 {
+    setting(&names::HASH_SEED, warnings, |text| text.parse().ok()).unwrap_or_else(random)
+}
+
 impl Options<'_> {
     /// Fills in the settings that the options leave open. The options must have been checked. `default_flags` apply
     /// where neither the options nor the environment set anything.
@@ -117,8 +128,7 @@ impl Options<'_> {
                 quarantine: flags & QUARANTINE != 0,
                 coalesce_regions: backend.get().coalesces(),
                 events: backend.get().order().is_some(),
-                seed: setting(&names::HASH_SEED, Warnings::Logged, |text| text.parse().ok())
-                    .unwrap_or_else(random),
+                seed: hash_seed_as_set(Warnings::Logged),
             },
             backend,
             retry: Duration::from_millis(options.retry_timeout_ms.into()),
