@@ -482,6 +482,33 @@ fn few_addresses_are_enough_for_a_small_range() {
     pool.check();
 }
 
+/// Many allocators leave addresses to the program, and each has as many as its limit.
+#[test]
+fn many_ranges_leave_addresses_to_the_program() {
+    const NAME: &str = "many_ranges_leave_addresses_to_the_program";
+    if !is_child(NAME) {
+        expect_success(NAME, &[]);
+        return;
+    }
+    const ALLOCATORS: usize = 64;
+    let limit = 24 * GIB;
+    let range_of = |pool: &Pool| {
+        pool.limit(u64::MAX);
+        pool.stats().bytes_limit
+    };
+    let alone = range_of(&vmm(limit, |_| {}));
+    let pools: Vec<Pool> = (0..ALLOCATORS).map(|_| vmm(limit, |_| {})).collect();
+    pools.iter().for_each(|pool| pool.put(pool.get(MIB)));
+    let (bytes, flags) = (48usize << 40, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: new addresses, which are not accessed.
+    let more = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(more, libc::MAP_FAILED);
+    let ranges: Vec<u64> = pools.iter().map(range_of).collect();
+    assert!(ranges.iter().all(|&range| range >= limit), "{ranges:?}");
+    drop(pools);
+    assert_eq!(range_of(&vmm(limit, |_| {})), alone, "those that ended do not count");
+}
+
 /// The same again and again: a hundred times the bytes of the range are moved in it, and a request is refused only where
 /// there are too few granules.
 #[test]

@@ -4,11 +4,11 @@
 //! mapping for them. This matters because a process may have only 65530 mappings by default, which single granules
 //! would exhaust at 128 GiB. The backend counts its mappings and uses at most three quarters of the number allowed.
 
+use super::addresses::{Comfort, Reserved};
 use super::granules::Granules;
 use super::memory::{Memory, ProcessMemory};
 use super::{Backend, Granted};
 use crate::core::sort::sort_by_key;
-use crate::core::units::MAX_CHUNK;
 use crate::core::units::Span;
 use crate::core::vmm::Range;
 use crate::error::{Error, fail};
@@ -21,11 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The granule of most devices, and the size of a huge page of the host.
 const GRANULE: u64 = 2 << 20;
-/// How much larger the range is than the limit. Unmapped ranges need addresses, which cost nothing.
-const RANGE_PER_LIMIT: u64 = 256;
-/// The largest range that is reserved unless the limit itself is larger. Never more than twice this is reserved,
-/// because other users need some of the 128 TiB of addresses too.
-const COMFORT: u64 = 8 << 40;
+const COMFORT: Comfort = Comfort { per_limit: 256, most: 8 << 40 };
 
 /// The mappings of all ranges of this process.
 static MAPPINGS: AtomicU64 = AtomicU64::new(0);
@@ -39,6 +35,7 @@ pub(crate) struct HostVmm {
     mappings: &'static AtomicU64,
     /// The metadata. Only one thread at a time calls, but the compiler does not know that.
     layout: SpinMutex<Layout>,
+    _reserved: Reserved,
 }
 
 struct Layout {
@@ -73,7 +70,8 @@ impl HostVmm {
             mappings: 1,
         };
         mappings.fetch_add(1, Relaxed);
-        Ok(HostVmm { reservation, file, most_mappings, mappings, layout: SpinMutex::new(layout) })
+        let _reserved = Reserved::new(reservation.bytes);
+        Ok(HostVmm { reservation, file, most_mappings, mappings, layout: SpinMutex::new(layout), _reserved })
     }
 
     /// Fails early if `more` mappings would exceed the number allowed.
@@ -432,12 +430,9 @@ impl Places {
 
 /// Returns how many bytes of addresses to reserve for a pool of that limit. See docs/algorithm.md.
 fn range_for(limit: u64) -> u64 {
-    const { assert!(2 * COMFORT <= MAX_CHUNK) };
-    let granules = limit.clamp(GRANULE, 2 * COMFORT).div_ceil(GRANULE);
-    let comfortable = granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / GRANULE).max(granules);
     // A limit on the address space applies to the whole process.
-    let allowed = limit_of(libc::RLIMIT_AS) / 2 / GRANULE;
-    comfortable.min(allowed.max(1)) * GRANULE
+    let allowed = limit_of(libc::RLIMIT_AS) / 2 / GRANULE * GRANULE;
+    COMFORT.range_for(limit, GRANULE).min(allowed.max(GRANULE))
 }
 
 /// Reserves as many addresses as possible, up to `wanted` bytes.

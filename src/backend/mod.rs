@@ -1,5 +1,6 @@
 //! Backends: the sources of regions.
 
+mod addresses;
 mod cuda;
 mod custom;
 pub(crate) mod granules;

@@ -16,6 +16,7 @@ use self::notices::{Notice, Notices};
 use super::Cuda;
 use super::calls::{self, Failure};
 use super::context::{self, inside};
+use crate::backend::addresses::{Comfort, Reserved};
 use crate::backend::granules::Granules;
 use crate::backend::life::Life;
 use crate::backend::memory::Memory;
@@ -28,10 +29,7 @@ use crate::sys::{HostMemoryExhausted, try_box};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Driver};
 use spin::mutex::SpinMutex;
 
-/// How much larger the range is than the limit, and the largest range reserved unless the limit itself is larger. See
-/// docs/algorithm.md.
-const RANGE_PER_LIMIT: u64 = 64;
-const COMFORT: u64 = 2 << 40;
+const COMFORT: Comfort = Comfort { per_limit: 64, most: 2 << 40 };
 /// The smallest granule, which is that of all current devices.
 const LEAST_GRANULE: u64 = 2 << 20;
 
@@ -41,6 +39,7 @@ pub(crate) struct CudaVmm {
     range: Range,
     /// Only one thread at a time calls, but the compiler does not know that.
     mapped: SpinMutex<Mapped>,
+    _reserved: Reserved,
 }
 
 /// The memory mapped in the range, and the devices with access to it.
@@ -95,7 +94,7 @@ impl CudaVmm {
                 "the device's allocation granularity of {granule} bytes is not a power of two; name BFC_BACKEND_CUDA"
             ));
         }
-        let range = reserve(&cuda, granule, comfortable(limit, granule));
+        let range = reserve(&cuda, granule, COMFORT.range_for(limit, granule));
         Self::in_range(cuda, range.map_err(|failure| failure.explain(cuda.driver))?, for_rdma, notices)
     }
 
@@ -130,7 +129,7 @@ impl CudaVmm {
         let handles = Handles::new((range.bytes / range.granule) as usize, for_rdma)?;
         let access = Access::of(&cuda, notices)?;
         let mapped = SpinMutex::new(Mapped { handles, access, notices: Notices::default() });
-        try_box(CudaVmm { cuda, range, mapped })
+        try_box(CudaVmm { cuda, range, mapped, _reserved: Reserved::new(range.bytes) })
     }
 
     /// Runs `work` with the lock held. Afterwards, logs what the driver refused meanwhile.
@@ -293,12 +292,6 @@ fn granularity(cuda: &Cuda, notices: &mut Notices) -> Result<(u64, bool), Failur
             granule => Ok((granule?, for_rdma)),
         }
     })
-}
-
-/// Returns how many bytes of addresses to reserve for a pool of that limit.
-fn comfortable(limit: u64, granule: u64) -> u64 {
-    let granules = limit.clamp(granule, 2 * COMFORT).div_ceil(granule);
-    granules.saturating_mul(RANGE_PER_LIMIT).min(COMFORT / granule).max(granules) * granule
 }
 
 /// Reserves as many addresses as possible, up to `wanted` bytes.

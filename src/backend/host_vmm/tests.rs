@@ -159,13 +159,3 @@ fn rows_of_places() {
     assert_eq!(places.find(0, 1), None);
     assert_eq!(Places::new(0).unwrap().find(0, 1), None);
 }
-
-#[test]
-fn ranges() {
-    assert_eq!(range_for(0), RANGE_PER_LIMIT * GRANULE);
-    assert_eq!(range_for(1 << 30), RANGE_PER_LIMIT << 30);
-    assert_eq!(range_for((1 << 30) + 1), RANGE_PER_LIMIT * ((1 << 30) + GRANULE));
-    assert_eq!(range_for(80 << 30), COMFORT);
-    assert_eq!(range_for(10 << 40), 10 << 40);
-    assert_eq!(range_for(u64::MAX), 2 * COMFORT);
-}
