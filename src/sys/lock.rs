@@ -21,6 +21,10 @@
 //! and 64 yields, instead of 16 and one, an operation took 2 to 3 times as long with two to eight threads, and the longest
 //! wait was 4 times as long with four and eight.
 //!
+//! Beside fifteen busy processes, 99.9% of the operations of eight threads end as soon as with `std`. Of the others a few
+//! take milliseconds, with `std` 50 microseconds: there the waiter is woken. Pauses of growing length, up to 64 times as
+//! many polls, no yield, and more polls after each sleep changed nothing that exceeds the noise.
+//!
 //! The lock stores its holder, so that a signal handler which interrupted the holder gets an error instead of a
 //! deadlock. Unlike the lock of `std`, it can also be opened in a forked child while threads of the parent waited for
 //! it.
