@@ -177,12 +177,12 @@ pub fn without<'a>(command: &'a mut Command, prefixes: &[&str]) -> &'a mut Comma
     command
 }
 
-/// Without the variables that steer the library, a framework, Python or the simulation: a test is about the checkout and
+/// Without the variables that steer the library, a framework, Python, a sanitizer or the simulation: a test is about the checkout and
 /// not about what the user has set.
 pub fn plainly(command: &mut Command) {
-    const OF_THE_USER: [&str; 12] = [
-        "BFC_", "PYTORCH_", "TORCH_", "CUDA_", "SIMCUDA_", "PYTHON", "TF_", "KERAS_", "HF_", "CUPY_",
-        "NUMBA_", "LD_",
+    const OF_THE_USER: [&str; 15] = [
+        "ASAN_", "LSAN_", "UBSAN_", "BFC_", "PYTORCH_", "TORCH_", "CUDA_", "SIMCUDA_", "PYTHON", "TF_",
+        "KERAS_", "HF_", "CUPY_", "NUMBA_", "LD_",
     ];
     // What Python compiles of ours would lie in the checkout.
     without(command, &OF_THE_USER).env("PYTHONDONTWRITEBYTECODE", "1");

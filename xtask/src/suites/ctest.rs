@@ -14,18 +14,26 @@ use crate::workspace::plainly;
 /// without it. Suites share the build.
 fn run(context: &mut Context, chosen: &[&str]) -> Result<()> {
     tools::need_compilers()?;
+    let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
+    run_in(context, "ffi-tests", &[("SIMCUDA_DRIVER", &driver)], chosen)
+}
+
+/// The programs compiled with flags for C and C++: a build of its own.
+pub fn sanitized(context: &mut Context, flags: &str) -> Result<()> {
+    let flags = Path::new(flags);
+    let defines = [("CMAKE_C_FLAGS", flags), ("CMAKE_CXX_FLAGS", flags)];
+    run_in(context, "ffi-tests-sanitized", &defines, &["-L", "sanitizers"])
+}
+
+/// Builds the project in a folder of target/ with more definitions for CMake, and runs tests of it.
+fn run_in(context: &mut Context, folder: &str, more: &[(&str, &Path)], chosen: &[&str]) -> Result<()> {
     let prefix = context.prefix()?;
     let workspace = &context.workspace;
-    let driver = simcuda::build_driver(workspace)?.join("libcuda.so.1");
-    let folder = workspace.target.join("ffi-tests");
-    let defines = [
-        ("CMAKE_PREFIX_PATH", &*prefix),
-        ("SIMCUDA_DRIVER", &driver),
-        // The programs' own assertions are what it is about.
-        ("CMAKE_BUILD_TYPE", Path::new("Debug")),
-    ];
-    println!("   building ffi-tests");
-    tools::cmake_build(workspace, &workspace.path("ffi-tests"), &folder, &defines)?;
+    println!("   building {folder}");
+    let folder = workspace.target.join(folder);
+    // The programs' own assertions are what it is about.
+    let defines = [("CMAKE_PREFIX_PATH", &*prefix), ("CMAKE_BUILD_TYPE", Path::new("Debug"))];
+    tools::cmake_build(workspace, &workspace.path("ffi-tests"), &folder, &[&defines, more].concat())?;
     tests(context, &folder, chosen)
 }
 
@@ -65,6 +73,8 @@ pub fn simcuda(context: &mut Context) -> Result<()> {
 fn tests(context: &mut Context, folder: &Path, chosen: &[&str]) -> Result<()> {
     let mut command = tools::cmake(&context.workspace, "ctest")?;
     plainly(&mut command);
+    // The address sanitizer removes a thread's signal stack on a stack that a cancellation has left marked as in use.
+    command.env("ASAN_OPTIONS", "use_sigaltstack=0");
     // The reason why a test was skipped is the last thing that it says.
     command.args(["--parallel", "2", "--verbose", "--no-tests=error", "--test-output-truncation", "tail"]);
     command.arg("--test-dir").arg(folder).args(chosen);
