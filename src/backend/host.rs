@@ -130,13 +130,13 @@ impl Backend for Host {
             let _ = numa::place(mapping.base() as u64, mapping.bytes() as u64, placement);
         }
         // The region outlives this call. `free` turns it back into a mapping.
-        Ok(mapping.map(|mapping| Granted { base: mapping.into_raw(), bytes }))
+        Ok(mapping.map(|mapping| Granted { base: mapping.into_raw() as u64, bytes }))
     }
 
     fn free(&self, granted: Granted) -> Result<(), Error> {
         let extent = self.extent(granted.bytes).unwrap_or(granted.bytes);
         // SAFETY: the pool frees what `alloc` returned, once, and no chunk of it is in use.
-        drop(unsafe { Mapping::from_raw(granted.base, extent) });
+        drop(unsafe { Mapping::from_raw(granted.base as *mut u8, extent as usize) });
         Ok(())
     }
 

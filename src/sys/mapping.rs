@@ -19,7 +19,8 @@ pub(crate) const PAGE: usize = 4096;
 impl Mapping {
     /// Maps `bytes` (not 0) of zeroed memory at a multiple of `alignment`, a power of two.
     pub(crate) fn new(bytes: usize, alignment: usize) -> Result<Self, HostMemoryExhausted> {
-        Self::map(bytes, alignment, PAGE, libc::MAP_NORESERVE)
+        // Miri does not know the flag.
+        Self::map(bytes, alignment, PAGE, if cfg!(miri) { 0 } else { libc::MAP_NORESERVE })
     }
 
     /// Maps memory as [`Self::new`] does, in huge pages that the administrator has reserved (hugetlbfs). They are
@@ -71,14 +72,14 @@ impl Mapping {
     }
 
     /// Gives up ownership of the range. The holder of the address is responsible for it.
-    pub(crate) fn into_raw(self) -> u64 {
-        std::mem::ManuallyDrop::new(self).base as u64
+    pub(crate) fn into_raw(self) -> *mut u8 {
+        std::mem::ManuallyDrop::new(self).base
     }
 
     /// # Safety
     /// `base` came from [`Self::into_raw`] of a mapping of `bytes`, and the memory is not in use.
-    pub(crate) unsafe fn from_raw(base: u64, bytes: u64) -> Self {
-        Mapping { base: base as *mut u8, bytes: bytes as usize }
+    pub(crate) unsafe fn from_raw(base: *mut u8, bytes: usize) -> Self {
+        Mapping { base, bytes }
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -92,15 +93,22 @@ impl Mapping {
     /// Asks the kernel not to back this memory with huge pages. A table with one used line a megabyte must not become
     /// resident by the megabyte. A refusal is harmless.
     pub(crate) fn prefer_small_pages(&self) {
-        advise(self.base as u64, self.bytes as u64, false);
+        if !cfg!(miri) {
+            advise(self.base as u64, self.bytes as u64, false);
+        }
     }
 
     /// Frees the pages of `[offset, offset + bytes)`. They read as zero afterwards.
     pub(crate) fn discard(&mut self, offset: usize, bytes: usize) {
         assert!(offset.is_multiple_of(PAGE) && offset <= self.bytes && bytes <= self.bytes - offset);
         let start = self.base.wrapping_add(offset);
-        // SAFETY: the range lies in this mapping (asserted), which `self` owns exclusively.
-        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) };
+        if cfg!(miri) {
+            // SAFETY: the range lies in this mapping (asserted), which `self` owns exclusively.
+            unsafe { start.write_bytes(0, bytes) };
+        } else {
+            // SAFETY: as above.
+            unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) };
+        }
     }
 
     /// Makes the mapping larger, with zeros at its end. It may move. On failure nothing changed.
