@@ -4,6 +4,7 @@ use super::token;
 use std::alloc::Layout;
 use std::ffi::{CStr, c_void};
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, compiler_fence};
 
 /// Distinguishes the threads of this process that exist at the same time. A forked child's only thread has the number
@@ -206,16 +207,17 @@ impl<T: Local> PerThread<T> {
     fn take_block(&self, key: libc::pthread_key_t) -> Option<&Block<T>> {
         let vacant = |block: &&Block<T>| !block.taken.swap(true, Acquire);
         let block = match self.blocks.iter().find(vacant) {
-            Some(block) => block,
+            Some(block) => NonNull::from(block),
             None => Block::allocate()?,
         };
-        let value = std::ptr::from_ref(block).cast::<c_void>();
+        let value = block.as_ptr().cast::<c_void>();
         // SAFETY: the key was created, and the value is what `end` expects.
         if unsafe { libc::pthread_setspecific(key, value) } != 0 {
-            end::<T>(value.cast_mut());
+            end::<T>(value);
             return None;
         }
-        Some(block)
+        // SAFETY: this thread's block, which exists as long as the thread.
+        Some(unsafe { block.as_ref() })
     }
 
     fn make_key(&self) -> Option<libc::pthread_key_t> {
@@ -267,16 +269,14 @@ impl<T: Local> Block<T> {
         Some(InUse(self))
     }
 
-    fn allocate<'a>() -> Option<&'a Self> {
+    /// Returns a pointer, because a reference would not permit `end` to free the block.
+    fn allocate() -> Option<NonNull<Self>> {
         // SAFETY: a block is not of size 0.
         let place = unsafe { std::alloc::alloc(Layout::new::<Self>()) }.cast::<Self>();
-        if place.is_null() {
-            return None;
-        }
+        let block = NonNull::new(place)?;
         // SAFETY: the place is new, aligned and large enough.
-        unsafe { place.write(Block::new(true)) };
-        // SAFETY: written above, and valid until `end` frees it after its thread has ended.
-        unsafe { place.as_ref() }
+        unsafe { block.write(Block::new(true)) };
+        Some(block)
     }
 }
 
