@@ -6,10 +6,11 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::files;
+use crate::tools::Unavailable;
 use crate::workspace::{Workspace, capture, without};
 
 /// How to build.
@@ -58,6 +59,25 @@ pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Co
         command.env_remove(name);
     }
     command
+}
+
+/// Fails where there is no nightly toolchain, or it lacks that component.
+pub fn need_nightly(workspace: &Workspace, component: Option<&str>) -> Result<()> {
+    let mut list = workspace.command("rustup");
+    list.args(["component", "list", "--installed", "--toolchain", "nightly"]);
+    let listed = match files::program("rustup") {
+        Some(_) => workspace.run("nightly components", list)?,
+        None => bail!(Unavailable("there is no rustup, which brings the nightly toolchain".to_owned())),
+    };
+    let has = |name: &str| listed.text.lines().any(|line| line.starts_with(name));
+    let why = "there is no nightly toolchain: rustup toolchain install nightly";
+    ensure!(listed.success, Unavailable(why.to_owned()));
+    if let Some(name) = component.filter(|name| !has(name)) {
+        let why =
+            format!("the nightly toolchain lacks {name}: rustup component add --toolchain nightly {name}");
+        bail!(Unavailable(why));
+    }
+    Ok(())
 }
 
 /// Builds the library, the interposer and the bfc command. Cargo's own progress is shown: this

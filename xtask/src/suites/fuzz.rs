@@ -62,10 +62,7 @@ fn nightly(workspace: &Workspace, args: &[&str]) -> Command {
 
 /// Builds cargo-fuzz if it is not installed, or says what is missing and how to get it.
 fn ready(workspace: &Workspace) -> Result<()> {
-    let is_there = files::program("rustup").is_some()
-        && workspace.run("nightly version", nightly(workspace, &["--version"]))?.success;
-    let why = "there is no nightly toolchain: rustup toolchain install nightly";
-    ensure!(is_there, Unavailable(why.to_owned()));
+    cargo::need_nightly(workspace, None)?;
     if workspace.run("cargo fuzz version", nightly(workspace, &["fuzz", "--version"]))?.success {
         return Ok(());
     }

@@ -70,12 +70,7 @@ const SUITES: &[Suite] = &[
     Suite(Named, "peers", peers::run, "the benchmark beside other allocators: that each runs correctly"),
     Suite(Named, "gpu", gpu, "what is carried to a machine with a GPU, on the simulated driver"),
     Suite(Named, "fuzz", fuzz::run, "calls that take too long; each fuzz target for ten seconds"),
-    Suite(
-        Named,
-        "sanitizers",
-        sanitizers::run,
-        "C and C++ with the address and undefined-behaviour sanitizers",
-    ),
+    Suite(Named, "sanitizers", sanitizers::run, "C, C++ and Rust with the compilers' sanitizers, and Miri"),
     Suite(Named, "tensorflow", pytest, "in lock-step with TensorFlow's own allocator (fetches it, once)"),
     Suite(Named, "python", pytest, "the package bfc as wheels, the sdist, the crates (fetches zig, once)"),
     Suite(Named, "pytorch", pytest, "PyTorch's CUDA wheel trains on the simulated driver (fetches it, once)"),

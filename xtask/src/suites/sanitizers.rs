@@ -1,12 +1,15 @@
-//! The suite `sanitizers`: the compiler's address and undefined-behaviour sanitizers over the programs of ffi-tests, and so over
-//! the headers that they include. Valgrind sees neither undefined behaviour nor accesses beside a variable.
+//! The suite `sanitizers`: the compilers' sanitizers over the programs of ffi-tests and over the library's own tests, and Miri
+//! over parts that need no system call. What valgrind cannot see is undefined behaviour, data races, and accesses beside a
+//! variable on the stack or a global one.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::context::Context;
+use super::context::{Context, Count};
 use super::ctest;
+use crate::cargo;
 use crate::files;
 use crate::tools::{self, Unavailable};
 use crate::workspace::{Workspace, plainly};
@@ -33,8 +36,38 @@ const FOUND: [(&str, &str); 3] = [
     ("undefined", "signed integer overflow"),
 ];
 
-/// The defects, and then the programs.
+/// What Miri runs of the library's tests, by the beginnings of their names: those with few steps, because it is thousands of times
+/// slower. The core has no unsafe code of its own.
+const MIRI: &[&str] = &[
+    "core::heap::region_growth",
+    "core::lifetimes",
+    "core::units",
+    "error::tests",
+    "pool::events",
+    "sys::c_string",
+    "sys::table::tests::an_index",
+    "sys::thread",
+    "sys::zeroed::tests::it_grows",
+];
+
+/// Each part is skipped by itself where its tool is absent.
 pub fn run(context: &mut Context) -> Result<()> {
+    for (name, part) in [
+        ("C and C++", programs as fn(&mut Context) -> Result<()>),
+        ("the address sanitizer over the library's tests", address),
+        ("the thread sanitizer over the library's tests", thread),
+        ("Miri", miri),
+    ] {
+        match part(context) {
+            Err(error) if error.is::<Unavailable>() => context.skip(name, &format!("{error:#}")),
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// The programs that valgrind runs too.
+fn programs(context: &mut Context) -> Result<()> {
     tools::need_compilers()?;
     let defects = defects(&context.workspace)?;
     for (kind, words) in FOUND {
@@ -60,4 +93,52 @@ fn defects(workspace: &Workspace) -> Result<PathBuf> {
     let why = "the C compiler has no address and undefined-behaviour sanitizers (Debian: libasan and libubsan, with gcc)";
     ensure!(is_there, Unavailable(why.to_owned()));
     Ok(program)
+}
+
+/// Accesses beside a block of the heap, after its end, or beside a variable.
+fn address(context: &mut Context) -> Result<()> {
+    let mut command = tests(context, "address", &["--lib"])?;
+    // Tests leave pools behind.
+    command.env("ASAN_OPTIONS", "detect_leaks=0");
+    context.program("address sanitizer, cargo test", command, Count::Cargo).map(drop)
+}
+
+/// Data races. The standard library is compiled too: where it is not watched, it orders nothing.
+fn thread(context: &mut Context) -> Result<()> {
+    cargo::need_nightly(&context.workspace, Some("rust-src"))?;
+    let command = tests(context, "thread", &["-Zbuild-std", "--lib", "--test=threads"])?;
+    context.program("thread sanitizer, cargo test", command, Count::Cargo).map(drop)
+}
+
+/// The library's tests, chosen by options of `cargo test`, with a sanitizer of rustc's.
+fn tests(context: &Context, sanitizer: &str, options: &[&str]) -> Result<Command> {
+    let workspace = &context.workspace;
+    cargo::need_nightly(workspace, None)?;
+    let mut command = nightly(context, &["test"], sanitizer);
+    plainly(&mut command);
+    // Flags for a target are not those of build scripts and procedural macros, which run in the compiler.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    command.args(options).args(["--target", &target, "--package=libbfc", "--no-fail-fast", "--"]);
+    // The models take most of the time, with safe code and one thread. The simulated driver is not watched.
+    command.args(["--skip=core::tests", "--skip=backend::cuda"]);
+    command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("RACES_PROGRAMS", "30");
+    Ok(command)
+}
+
+/// Undefined behaviour of unsafe Rust, where a test needs few system calls and few steps.
+fn miri(context: &mut Context) -> Result<()> {
+    cargo::need_nightly(&context.workspace, Some("miri"))?;
+    let mut command = nightly(context, &["miri", "test"], "miri");
+    command.args(["--package=libbfc", "--lib", "--"]).args(MIRI);
+    command.env("MIRIFLAGS", "-Zmiri-strict-provenance");
+    context.program("Miri, cargo test", command, Count::Cargo).map(drop)
+}
+
+/// The nightly toolchain's cargo, with a folder of its own: other flags and compilers would build everything anew in the usual
+/// one, and then the usual again.
+fn nightly(context: &Context, args: &[&str], tool: &str) -> Command {
+    let workspace = &context.workspace;
+    let mut command = context.plain(cargo::of_toolchain(workspace, "nightly", args));
+    command.arg("--target-dir").arg(workspace.target.join("sanitizers").join(tool));
+    command
 }
