@@ -156,10 +156,15 @@ pub(crate) fn append_to_last_error(words: fmt::Arguments<'_>) {
     let _ = WORDS.update(|last| last.append(words));
 }
 
+/// The message of all failures in a process that has no place for a thread's own.
+const NO_KEY: &str =
+    "no thread-specific key is left for error messages (pthread_key_create): the program has too many";
+
 /// Passes the message of this thread's last failure to `read`. Empty if nothing has failed yet. `read` must not fail,
 /// or call a function of the program.
 pub(crate) fn with_last_error<T>(read: impl FnOnce(&str) -> T) -> T {
-    WORDS.with(|last| read(last.map_or("", Words::as_str)))
+    let without = if WORDS.lacks_key() { NO_KEY } else { "" };
+    WORDS.with(|last| read(last.map_or(without, Words::as_str)))
 }
 
 /// The message of this thread's last failure, as an argument of a log message.

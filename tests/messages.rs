@@ -37,3 +37,18 @@ fn requests_that_are_refused_are_shown() {
     refused(alloc(1 << 29, 0), &["unknown flags 0x20000000"]);
     refused(alloc(0, 5), &["reserved", "5", "BFC_REQUEST_INIT"]);
 }
+
+/// Each value of a thread needs a key, of which a process has 1,024.
+#[test]
+fn without_thread_keys_an_error_has_a_message() {
+    const NAME: &str = "without_thread_keys_an_error_has_a_message";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[]);
+        return;
+    }
+    let mut key = 0;
+    // SAFETY: the place is writable.
+    while unsafe { libc::pthread_key_create(&mut key, None) } == 0 {}
+    assert_eq!(free(256, 4096), BFC_ERROR_NO_ALLOCATOR);
+    assert!(last_error().contains("no thread-specific key"), "{}", last_error());
+}

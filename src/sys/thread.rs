@@ -114,6 +114,8 @@ impl Local for Number {
 pub(crate) struct PerThread<T: Local> {
     /// The POSIX key plus 1. 0 before the first use.
     key: AtomicU32,
+    /// The process had no POSIX key left when one was needed.
+    lacks_key: AtomicBool,
     /// Once set, no thread may run a destructor of the library.
     ended: AtomicBool,
     blocks: [Block<T>; STATIC_BLOCKS],
@@ -154,9 +156,15 @@ impl<T: Local> PerThread<T> {
     pub(crate) const fn new() -> Self {
         PerThread {
             key: AtomicU32::new(0),
+            lacks_key: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             blocks: [const { Block::new(false) }; STATIC_BLOCKS],
         }
+    }
+
+    /// Returns whether no thread has a value because the process had no key left.
+    pub(crate) fn lacks_key(&self) -> bool {
+        self.lacks_key.load(Relaxed)
     }
 
     /// Returns whether this thread has a value, in use or not.
@@ -229,7 +237,9 @@ impl<T: Local> PerThread<T> {
         let destructor: Option<unsafe extern "C" fn(*mut c_void)> =
             if self.ended.load(Acquire) { None } else { Some(end::<T>) };
         // SAFETY: `key` is valid for writing, and the destructor takes what `update` stores.
-        if unsafe { libc::pthread_key_create(&mut key, destructor) } != 0 {
+        let failed = unsafe { libc::pthread_key_create(&mut key, destructor) } != 0;
+        self.lacks_key.store(failed, Relaxed);
+        if failed {
             return None;
         }
         match self.key.compare_exchange(0, key + 1, AcqRel, Acquire) {
