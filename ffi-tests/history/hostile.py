@@ -67,15 +67,10 @@ def frees_that_span_chunks(count):
     return {"events": [*chunks, *(event(FREE, BASE + 1, 512 * count) for _ in range(count // 2))]}
 
 
-def chunks_that_span_regions(count):
-    regions = (event(OBTAINED, BASE + 512 * index, 256) for index in range(count // 2))
-    return {"events": [*regions, *(event(ALLOC, BASE + index, 512 * count) for index in range(count // 2))]}
-
-
 def pools_and_marks(count):
     """Each mark has sums over all pools. A sum is quick, so there are more of them."""
-    begins = (event(BEGIN, size=1, pool=1 + index) for index in range(5 * count))
-    return {"events": [*begins, *(event(MARK, name=1) for _ in range(5 * count))], "texts": text(MARK_NAME, b"m", number=1)}
+    begins = (event(BEGIN, size=1, pool=1 + index) for index in range(3 * count))
+    return {"events": [*begins, *(event(MARK, name=1) for _ in range(3 * count))], "texts": text(MARK_NAME, b"m", number=1)}
 
 
 def pools_of_one_name(count):

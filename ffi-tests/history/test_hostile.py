@@ -22,7 +22,6 @@ SLOW = [
     (hostile.regions_within_each_other, "html"),
     (hostile.regions_that_span_chunks, "html"),
     (hostile.frees_that_span_chunks, "pickle"),
-    (hostile.chunks_that_span_regions, "pickle"),
     (hostile.pools_and_marks, "text"),
     (hostile.pools_of_one_name, "diff"),
     (hostile.many_modules, "leaks"),
