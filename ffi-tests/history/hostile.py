@@ -85,7 +85,6 @@ def many_modules(count):
     return {"texts": b"".join(modules), "stacks": b"".join(stacks), "events": [event(ALLOC, BASE, 256, stack=1)]}
 
 
-
 def long_names(count):
     """Each event and each frame has the longest name."""
     texts = text(MARK_NAME, b"m" * 4096, number=1) + text(FUNCTION, b"f" * 1000 + b"\0" + b"g" * 23, number=1)
