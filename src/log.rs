@@ -5,7 +5,7 @@
 use crate::error::{Error, Text, call_back, fail, to_text};
 use crate::sys;
 use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
-use crate::sys::signals::Blocked;
+use os::signals::Blocked;
 use os::terminal::Printable;
 use os::variables;
 use std::cell::UnsafeCell;

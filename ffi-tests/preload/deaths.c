@@ -198,7 +198,7 @@ static void *left;
 
 static void cleans_up(void) { SAME(cudaFree(left), cudaSuccess); }
 
-/* The signal comes while the interposer records: its handler runs the program's exit handlers there. */
+/* The signal comes while the interposer records: its handler, which runs the program's exit handlers, waits for that. */
 static void exits_in_a_handler(void) {
   left = allocated(1000);
   CHECK(atexit(cleans_up) == 0);

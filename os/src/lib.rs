@@ -7,6 +7,7 @@
 pub mod cancellation;
 pub mod descriptors;
 pub mod files;
+pub mod signals;
 pub mod terminal;
 pub mod variables;
 

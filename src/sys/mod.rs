@@ -17,7 +17,6 @@ pub(crate) mod memfile;
 pub(crate) mod mutex;
 pub(crate) mod numa;
 mod process;
-pub(crate) mod signals;
 pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod token;

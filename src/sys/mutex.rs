@@ -1,7 +1,7 @@
 //! A value protected by a [`Lock`], which is held with signals [`Blocked`].
 
 use super::lock::{HeldByThisThread, Lock};
-use super::signals::Blocked;
+use os::signals::Blocked;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
@@ -69,7 +69,7 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::Mutex;
-    use crate::sys::signals::Blocked;
+    use os::signals::Blocked;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     static RUNS: AtomicU32 = AtomicU32::new(0);

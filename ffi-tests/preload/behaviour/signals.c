@@ -15,7 +15,8 @@ extern char **environ;
 
 /* The file, or the variable, that is asked for at the moment of the signal. */
 static const char *awaited;
-static int handled, yields, yields_of_handler;
+/* `handled_there` is how often it was handled before the interposer went on. */
+static int handled, handled_there, yields, yields_of_handler;
 
 static void on_signal(int number) {
   const int before = yields;
@@ -32,6 +33,7 @@ static void interrupt_at(const char *what) {
   if (awaited == NULL || strcmp(what, awaited) != 0) return;
   awaited = NULL;
   raise(SIGUSR1);
+  handled_there = handled;
 }
 
 /* Files are opened by number. */
@@ -82,7 +84,7 @@ static void creation(void) {
   end();
 }
 
-/* The record of the report, or the trace's file. */
+/* The file of the report or the trace is being created. */
 static void with_file(void) {
   char path[100];
   snprintf(path, sizeof path, "/tmp/libbfc-signals-%d", (int)getpid());
@@ -94,10 +96,22 @@ static void with_file(void) {
   end();
 }
 
+static void with_report(void) {
+  with_file();
+  IS(handled_there, 1);
+}
+
+/* The signal waits for the recorder: otherwise the handler could wait for an allocator whose thread is in a handler too,
+ * which waits for the recorder. */
+static void with_trace(void) {
+  with_file();
+  IS(handled_there, 0);
+}
+
 static const Case CASES[] = {
     {"creation", creation, NULL},
-    {"report", with_file, "BFC_PRELOAD_REPORT=/tmp/libbfc-signals-%p"},
-    {"trace", with_file, "BFC_PRELOAD_TRACE=/tmp/libbfc-signals-%p"},
+    {"report", with_report, "BFC_PRELOAD_REPORT=/tmp/libbfc-signals-%p"},
+    {"trace", with_trace, "BFC_PRELOAD_TRACE=/tmp/libbfc-signals-%p"},
 };
 
 int main(int argc, char **argv) { return RUN_CASE(CASES, argc, argv); }

@@ -11,6 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use cuda_sys::*;
+use os::signals::Blocked;
 use os::{cancellation, variables};
 
 use super::counters::Counted;
@@ -95,6 +96,7 @@ fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Result<Option<T>, M
     if !is_ours() {
         return Ok(None);
     }
+    let _blocked = Blocked::new();
     let mut place = RECORDER.lock().ok_or(Missed)?;
     // It may have changed while this thread waited.
     match STATE.load(Ordering::Relaxed) {
