@@ -4,16 +4,18 @@
 #[path = "../../tests/cli/history/made.rs"]
 mod made;
 
+use std::cell::Cell;
 use std::io;
 use std::mem::offset_of;
 
 use super::diff::Difference;
 use super::format::Format;
-use super::layout::{Event, HEADER_BYTES, Header, STACK_BYTES, TEXT_BYTES};
+use super::layout::{Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING};
 use super::leaks::{Leaks, LeaksArgs};
 use super::moment::Moment;
 use super::reader::{History, Malformed};
 use super::snapshot::Snapshot;
+use super::source::Source;
 use super::summary::Summary;
 use crate::process::Liveness;
 use made::layout::{MOST_FUNCTION, TextKind};
@@ -158,6 +160,44 @@ fn names_longer_than_any_are_left_out() {
         made.text(TextKind::Function, u16::MAX, 1, &"f".repeat(length));
         let history = parse(&made.bytes()).expect("it is whole");
         assert_eq!(history.frames(made.stack)[1].function.len(), expected);
+    }
+}
+
+/// A history in which the process replaces the first event as soon as it was read.
+struct Replaced {
+    file: Vec<u8>,
+    is_read: Cell<bool>,
+}
+
+impl Source for Replaced {
+    fn bytes(&self) -> io::Result<u64> {
+        Source::bytes(&self.file)
+    }
+
+    fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        Source::read_at(&self.file, at, buffer)?;
+        if at == EVENTS as u64 && self.is_read.replace(true) {
+            buffer[offset_of!(Event, stamp)..][..8].copy_from_slice(&WRITING.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn written(&self, from: u64) -> Option<(u64, u64)> {
+        Source::written(&self.file, from)
+    }
+}
+
+/// Its words may be of two events, although its stamp was whole.
+#[test]
+fn an_event_that_is_replaced_while_it_is_read_is_incomplete() {
+    let mut file = whole();
+    let count = parse(&file).expect("it is whole").events.len();
+    let state = offset_of!(Header, state);
+    for (state_there, expected) in [(RECORDING, count - 1), (STOPPED, count)] {
+        file[state..state + 4].copy_from_slice(&state_there.to_le_bytes());
+        let source = Replaced { file: file.clone(), is_read: Cell::new(false) };
+        let history = super::reader::parse(&source).expect("it is whole");
+        assert_eq!((history.events.len(), history.incomplete), (expected, (count - expected) as u64));
     }
 }
 

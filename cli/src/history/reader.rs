@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::mem::offset_of;
 use std::rc::Rc;
 
 use super::layout::{
@@ -297,7 +298,7 @@ impl History {
         clock: &Clock,
     ) -> io::Result<()> {
         const BYTES: u64 = EVENT_BYTES as u64;
-        let mut buffer = Vec::new();
+        let (mut buffer, mut again) = (Vec::new(), Vec::new());
         let mut at = begin;
         while let Some((from, to)) = source.written(at).filter(|&(from, _)| from < end) {
             // Whole events.
@@ -306,6 +307,11 @@ impl History {
             while at < to {
                 buffer.resize((to - at).min(PIECE as u64) as usize, 0);
                 source.read_at(at, &mut buffer)?;
+                if self.is_open {
+                    again.resize(buffer.len(), 0);
+                    source.read_at(at, &mut again)?;
+                    drop_replaced(&mut buffer, &again);
+                }
                 let first = number + (at - begin) / BYTES;
                 let (events, _) = buffer.as_chunks::<EVENT_BYTES>();
                 let found = events.iter().enumerate();
@@ -358,6 +364,18 @@ fn pool_options(flags: u32, text: &[u8]) -> PoolOptions {
         initial_region: number::<8>(text, 8),
         // The file may be damaged.
         fragmentation_fraction: if (0.0..=1.0).contains(&fraction) { fraction } else { 0.0 },
+    }
+}
+
+/// Drops the events whose stamp has changed at a second look. The process may replace events while they are read, and such
+/// a one may have words of two.
+fn drop_replaced(events: &mut [u8], again: &[u8]) {
+    let stamp = offset_of!(Event, stamp)..offset_of!(Event, stamp) + size_of::<u64>();
+    let (events, _) = events.as_chunks_mut::<EVENT_BYTES>();
+    for (event, again) in events.iter_mut().zip(again.as_chunks::<EVENT_BYTES>().0) {
+        if event[stamp.clone()] != again[stamp.clone()] {
+            event[stamp.clone()].fill(0);
+        }
     }
 }
 
