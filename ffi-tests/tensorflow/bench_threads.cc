@@ -1,4 +1,9 @@
-// Section threads: throughput and latencies of several threads, on one device and on several.
+// Section threads: throughput and latencies of several threads, on one device and on several, and beside other processes.
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -157,6 +162,31 @@ void Measure(const BenchOptions &options, Report &report, const std::string &nam
   add("worst", ours_at.Worst(), theirs_at.Worst());
 }
 
+// Processes that compute all the time, until this is destroyed.
+class BusyProcesses {
+ public:
+  explicit BusyProcesses(int count) {
+    for (int at = 0; at < count; ++at) {
+      const pid_t child = fork();
+      if (child == 0) {
+        // They end with the bench, however it ends.
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (volatile unsigned turns = 0;; turns = turns + 1) {}
+      }
+      if (child > 0) children_.push_back(child);
+    }
+  }
+  BusyProcesses(const BusyProcesses &) = delete;
+  BusyProcesses &operator=(const BusyProcesses &) = delete;
+  ~BusyProcesses() {
+    for (const pid_t child : children_) kill(child, SIGKILL);
+    for (const pid_t child : children_) waitpid(child, nullptr, 0);
+  }
+
+ private:
+  std::vector<pid_t> children_;
+};
+
 }  // namespace
 
 void BenchThreads(const BenchOptions &options, Report &report) {
@@ -170,4 +200,6 @@ void BenchThreads(const BenchOptions &options, Report &report) {
     Measure(options, report, std::to_string(threads) + " threads, a device each", threads, threads);
   }
   Measure(options, report, "4 threads on two devices", 4, 2);
+  const BusyProcesses busy(15);
+  Measure(options, report, "8 threads beside 15 busy processes", 8, 1);
 }
