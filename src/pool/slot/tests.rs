@@ -11,8 +11,8 @@ use crate::pool::{free, lifecycle, shrink};
 use crate::sys::thread;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 thread_local! {
@@ -150,25 +150,28 @@ fn whoever_finds_the_books_broken_poisons() {
     is_poisoned(slot, addr);
 }
 
-/// Runs `work` while another thread does `meanwhile`, which gets a function that waits for the end of `work`.
+/// Runs `work` while another thread does `meanwhile`, which gets a function that waits for the end of `work`, also by a
+/// panic.
 fn beside(meanwhile: impl FnOnce(&dyn Fn()) + Send, work: impl FnOnce()) {
-    let (begun, done) = (Barrier::new(2), Barrier::new(2));
     std::thread::scope(|scope| {
-        let wait = || {
-            begun.wait();
-            done.wait();
-        };
-        scope.spawn(move || meanwhile(&wait));
-        begun.wait();
+        let (begin, begun) = mpsc::channel();
+        let (_end, ended) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            meanwhile(&|| {
+                begin.send(()).expect("the other thread waits for it");
+                assert!(ended.recv().is_err());
+            });
+        });
+        begun.recv().expect("the other thread waits");
         work();
-        done.wait();
     });
 }
 
 /// A thread that holds one slot and calls another runs a signal handler.
 #[test]
 fn a_handler_waits_neither_for_the_lock_nor_for_a_call_of_another_slot() {
-    const USED: usize = 1000;
+    // The tests of other modules have slots from 1001 on.
+    const USED: usize = 900;
     table::USED[USED / 64].fetch_or(1 << (USED % 64), Relaxed);
     for held in [table::slot(USED), table::slot(USED + 1)] {
         let unused = table::slot(USED + 2);
