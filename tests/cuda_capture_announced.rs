@@ -329,22 +329,30 @@ fn no_event_is_recorded_on_the_legacy_stream_in_an_announced_capture() {
     });
 }
 
-/// The same for the legacy stream of a context that the program has created.
-#[test]
-fn no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture() {
-    let test = "no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture";
+/// Does `work` with a pool, the current context, which the program has created, and a blocking stream of it.
+fn in_created_context(test: &str, work: impl FnOnce(Gpu, &Pool, u64, u64)) {
     simulated(test, |sim| {
         let gpu = Gpu::new(sim);
         gpu.enter(0);
         let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, MIB, GROWING);
         let created = gpu.own_context(0);
         let captured = gpu.stream(true);
-        let chunk = pool.get_on(40 * KIB, LEGACY);
-        begun_during(gpu, created, captured, c"cuEventRecord", || pool.put_on(chunk, LEGACY), || ());
-        drop(pool);
+        work(gpu, &pool, created, captured);
+        gpu.destroy_stream(captured);
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
         gpu.destroy_context(created);
         gpu.leave(0);
         sim.assert_clean();
+    });
+}
+
+/// The same for the legacy stream of a context that the program has created.
+#[test]
+fn no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture() {
+    let test = "no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture";
+    in_created_context(test, |gpu, pool, created, captured| {
+        let chunk = pool.get_on(40 * KIB, LEGACY);
+        begun_during(gpu, created, captured, c"cuEventRecord", || pool.put_on(chunk, LEGACY), || ());
     });
 }
 
@@ -352,23 +360,13 @@ fn no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_captu
 #[test]
 fn the_end_of_an_allocator_records_nothing_on_a_legacy_stream_in_an_announced_capture() {
     let test = "the_end_of_an_allocator_records_nothing_on_a_legacy_stream_in_an_announced_capture";
-    simulated(test, |sim| {
-        let gpu = Gpu::new(sim);
-        gpu.enter(0);
-        let pool = Pool::in_small_regions(BFC_BACKEND_CUDA, 0, MIB, GROWING);
-        let created = gpu.own_context(0);
-        let captured = gpu.stream(true);
+    in_created_context(test, |gpu, pool, created, captured| {
         let chunk = pool.get_on(40 * KIB, LEGACY);
         let ending = || assert_eq!(pool.destroy_forced(), BFC_ERROR_BACKEND_FAILED);
         begun_during(gpu, created, captured, c"cuEventCreate", ending, || ());
         // Nothing was lost.
         pool.put_on(chunk, LEGACY);
         pool.put_on(pool.get_on(40 * KIB, LEGACY), LEGACY);
-        gpu.destroy_stream(captured);
-        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
-        gpu.destroy_context(created);
-        gpu.leave(0);
-        sim.assert_clean();
     });
 }
 

@@ -288,6 +288,15 @@ fn with_second_thread(mut step: impl FnMut() + Send, run: impl FnOnce(libc::pthr
     });
 }
 
+/// Two pools, both of which each handler uses.
+fn two_pools_of_handlers() -> (Pool, Pool) {
+    let (pool, other) = (fixed_pool(), fixed_pool());
+    HANDLER.store(3, Relaxed);
+    DEVICE.store(pool.device(), Relaxed);
+    OTHER.store(other.device(), Relaxed);
+    (pool, other)
+}
+
 /// Each handler needs the allocator in whose call the other thread was interrupted.
 #[test]
 fn handlers_of_two_threads_do_not_wait_for_each_other() {
@@ -296,10 +305,7 @@ fn handlers_of_two_threads_do_not_wait_for_each_other() {
         child::expect_success(TEST, &[]);
         return;
     }
-    let (pool, other) = (fixed_pool(), fixed_pool());
-    HANDLER.store(3, Relaxed);
-    DEVICE.store(pool.device(), Relaxed);
-    OTHER.store(other.device(), Relaxed);
+    let (pool, other) = two_pools_of_handlers();
     let mut steps = 0u64;
     let in_second = || other.put(other.get(700));
     with_second_thread(in_second, |second| {
@@ -322,10 +328,7 @@ fn handlers_in_a_call_about_the_history_do_not_wait_for_its_users() {
         child::expect_success(TEST, &[]);
         return;
     }
-    let (pool, other) = (fixed_pool(), fixed_pool());
-    HANDLER.store(3, Relaxed);
-    DEVICE.store(pool.device(), Relaxed);
-    OTHER.store(other.device(), Relaxed);
+    let (pool, other) = two_pools_of_handlers();
     // SAFETY: NULL records into memory.
     assert_eq!(unsafe { bfc_history_start(std::ptr::null(), 1 << 16) }, BFC_OK);
     let path = std::env::temp_dir().join(format!("libbfc-signals-{}", std::process::id()));

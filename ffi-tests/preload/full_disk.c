@@ -7,11 +7,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
+
+#include "by_number.h"
 
 int posix_fallocate(int file, off_t offset, off_t length) {
   static int left = -1;
@@ -25,15 +26,9 @@ int posix_fallocate(int file, off_t offset, off_t length) {
   return real(file, offset, length);
 }
 
-/* The interposer writes with system calls by number. */
 long syscall(long number, ...) {
-  static long (*real)(long, ...);
-  va_list list;
-  long given[6];
-  va_start(list, number);
-  for (int place = 0; place < 6; place++) given[place] = va_arg(list, long);
-  va_end(list);
-  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "syscall");
+  long given[SYSCALL_ARGUMENTS];
+  READ_SYSCALL_ARGUMENTS(given, number);
   if (number == SYS_write && given[2] == 8192 && getenv("FULL_DISK_CUTS")) given[2] /= 2;
-  return real(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+  return real_syscall(number, given);
 }

@@ -11,6 +11,8 @@
 #include <signal.h>
 #include <sys/syscall.h>
 
+#include "../by_number.h"
+
 extern char **environ;
 
 /* The file, or the variable, that is asked for at the moment of the signal. */
@@ -38,15 +40,10 @@ static void interrupt_at(const char *what) {
 
 /* Files are opened by number. */
 long syscall(long number, ...) {
-  static long (*real)(long, ...);
-  va_list list;
-  long given[6];
-  va_start(list, number);
-  for (int place = 0; place < 6; place++) given[place] = va_arg(list, long);
-  va_end(list);
+  long given[SYSCALL_ARGUMENTS];
+  READ_SYSCALL_ARGUMENTS(given, number);
   if (number == SYS_openat) interrupt_at((const char *)given[1]);
-  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "syscall");
-  return real(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+  return real_syscall(number, given);
 }
 
 int sched_yield(void) {
