@@ -70,6 +70,20 @@ static void is_cancelled(void) {
   SAME(result == PTHREAD_CANCELED, 1);
 }
 
+static void *outlives_the_first(void *first) {
+  SAME(pthread_join(*(pthread_t *)first, NULL), 0);
+  work();
+  exit(0);
+}
+
+/* The process goes on without its first thread, whose number is that of the process. */
+static void loses_its_first_thread(void) {
+  static pthread_t first, second;
+  first = pthread_self();
+  SAME(pthread_create(&second, NULL, outlives_the_first, &first), 0);
+  pthread_exit(NULL);
+}
+
 static void aborts(void) {
   work();
   abort();
@@ -232,6 +246,7 @@ static const struct {
              {"removes_its_trace", removes_its_trace},
              {"goes_on_without_its_files", goes_on_without_its_files},
              {"is_cancelled", is_cancelled},
+             {"loses_its_first_thread", loses_its_first_thread},
              {"aborts", aborts},
              {"aborts_out_of_memory", aborts_out_of_memory},
              {"crashes", crashes},

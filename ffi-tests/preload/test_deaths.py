@@ -53,6 +53,7 @@ def has(text, *parts):
     "case, state",
     [
         ("ends", ENDED),
+        ("loses_its_first_thread", ENDED),
         ("aborts", KILLED),
         ("crashes", KILLED),
         ("leaves_at_once", KILLED),

@@ -23,8 +23,6 @@ pub(crate) struct Window {
 
 // SAFETY: the value owns the mapping, which is read by no code here.
 unsafe impl Send for Window {}
-// SAFETY: as above. What threads write at the same time is up to them.
-unsafe impl Sync for Window {}
 
 impl Window {
     pub(crate) const NONE: Self = Window { start: ptr::null_mut(), bytes: 0 };
@@ -74,23 +72,26 @@ pub(crate) unsafe fn copy<const PARTS: usize>(parts: [(*mut u8, *const [u8]); PA
     let vector = |start: *mut u8, bytes| libc::iovec { iov_base: start.cast(), iov_len: bytes };
     let from = parts.map(|(_, part)| vector(part.cast::<u8>().cast_mut(), part.len()));
     let to = parts.map(|(place, part)| vector(place, part.len()));
-    let (process, from, to) = (process::id(), from.as_ptr(), to.as_ptr());
+    // The memory is found by a thread that exists. The first one, whose number is that of the process, may have ended.
+    let (thread, from, to) = (process::this_thread(), from.as_ptr(), to.as_ptr());
     // Of a whole register's width, because it is passed on the stack.
     let flags = 0_usize;
     // SAFETY: guaranteed by the caller. It is this process's own memory.
     let written =
-        unsafe { libc::syscall(libc::SYS_process_vm_writev, process, from, PARTS, to, PARTS, flags) };
+        unsafe { libc::syscall(libc::SYS_process_vm_writev, thread, from, PARTS, to, PARTS, flags) };
     match usize::try_from(written) {
         Ok(written) if written == parts.iter().map(|(_, part)| part.len()).sum() => Ok(()),
-        // A sandbox forbids the call.
-        Err(_) if matches!(errno(), libc::EPERM | libc::ENOSYS) => {
+        // Truncated behind the first parts, or before.
+        Ok(_) => Err(libc::EFAULT),
+        Err(_) if errno() == libc::EFAULT => Err(libc::EFAULT),
+        // A sandbox forbids the call, or the system is out of memory.
+        Err(_) => {
             for (place, part) in parts {
                 // SAFETY: guaranteed by the caller.
                 unsafe { ptr::copy(part.cast::<u8>(), place, part.len()) };
             }
             Ok(())
         }
-        _ => Err(libc::EFAULT),
     }
 }
 
