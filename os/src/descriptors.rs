@@ -153,7 +153,7 @@ pub fn facts_of_link(folder: Option<&Descriptor>, path: &CStr) -> Result<libc::s
 }
 
 /// Makes a system call again while a signal interrupts it. A timer of the program may do so each time, and then it fails.
-fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
+pub fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
     for _ in 1..ATTEMPTS {
         match call() {
             Err(libc::EINTR) => {}

@@ -62,10 +62,15 @@ pub fn open(path: &CStr, access: c_int) -> Result<(Descriptor, libc::stat), Unus
     if facts.st_uid == user() { Ok((file, facts)) } else { Err(Unusable::ForeignOwner) }
 }
 
-/// Opens a file for reading and appending. It is created if it does not exist. It may belong to root too: a process that has
-/// given up root's rights appends to the file that was made for it.
+/// Opens a file for reading and appending, which is created if it does not exist.
 pub fn open_to_append(path: &CStr) -> Result<Descriptor, Unusable> {
-    let (file, facts) = open_regular(path, libc::O_RDWR | libc::O_APPEND | libc::O_CREAT)?;
+    open_shared(path, libc::O_APPEND | libc::O_CREAT)
+}
+
+/// Opens a file for reading and writing. It may belong to root too: a process that has given up root's rights goes on with
+/// the file that was made for it.
+pub fn open_shared(path: &CStr, flags: c_int) -> Result<Descriptor, Unusable> {
+    let (file, facts) = open_regular(path, libc::O_RDWR | flags)?;
     if [user(), 0].contains(&facts.st_uid) { Ok(file) } else { Err(Unusable::ForeignOwner) }
 }
 

@@ -31,7 +31,7 @@ const ASYNCHRONOUS: Set = {
 
 /// Keeps handlers of signals from interrupting the calling thread until this is dropped. The locks that several allocators
 /// share, and that of the interposer's trace, are held only so. Otherwise a handler that interrupted the holder could wait
-/// for an allocator whose thread waits for such a lock.
+/// for an allocator whose thread waits for such a lock. Guards are dropped in the reverse order of their creation.
 pub struct Blocked {
     before: Set,
     /// The mask is the thread's own.

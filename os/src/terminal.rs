@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 /// Returns whether a character controls a terminal, or the direction of text.
 pub fn is_harmful(character: char) -> bool {
     let is_format = matches!(character,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     is_format || character.is_control()
 }
 
@@ -58,7 +58,7 @@ mod tests {
     fn text_neither_steers_a_terminal_nor_turns_its_direction() {
         let shown = |text| Printable(text).to_string();
         assert_eq!(shown("a\u{1b}[2Jb\nc\td\r"), "a\u{fffd}[2Jb\nc\td\u{fffd}");
-        assert_eq!(shown("\u{9b}31mé\u{202e}\u{200b}\u{7f}"), "\u{fffd}31mé\u{fffd}\u{fffd}\u{fffd}");
+        assert_eq!(shown("\u{9b}31mé\u{202e}\u{61c}\u{7f}"), "\u{fffd}31mé\u{fffd}\u{fffd}\u{fffd}");
         assert!(Printable("a\n").is_unchanged() && !Printable("a\u{9b}").is_unchanged());
         assert_eq!([shown(""), shown("plain\n")], ["", "plain\n"]);
         assert_eq!(Lossy(b"a\xffb\xc3").to_string(), "a\u{fffd}b\u{fffd}");

@@ -23,12 +23,16 @@ const OF_THE_UNPRIVILEGED: &[&CStr] = &[
     c"BFC_PRELOAD_REPORT",
     c"BFC_PRELOAD_TRACE",
     c"BFC_PUBLISH",
-    c"BFC_SUSPEND_DIR",
 ];
+
+/// Returns whether a privileged process ignores a variable.
+pub fn is_of_the_unprivileged(name: &CStr) -> bool {
+    OF_THE_UNPRIVILEGED.contains(&name)
+}
 
 /// Returns whether a variable is set, and this process ignores it because it is privileged.
 pub fn is_ignored(name: &CStr) -> bool {
-    is_privileged() && OF_THE_UNPRIVILEGED.contains(&name) && of_environment(name).is_some()
+    is_privileged() && is_of_the_unprivileged(name) && of_environment(name).is_some()
 }
 
 /// Returns whether the process has more rights than the user who started it, as a set-user-ID program does.

@@ -137,7 +137,7 @@ impl Display for Failure {
 /// Marks the record of this process's previous program, if there is one, as replaced, because this program was started
 /// by exec.
 pub(super) fn mark_replaced(path: &FileName) {
-    let Some(Ok((file, _))) = path.to(|path| files::open(path, libc::O_RDWR)) else { return };
+    let Some(Ok(file)) = path.to(|path| files::open_shared(path, 0)) else { return };
     let own = (MAGIC, RUNNING, process::id().unsigned_abs(), process::started());
     let mut head = [0; size_of::<Head>()];
     for at in (0..).step_by(BYTES) {

@@ -259,6 +259,7 @@ pub(crate) fn finish() {
     if TRACES.load(Ordering::Relaxed) != process::id() {
         return;
     }
+    let _blocked = Blocked::new();
     if let Some(mut place) = RECORDER.lock_briefly()
         && let Some(recorder) = place.as_mut()
     {

@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use os::descriptors::Descriptor;
+use os::descriptors::{Descriptor, uninterrupted};
 use os::files::{self, Unusable};
 use os::{cancellation, errno};
 
@@ -101,18 +101,14 @@ impl MappedFile {
 /// Allocates disk space for a range of the file.
 fn reserve(file: &Descriptor, start: u64, bytes: u64) -> Result<(), c_int> {
     check_limit(start + bytes)?;
-    let (number, mut error) = (file.number(), libc::EINTR);
-    // A timer of the program may interrupt the call repeatedly.
-    for _ in 0..100 {
-        error = cancellation::disabled(|| {
+    let number = file.number();
+    uninterrupted(|| {
+        let error = cancellation::disabled(|| {
             // SAFETY: the descriptor is open for writing.
             unsafe { libc::posix_fallocate(number, start as libc::off_t, bytes as libc::off_t) }
         });
-        if error != libc::EINTR {
-            break;
-        }
-    }
-    if error == 0 { Ok(()) } else { Err(error) }
+        if error == 0 { Ok(()) } else { Err(error) }
+    })
 }
 
 /// Fails if a write would exceed the process's limit on file sizes, because that raises a signal instead of an error.

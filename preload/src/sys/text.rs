@@ -9,8 +9,9 @@ use std::fmt::{self, Write};
 /// The length of a line. Longer ones are cut.
 const LENGTH: usize = 1024;
 
-/// A text without characters that control a terminal, of less than `LENGTH` bytes, whose last byte is kept for the end of a line. It is filled in place, because
-/// returning it by value would put it in two frames at once, and threads may have small stacks.
+/// A text without characters that control a terminal, of less than `LENGTH` bytes, whose last byte is kept for the end of a
+/// line. It is filled in place, because returning it by value would put it in two frames at once, and threads may have
+/// small stacks.
 pub(crate) struct Text<const LENGTH: usize> {
     bytes: [u8; LENGTH],
     length: usize,
