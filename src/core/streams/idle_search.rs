@@ -44,7 +44,7 @@ impl IdleSearch {
         self.found += 1;
     }
 
-    /// Notes that a position is reused.
+    /// Notes that a position is reused, or given up.
     pub(super) fn note_reuse(&mut self) {
         self.found = self.found.saturating_sub(1);
     }

@@ -209,6 +209,7 @@ impl StreamQueues {
         {
             self.withdraw(queue);
             self.entries.pop();
+            self.idle.note_reuse();
         }
         shrink(&mut self.entries);
         self.shrink_uses();
