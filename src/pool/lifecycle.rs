@@ -167,14 +167,17 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     })?;
     let (listener, is_allowed, waited);
     (guard, is_allowed, waited) = wait_for_all_work(guard);
+    if !is_allowed && guard.arena.growth().pool_bytes() != 0 {
+        let listener = guard.listener;
+        return Err(go_on(guard, listener));
+    }
     (guard, listener) = report_the_end(guard);
     if guard.is_lost() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
     // Until the end no announcement of a capture completes. One that came before ends the attempt with nothing lost.
     let permission = Permission::of(guard.backend.get());
-    let is_refused = permission.is_none() || !is_allowed;
-    if is_refused && guard.arena.growth().pool_bytes() != 0 {
+    if permission.is_none() && guard.arena.growth().pool_bytes() != 0 {
         return Err(stay(guard, listener));
     }
     guard = order::end(guard);
@@ -212,7 +215,7 @@ fn wait_for_all_work(mut guard: Guard<'_>) -> (Guard<'_>, bool, Result<(), Defer
     let is_allowed;
     (guard, is_allowed) = order::wait_for_the_end(guard);
     let mut waited = Ok(());
-    if guard.arena.growth().pool_bytes() != 0 {
+    if is_allowed && guard.arena.growth().pool_bytes() != 0 {
         (guard, waited) = guard.letting_work_end(Stream::NONE, None, None);
     }
     (guard, is_allowed, waited)
@@ -251,10 +254,17 @@ fn report_all(mut guard: Guard<'_>, listener: Listener, event: RegionEvent) -> G
 #[inline(never)]
 fn stay(mut guard: Guard<'_>, listener: Listener) -> Error {
     guard = report_all(guard, listener, RegionEvent::Obtained);
+    go_on(guard, listener)
+}
+
+/// Makes an allocator usable again that was to be destroyed.
+fn go_on(mut guard: Guard<'_>, listener: Listener) -> Error {
     if !guard.is_lost() {
         // The recording may have ended meanwhile.
         let recorder = guard.history.as_ref().and(listener.recorder);
         guard.listener = Listener { recorder, ..listener };
+        // Or another one may have begun.
+        guard.begin_history();
         let phase = Phase::of(&guard);
         let inner = guard.inner_mut();
         (inner.phase, inner.destroying) = (phase, None);

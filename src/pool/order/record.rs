@@ -159,10 +159,12 @@ impl Recording {
     /// Enters the outcome into the pool. Returns whether more work is known to be done by it. A recording that was not
     /// attempted tells nothing of the stream: what was known of it stays.
     pub(super) fn note(self, pool: &mut Pool, noticed: u64) -> bool {
-        let Recording { work, event, spare, kind, context, is_captured, only_looks, outcome, .. } = self;
+        let Recording { work, stream, event, spare, kind, context, only_looks, outcome, .. } = self;
+        let named = pool.arena.streams().progress_of(work.queue).stream;
+        // The stream may have become idle meanwhile, and its place another's.
+        let is_captured = self.is_captured.filter(|_| handle(named) == stream);
         if let Some(is_captured) = is_captured {
-            let stream = pool.arena.streams().progress_of(work.queue).stream;
-            pool.note_capture(stream, is_captured || outcome == Outcome::Captured, noticed);
+            pool.note_capture(named, is_captured || outcome == Outcome::Captured, noticed);
         }
         let Pool { arena, events, .. } = pool;
         if is_captured.is_some()

@@ -176,10 +176,11 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> (Guard<'_>, boo
             for stream in live {
                 // What is queued on a legacy default stream breaks captures of blocking streams.
                 let permission = stream.is_legacy().then(Permission::on_a_device);
-                match permission {
-                    Some(None) => is_allowed = false,
-                    _ => drop(wait_for_stream(order, stream)),
+                if matches!(permission, Some(None)) {
+                    is_allowed = false;
+                    break;
                 }
+                let _ = wait_for_stream(order, stream);
             }
             Ok(())
         });
