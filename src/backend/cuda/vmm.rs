@@ -39,7 +39,6 @@ pub(crate) struct CudaVmm {
     range: Range,
     /// Only one thread at a time calls, but the compiler does not know that.
     mapped: SpinMutex<Mapped>,
-    _reserved: Reserved,
 }
 
 /// The memory mapped in the range, and the devices with access to it.
@@ -48,6 +47,8 @@ struct Mapped {
     access: Access,
     /// Notices that are not logged yet, because the lock is held.
     notices: Notices,
+    /// Until the range is left.
+    reserved: Option<Reserved>,
 }
 
 impl CudaVmm {
@@ -128,8 +129,9 @@ impl CudaVmm {
     ) -> Result<Box<Self>, HostMemoryExhausted> {
         let handles = Handles::new((range.bytes / range.granule) as usize, for_rdma)?;
         let access = Access::of(&cuda, notices)?;
-        let mapped = SpinMutex::new(Mapped { handles, access, notices: Notices::default() });
-        try_box(CudaVmm { cuda, range, mapped, _reserved: Reserved::new(range.bytes) })
+        let reserved = Some(Reserved::new(range.bytes));
+        let mapped = SpinMutex::new(Mapped { handles, access, notices: Notices::default(), reserved });
+        try_box(CudaVmm { cuda, range, mapped })
     }
 
     /// Runs `work` with the lock held. Afterwards, logs what the driver refused meanwhile.

@@ -96,6 +96,7 @@ impl CudaVmm {
     /// Frees the addresses, unless they may belong to another owner. `next` was reserved meanwhile.
     pub(super) fn leave_range(&self, next: Option<Range>) {
         let mut mapped = self.mapped.lock();
+        mapped.reserved = None;
         let is_lost = &mut mapped.handles.is_range_lost;
         let is_next = next.is_some_and(|next| next.base < self.range.end() && self.range.base < next.end());
         // If the driver has reserved the addresses again, this range's reservation had ended already.
