@@ -29,7 +29,7 @@ pub fn stop() -> Result<(), Error> {
     scope::observe_all(false);
     let mut is_used = false;
     for device in devices_in(&USED) {
-        // A pool that cannot be told is one whose call this signal handler has interrupted.
+        // A pool that cannot be told is one whose call this signal handler has interrupted, or for which it may not wait.
         is_used |= lifecycle::end_history(device.slot()).is_err();
     }
     history::end(is_used)

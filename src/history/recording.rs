@@ -12,9 +12,10 @@ use super::ring::{self, Owned};
 use crate::error::{Error, fail};
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::{Guard, Mutex};
+use os::signals::Blocked;
+use os::terminal::Lossy;
 use std::ffi::CStr;
 use std::num::NonZeroU16;
-use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
@@ -194,7 +195,7 @@ fn refusal(path: Option<&CStr>, bytes: usize, errno: i32) -> Error {
             "no host memory for a history of {bytes} bytes: record fewer events"
         );
     };
-    let path = Path::new(std::ffi::OsStr::new(path.to_str().unwrap_or("(not UTF-8)"))).display();
+    let path = Lossy(path.to_bytes());
     match errno {
         libc::EEXIST => fail!(
             Error::InvalidArgument,
@@ -307,8 +308,8 @@ pub(super) fn wanted_stacks() -> u32 {
 
 /// Runs `work` with the tables of the recording, if it has backtraces. In a signal handler that interrupted such a call
 /// there is none.
-fn with_stacks<T>(work: impl FnOnce(&mut Recording) -> Option<T>) -> Option<T> {
-    let mut recording = RECORDING_NOW.lock().ok()?;
+fn with_stacks<T>(blocked: &Blocked, work: impl FnOnce(&mut Recording) -> Option<T>) -> Option<T> {
+    let mut recording = RECORDING_NOW.lock_while(blocked).ok()?;
     if recording.stacks.is_some() { work(&mut recording) } else { None }
 }
 
@@ -317,13 +318,13 @@ fn captured(stack: u32) -> Captured {
 }
 
 /// Returns a backtrace that the file has.
-pub(super) fn find_stack(words: &[u64]) -> Option<Captured> {
-    with_stacks(|recording| recording.stacks.as_mut()?.find(words).map(captured))
+pub(super) fn find_stack(blocked: &Blocked, words: &[u64]) -> Option<Captured> {
+    with_stacks(blocked, |recording| recording.stacks.as_mut()?.find(words).map(captured))
 }
 
 /// Stores a backtrace, if the file does not have it.
-pub(super) fn add_stack(words: &[u64]) -> Captured {
-    let added = with_stacks(|recording| {
+pub(super) fn add_stack(blocked: &Blocked, words: &[u64]) -> Captured {
+    let added = with_stacks(blocked, |recording| {
         let Recording { stacks, ring, .. } = recording;
         stacks.as_mut()?.add(words, ring.as_ref()?.header()).map(captured)
     });
@@ -331,8 +332,8 @@ pub(super) fn add_stack(words: &[u64]) -> Captured {
 }
 
 /// Returns the number of a function of Python, whose text is stored first if it is new.
-pub(super) fn number_of_function(text: &[u8]) -> Option<u32> {
-    with_stacks(|recording| {
+pub(super) fn number_of_function(blocked: &Blocked, text: &[u8]) -> Option<u32> {
+    with_stacks(blocked, |recording| {
         let function = recording.stacks.as_mut()?.function(text)?;
         if function.is_new {
             recording.add_text(TextKind::Function, NO_POOL, function.number, text);
@@ -343,7 +344,7 @@ pub(super) fn number_of_function(text: &[u8]) -> Option<u32> {
 
 /// Notes how often modules were loaded and unloaded. Returns false if that is known, and without a recording.
 pub(super) fn note_loads(adds: u64, subs: u64) -> bool {
-    let noted = with_stacks(|recording| {
+    let noted = with_stacks(&Blocked::new(), |recording| {
         let is_known = recording.loads == Some((adds, subs));
         let is_one_gone = recording.loads.is_some_and(|(_, before)| before != subs);
         recording.loads = Some((adds, subs));
@@ -357,7 +358,7 @@ pub(super) fn note_loads(adds: u64, subs: u64) -> bool {
 
 /// Stores a module, unless the file has it.
 pub(super) fn add_module(head: &ModuleHead, build_id: &[u8], path: &[u8]) {
-    with_stacks(|recording| {
+    with_stacks(&Blocked::new(), |recording| {
         let stacks = recording.stacks.as_mut()?;
         if stacks.is_new_module([head.start, head.bias], path) {
             let since = stacks.next_number();

@@ -5,6 +5,7 @@ use super::layout::{MOST_FRAMES, StackHead};
 use super::recording::{self, Captured, PYTHON};
 use super::unwind::{self, Addresses};
 use super::{modules, python};
+use os::signals::Blocked;
 
 /// Captures the backtrace of the calling thread, if there is a recording with backtraces. No lock may be held: the
 /// unwinder may wait for the dynamic loader, and a thread in the loader for an allocation.
@@ -19,18 +20,21 @@ pub(crate) fn capture() -> Captured {
     if wanted & recording::NATIVE != 0 {
         words.add_native();
     }
+    // Once for all frames, each of which is looked up with the recording locked.
+    let blocked = Blocked::new();
     if wanted & PYTHON != 0 {
-        words.add_python();
+        words.add_python(&blocked);
     }
     let words = words.finish();
     if words.len() == 1 {
         return Captured::NONE;
     }
-    if let Some(known) = recording::find_stack(words) {
+    if let Some(known) = recording::find_stack(&blocked, words) {
         return known;
     }
+    drop(blocked);
     modules::refresh();
-    recording::add_stack(words)
+    recording::add_stack(&Blocked::new(), words)
 }
 
 struct Words {
@@ -51,9 +55,9 @@ impl Words {
     }
 
     #[inline(never)]
-    fn add_python(&mut self) {
+    fn add_python(&mut self, blocked: &Blocked) {
         let is_cut = python::walk(|frame| {
-            let Some(number) = recording::number_of_function(frame.function) else { return };
+            let Some(number) = recording::number_of_function(blocked, frame.function) else { return };
             self.list[self.used] = u64::from(number) << 32 | u64::from(frame.line);
             self.used += 1;
             self.head.python += 1;

@@ -22,7 +22,13 @@ impl<T> Mutex<T> {
     pub(crate) fn lock(&self) -> Result<Guard<'_, T>, HeldByThisThread> {
         let blocked = Blocked::new();
         self.lock.acquire()?;
-        Ok(Guard { mutex: self, _blocked: blocked })
+        Ok(Guard { mutex: self, _blocked: Some(blocked) })
+    }
+
+    /// Does the same where signals are blocked already, for callers that lock several times.
+    pub(crate) fn lock_while(&self, _: &Blocked) -> Result<Guard<'_, T>, HeldByThisThread> {
+        self.lock.acquire()?;
+        Ok(Guard { mutex: self, _blocked: None })
     }
 
     /// Replaces the value in a forked child and opens the lock. Returns the old value, in the middle of whose change
@@ -41,7 +47,7 @@ impl<T> Mutex<T> {
 /// Unlocks the value when dropped, and then unblocks signals.
 pub(crate) struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
-    _blocked: Blocked,
+    _blocked: Option<Blocked>,
 }
 
 impl<T> Deref for Guard<'_, T> {

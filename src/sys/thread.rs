@@ -164,7 +164,7 @@ impl<T: Local> PerThread<T> {
 
     /// Returns whether no thread has a value because the process had no key left.
     pub(crate) fn lacks_key(&self) -> bool {
-        self.lacks_key.load(Relaxed)
+        self.lacks_key.load(Relaxed) && self.key.load(Relaxed) == 0
     }
 
     /// Returns whether this thread has a value, in use or not.
