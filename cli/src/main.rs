@@ -318,7 +318,7 @@ impl Replay {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| end_as_clap(&error));
     match run(&cli) {
         Ok(code) => code,
         Err(error) => {
@@ -388,7 +388,17 @@ fn wrong_usage(subcommand: &str, what: &str) -> ! {
     // Only a built command knows the names that lead to its subcommands.
     command.build();
     let subcommand = command.find_subcommand_mut(subcommand).expect("it is declared above");
-    subcommand.error(ErrorKind::ArgumentConflict, what).exit()
+    end_as_clap(&subcommand.error(ErrorKind::ArgumentConflict, what))
+}
+
+/// Ends the command with clap's message, which may repeat an argument: a file name, for example. The help and the version
+/// have no such text.
+fn end_as_clap(error: &clap::Error) -> ! {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    output::print_on_stderr(&error.render().to_string());
+    std::process::exit(error.exit_code())
 }
 
 /// What a replay is made of.

@@ -4,7 +4,7 @@
 //! `symbols` does better where the module's file is there. Python's frames have their names in the file.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ struct Raw<'a> {
 /// The most bytes of a file's name in Linux.
 const MOST_NAME: usize = 255;
 /// The most frames of a backtrace with all that were inlined.
-pub const MOST_NAMED: usize = 4 * MOST_FRAMES;
+const MOST_NAMED: usize = 4 * MOST_FRAMES;
 
 #[derive(Debug, Default)]
 pub struct Stacks {
@@ -143,7 +143,8 @@ impl Stacks {
     /// may have been inlined, so it returns several frames, the innermost first, or none if the address has no name.
     pub fn name(&mut self, mut name: impl FnMut(usize, &Module, u64) -> Vec<Frame>) {
         let mut named = HashMap::new();
-        let mut different: HashMap<Backtrace, ()> = HashMap::new();
+        // One without frames is that of an unknown number, too.
+        let mut different = HashSet::from([self.nothing.clone()]);
         let mut known: HashMap<(Option<usize>, u64), Vec<Frame>> = HashMap::new();
         // What was loaded later takes the place of what was there before.
         let mut later: Vec<usize> = (0..self.modules.len()).collect();
@@ -185,9 +186,10 @@ impl Stacks {
                 frames.truncate(MOST_NAMED);
                 frames.push(unnamed("(more frames)".to_owned()));
             }
-            let backtrace = different.entry(frames.into());
-            named.insert(number, backtrace.key().clone());
-            backtrace.or_default();
+            let backtrace: Backtrace = frames.into();
+            let backtrace = different.get(&backtrace).cloned().unwrap_or(backtrace);
+            different.insert(backtrace.clone());
+            named.insert(number, backtrace);
         }
         self.named = named;
     }

@@ -139,6 +139,9 @@ fn the_library_that_is_named_is_the_one_that_is_used() {
 fn no_name_steers_the_terminal() {
     let (_, error) = run_to(1, bfc().args(["report", "/nonexistent/\u{1b}]0;title\u{7}\u{9b}2J"]));
     assert!(error.contains("cannot open /nonexistent/\u{fffd}]0;title\u{fffd}\u{fffd}2J"), "{error:?}");
+    // An argument too many is shown by clap.
+    let (_, error) = run_to(2, bfc().args(["report", "one", "\u{61c}two\u{202e}\u{9b}2J"]));
+    assert!(error.contains("unexpected argument '\u{fffd}two\u{fffd}\u{fffd}2J'"), "{error:?}");
 }
 
 #[test]

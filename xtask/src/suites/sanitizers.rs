@@ -97,7 +97,8 @@ fn defects(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Accesses beside a block of the heap, after its end, or beside a variable.
 fn address(context: &mut Context) -> Result<()> {
-    let mut command = tests(context, "address", &["--lib"])?;
+    cargo::need_nightly(&context.workspace, None)?;
+    let mut command = tests(context, "address", &["--lib"]);
     // Tests leave pools behind.
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     context.program("address sanitizer, cargo test", command, Count::Cargo).map(drop)
@@ -106,14 +107,12 @@ fn address(context: &mut Context) -> Result<()> {
 /// Data races. The standard library is compiled too: where it is not watched, it orders nothing.
 fn thread(context: &mut Context) -> Result<()> {
     cargo::need_nightly(&context.workspace, Some("rust-src"))?;
-    let command = tests(context, "thread", &["-Zbuild-std", "--lib", "--test=threads"])?;
+    let command = tests(context, "thread", &["-Zbuild-std", "--lib", "--test=threads"]);
     context.program("thread sanitizer, cargo test", command, Count::Cargo).map(drop)
 }
 
 /// The library's tests, chosen by options of `cargo test`, with a sanitizer of rustc's.
-fn tests(context: &Context, sanitizer: &str, options: &[&str]) -> Result<Command> {
-    let workspace = &context.workspace;
-    cargo::need_nightly(workspace, None)?;
+fn tests(context: &Context, sanitizer: &str, options: &[&str]) -> Command {
     let mut command = nightly(context, &["test"], sanitizer);
     plainly(&mut command);
     // Flags for a target are not those of build scripts and procedural macros, which run in the compiler.
@@ -122,7 +121,7 @@ fn tests(context: &Context, sanitizer: &str, options: &[&str]) -> Result<Command
     // The models take most of the time, with safe code and one thread. The simulated driver is not watched.
     command.args(["--skip=core::tests", "--skip=backend::cuda"]);
     command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("RACES_PROGRAMS", "30");
-    Ok(command)
+    command
 }
 
 /// Undefined behaviour of unsafe Rust, where a test needs few system calls and few steps.
