@@ -61,8 +61,9 @@
 
 /* Initializers, valid in C and C++: `bfc_options_t o = BFC_OPTIONS_RECOMMENDED;`. struct_size is set and every other
  * field is 0, except in BFC_OPTIONS_RECOMMENDED: it has what bfc_create uses for NULL options, for programs that change
- * fields. With it, the environment's switches have no effect, except BFC_FORCE_ALLOW_GROWTH. BFC_OPTIONS_INIT has no
- * growth: the first allocation takes one region of the whole memory_limit. */
+ * fields (for a fragmentation_fraction, take BFC_SPLIT_ALWAYS out of the flags). With it, the environment's switches have
+ * no effect, except BFC_FORCE_ALLOW_GROWTH. BFC_OPTIONS_INIT has no growth: the first allocation takes one region of the
+ * whole memory_limit. */
 #define BFC_SUBALLOCATOR_INIT { sizeof(bfc_suballocator_t), NULL, NULL, NULL, 0, 0 }
 #define BFC_OPTIONS_INIT { sizeof(bfc_options_t), 0, 0, 0, 0.0, 0.0, 0, 0, 0, NULL, NULL, 0, 0, NULL }
 #define BFC_OPTIONS_RECOMMENDED { sizeof(bfc_options_t), 0, BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION | BFC_SPLIT_ALWAYS, \
@@ -255,7 +256,8 @@ typedef struct bfc_options_t {
   uint64_t memory_limit;
   // The limit as a fraction of the device's total memory, from 0 to 1. Used if memory_limit is 0. 0: not given.
   double memory_fraction;
-  // Split off a remainder of at least this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
+  // Split off a remainder of at least this fraction of the limit, from 0 to 1. 0: the 128 MiB rule. No effect with
+  // BFC_SPLIT_ALWAYS.
   double fragmentation_fraction;
   // The size in bytes of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED every region has at least that
   // size, if the limit allows it.

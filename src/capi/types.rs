@@ -235,7 +235,8 @@ pub struct bfc_options_t {
     pub memory_limit: u64,
     /// The limit as a fraction of the device's total memory, from 0 to 1. Used if memory_limit is 0. 0: not given.
     pub memory_fraction: f64,
-    /// Split off a remainder of at least this fraction of the limit, from 0 to 1. 0: the 128 MiB rule.
+    /// Split off a remainder of at least this fraction of the limit, from 0 to 1. 0: the 128 MiB rule. No effect with
+    /// BFC_SPLIT_ALWAYS.
     pub fragmentation_fraction: f64,
     /// The size in bytes of the first region with growth. 0: 2 MiB. With BFC_GROWTH_NEED every region has at least that
     /// size, if the limit allows it.

@@ -177,3 +177,16 @@ pub(super) fn debug_words(text: &str) -> impl Iterator<Item = &str> {
 pub(super) fn is_guard(word: &str) -> bool {
     word.eq_ignore_ascii_case("guard")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a set-user-ID program would write, or read, what its user names.
+    #[test]
+    fn privileged_processes_ignore_all_that_names_a_file() {
+        let honoured = |variable: &&Variable| !os::variables::is_of_the_unprivileged(variable.name);
+        let files = ALL.iter().filter(|variable| matches!(variable.kind, Kind::Path));
+        assert_eq!(files.filter(honoured).map(|variable| variable.name).collect::<Vec<_>>(), [c""; 0]);
+    }
+}

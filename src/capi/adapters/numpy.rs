@@ -2,17 +2,15 @@
 
 use super::first_use::served;
 use crate::capi::ffi_result::or_log;
+use crate::capi::types::BFC_HOST_DEVICE;
 use crate::device::Device;
 use crate::error::{Error, fail};
 use crate::options::BackendKind;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// The host's ordinal.
-const HOST: i32 = 256;
-
 fn alloc(size: usize) -> Result<(Device, u64), Error> {
-    let device = Device::new(HOST)?;
+    let device = Device::new(BFC_HOST_DEVICE)?;
     // NumPy takes NULL for a failure.
     let allocate = || device.alloc(size.max(1) as u64);
     Ok((device, served(device, BackendKind::Auto, allocate)?))
@@ -77,7 +75,7 @@ pub unsafe extern "C" fn bfc_numpy_realloc(
         if ptr.is_null() {
             return Ok(alloc(new_size)?.1 as *mut c_void);
         }
-        let device = Device::new(HOST)?;
+        let device = Device::new(BFC_HOST_DEVICE)?;
         let old_size = device.requested_size(ptr as u64)? as usize;
         let new = alloc(new_size)?.1 as *mut c_void;
         // SAFETY: both are different allocations of at least so many bytes, of which the caller uses neither.
@@ -97,6 +95,6 @@ pub unsafe extern "C" fn bfc_numpy_realloc(
 pub extern "C" fn bfc_numpy_free(ctx: *mut c_void, ptr: *mut c_void, size: usize) {
     let _ = (ctx, size);
     if !ptr.is_null() {
-        or_log("bfc_numpy_free", (), || Device::new(HOST)?.free(ptr as u64));
+        or_log("bfc_numpy_free", (), || Device::new(BFC_HOST_DEVICE)?.free(ptr as u64));
     }
 }
