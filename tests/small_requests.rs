@@ -1,5 +1,5 @@
-//! Small requests beside large free chunks, on host memory with growth by need: the pool grows by a small region instead of
-//! splitting a chunk that the next large request needs.
+//! Small requests beside large free chunks, with growth by need: the pool grows by a small region instead of splitting a
+//! chunk that the next large request needs.
 
 mod common;
 
@@ -50,11 +50,6 @@ fn other_requests_and_chunks_are_split_as_always() {
     assert_eq!((pool.get(1), held(&pool)), (chunk, 134 * MIB), "this is not large");
     pool.put(chunk);
     pool.put(kept);
-
-    // An alignment is found where it is.
-    let (pool, _) = with_large_chunk(GIB, GROWING);
-    assert!(pool.alloc_aligned(1, 4096).is_ok() && held(&pool) == 128 * MIB);
-    assert_eq!(pool.destroy_forced(), BFC_OK);
 }
 
 /// A chunk of the same size class that is too small does not make the request take a large one.
@@ -122,7 +117,7 @@ fn where_the_pool_cannot_grow_a_small_request_splits_a_large_chunk() {
 }
 
 #[test]
-fn it_is_for_host_memory_and_growth_by_need() {
+fn it_is_for_best_fit_and_growth_by_need() {
     let need = |options: &mut bfc_options_t| {
         (options.flags, options.growth_policy) = (GROWING, BFC_GROWTH_NEED);
     };
@@ -136,11 +131,9 @@ fn it_is_for_host_memory_and_growth_by_need() {
         pool.check();
     };
     splits(Pool::host(GIB, |options| options.flags = GROWING));
-    splits(Pool::custom(Backend::new(GIB), GIB, need));
     splits(Pool::host(GIB, |options| {
         need(options);
         options.backend = BFC_BACKEND_HOST_VMM;
     }));
     splits(by_need(GIB, GROWING | BFC_TWO_ENDS));
-    splits(by_need(GIB, GROWING | BFC_TIMESTAMPS));
 }

@@ -157,11 +157,6 @@ impl Backend for Host {
         memory_available() / 10 * 9
     }
 
-    /// Reserved pages are taken with the region.
-    fn is_backed_on_touch(&self) -> bool {
-        !self.takes_reserved
-    }
-
     unsafe fn discard(&self, span: Span) -> Option<Span> {
         // Reserved pages stay: the system might give them to another program, and the next touch would end this one.
         if self.takes_reserved {

@@ -77,11 +77,6 @@ pub(crate) trait Backend {
         0
     }
 
-    /// Returns whether memory takes up nothing before it is touched, and a region is obtained fast.
-    fn is_backed_on_touch(&self) -> bool {
-        false
-    }
-
     /// Closes the backend. The allocator has ended, or its creation failed, and nothing else is called afterwards. Not
     /// called at the end of the process, where nothing is released.
     fn close(&self) {}

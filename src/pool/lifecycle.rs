@@ -77,9 +77,7 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
         guards,
         history: None,
     })?;
-    if pool.backend.get().is_backed_on_touch() {
-        pool.arena.spare_large_chunks();
-    }
+    pool.arena.spare_large_chunks();
     if let Some(granules) = pool.backend.get().granules() {
         pool.arena.set_range(granules.range());
     }

@@ -191,3 +191,51 @@ pub fn the_limit_changes<F: Fixture>(fixture: &F) {
     again.iter().for_each(|filled| pool.put(filled.address));
     pool.check();
 }
+
+/// With growth by need a small request does not take the place of the next large one: there is no room for a second
+/// region of that size.
+pub fn a_small_request_leaves_large_chunks_whole<F: Fixture>(fixture: &F) {
+    const LARGE: u64 = 40 * UNIT;
+    let kinds = [
+        ("plain", 0, 256),
+        ("aligned", 0, 512),
+        ("with stamps", BFC_TIMESTAMPS, 256),
+        ("in quarantine", BFC_TIMESTAMPS | BFC_QUARANTINE, 512),
+    ];
+    for (kind, flags, alignment) in kinds {
+        let pool = by_need(fixture, LARGE + LARGE / 2, flags);
+        pool.put(pool.get(LARGE));
+        if flags != 0 {
+            pool.synchronize();
+        }
+        pool.alloc_aligned(1000, alignment).expect("a small one");
+        let large = pool.alloc(LARGE);
+        assert!(large.is_ok(), "{kind}: {}", last_error());
+        pool.check();
+        assert_eq!(pool.destroy_forced(), BFC_OK);
+    }
+    // The same on a stream, also where the pool knows several.
+    for others in [0, 1] {
+        let pool = by_need(fixture, LARGE + LARGE / 2, 0);
+        let stream = fixture.stream();
+        for other in (0..others).map(|_| fixture.stream()) {
+            pool.put_on(pool.get_on(LARGE, other), other);
+            fixture.finish(&pool, other);
+        }
+        pool.put_on(pool.get_on(LARGE, stream), stream);
+        let small = pool.get_on(1000, stream);
+        let large = pool.alloc_on(LARGE, stream);
+        assert!(large.is_ok(), "{others} other streams: {}", last_error());
+        pool.check();
+        pool.put_on(small, stream);
+        assert_eq!(pool.destroy_forced(), BFC_OK);
+    }
+}
+
+fn by_need<F: Fixture>(fixture: &F, limit: u64, flags: u32) -> Pool {
+    let change = |options: &mut bfc_options_t| {
+        options.flags = GROWTH | COLLECT | BFC_SPLIT_ALWAYS | flags;
+        options.growth_policy = BFC_GROWTH_NEED;
+    };
+    fixture.try_pool(limit, &change).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
+}

@@ -160,7 +160,8 @@ macro_rules! conformance {
             basics: sizes alignments nothing_and_null wrong_pointers contents_are_kept all_of_a_chunk_is_usable
                 any_request_any_alignment;
             amounts: grows_on_demand one_region_without_growth the_limit_holds fraction_of_all trims collects
-                out_of_memory_changes_nothing limits_that_are_no_multiple the_limit_changes;
+                out_of_memory_changes_nothing limits_that_are_no_multiple the_limit_changes
+                a_small_request_leaves_large_chunks_whole;
             questions: statistics reports ranges_and_owners reset_statistics words_and_outputs;
             life: ends_only_when_empty ends_by_force begins_again several_at_once forks bad_options;
             threads: a_free_serves_who_waits the_time_is_up the_end_wakes_who_waits many_threads;

@@ -18,22 +18,37 @@ impl Arena {
     }
 
     /// Lets small requests grow the pool before they split a large chunk, with growth by need. There must be no region yet.
-    /// No effect with stamps, and where other rules than best fit choose the chunks.
+    /// A range, a plan and two ends, which are set afterwards, end this: they choose chunks by other rules.
     pub(crate) fn spare_large_chunks(&mut self) {
-        if !self.settings.timestamps {
-            self.heap_mut().spare_large();
-        }
+        self.heap_mut().spare_large();
     }
 
     /// Returns by how much the pool is to grow for a request that finds nothing only because it would split a large chunk.
     /// 0 is not at all: the request splits the chunk.
     pub(crate) fn small_region_for(&self, request: &AllocRequest<'_>) -> Option<u64> {
-        let is_refused =
-            request.is_plain() && self.streams.is_fast(request.stream) && self.heap().is_spared(request.size);
-        is_refused.then(|| match self.heap().next_small_region() {
+        if !self.heap().is_sparing() {
+            return None;
+        }
+        let best = self.best_fit_bytes(request)?;
+        self.spares(request, best).then(|| match self.heap().next_small_region() {
             0 => 0,
             bytes => bytes.max(request.size),
         })
+    }
+
+    /// Returns the bytes of the free memory that a request would take, also if it has to spare it.
+    fn best_fit_bytes(&self, request: &AllocRequest<'_>) -> Option<u64> {
+        // A stream that was not seen before has no memory of its own.
+        match self.streams.queue_of_request(request) {
+            Some(queue) if self.streams.is_multi() => self.streams.best_fit_bytes(request, queue),
+            _ if self.is_merging() => None,
+            _ => self.find_constrained(request).map(|id| self.heap().size(id)),
+        }
+    }
+
+    /// Returns whether a request must not split a free chunk of `bytes` bytes.
+    pub(super) fn spares(&self, request: &AllocRequest<'_>, bytes: u64) -> bool {
+        !request.splits_large && self.heap().spares(request.size, bytes)
     }
 
     /// Lets small requests split large chunks until the regions or the limit change, because the pool could not grow.

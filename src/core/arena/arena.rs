@@ -103,13 +103,24 @@ impl Arena {
     }
 
     fn alloc_untagged(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if request.is_plain() {
-            if request.splits_large && self.streams.is_fast(request.stream) {
-                return self.heap_mut().alloc_splitting(request.size, request.requested);
-            }
-            return self.alloc_plain(request.size, request.requested, request.stream);
+        if !request.is_plain() {
+            return self.alloc_special(request);
         }
-        self.alloc_special(request)
+        if self.streams.is_fast(request.stream) {
+            self.alloc_best_fit(request)
+        } else {
+            self.alloc_slowly(request)
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn alloc_best_fit(
+        &mut self,
+        request: &AllocRequest<'_>,
+    ) -> Result<Option<u64>, HostMemoryExhausted> {
+        let AllocRequest { size, requested, splits_large, .. } = *request;
+        let heap = self.streams.heap_mut();
+        if splits_large { heap.alloc_splitting(size, requested) } else { heap.alloc(size, requested) }
     }
 
     /// Allocates as `alloc` does, for a size and a stream and no other constraint.
@@ -190,7 +201,7 @@ impl Arena {
         } else if self.lifetimes.is_some() || request.short_lived && !self.settings.timestamps {
             self.alloc_at_an_end(request)
         } else if self.streams.is_fast(request.stream) && request.is_plain() {
-            self.streams.heap_mut().alloc(request.size, request.requested)
+            self.alloc_best_fit(request)
         } else {
             self.alloc_constrained(request)
         }

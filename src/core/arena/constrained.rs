@@ -22,6 +22,9 @@ impl Arena {
             return Ok(None);
         }
         let Some(mut id) = self.find_constrained(request) else { return Ok(None) };
+        if self.spares(request, self.heap().size(id)) {
+            return Ok(None);
+        }
         self.heap_mut().reserve_start()?;
         let stamp = self.stamps.remove_free(self.streams.heap_mut(), id);
         if request.alignment > UNIT {

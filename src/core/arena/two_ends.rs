@@ -43,7 +43,7 @@ impl Arena {
             let place = Span { base: self.heap().end_of(id) - request.size, bytes: request.size };
             return self.heap_mut().alloc_at(id, place, request.requested).map(Some);
         }
-        self.heap_mut().alloc(request.size, request.requested)
+        self.alloc_best_fit(request)
     }
 
     /// Records how long a chunk that is being freed was in use.

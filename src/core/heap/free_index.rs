@@ -10,7 +10,7 @@
 //! ```
 
 use super::chunk::Hot;
-use super::size_classes::{CLASSES, ClassSet, SMALL, class_of};
+use super::size_classes::{CLASSES, ClassSet, LARGE, SMALL, class_of};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::ordered::Ordered;
 use crate::core::seed::Seed;
@@ -56,10 +56,16 @@ impl FreeIndex {
         std::mem::replace(&mut self.large_from, class)
     }
 
-    /// Returns whether [`Self::take_best_fit`] refuses a size that has a best fit.
-    pub(super) fn refuses(&self, slab: &[Hot], size: u64) -> bool {
-        let is_large = |id: ChunkId| class_of(slab[id].size()) >= self.large_from;
-        size <= SMALL && self.best_fit(slab, size).is_some_and(is_large)
+    /// Returns whether there are chunks that small requests do not take.
+    #[inline(always)]
+    pub(super) fn is_bounded(&self) -> bool {
+        self.large_from != CLASSES
+    }
+
+    /// Returns whether a request of `size` bytes does not take a chunk of `bytes` bytes.
+    #[inline(always)]
+    pub(super) fn spares(&self, size: u64, bytes: u64) -> bool {
+        bytes >= LARGE && size <= SMALL && self.is_bounded()
     }
 
     /// Forgets all chunks.

@@ -56,6 +56,12 @@ impl Lent<'_> {
         splits(whole, wanted, self.max_slack)
     }
 
+    /// Returns whether a request of `size` bytes must not split free memory of `bytes` bytes.
+    #[inline(always)]
+    pub(in crate::core) fn spares(&self, size: u64, bytes: u64) -> bool {
+        self.index.spares(size, bytes)
+    }
+
     /// Splits the first `bytes` bytes off a chunk that is in no index. Returns that part, which is free and in no index
     /// either. A vacant place must be reserved, and there must be no stamps.
     #[inline(always)]

@@ -56,6 +56,9 @@ impl StreamHeap {
             let (bytes, addr) = own.heap.slab[common].key();
             common = own.heap.first_from((bytes, addr + 1));
         }
+        if own.heap.spares(size, span.0) {
+            return None;
+        }
         let size = if own.heap.splits(span.0, size) { size } else { span.0 };
         // Otherwise the span begins with a chunk that every stream may use, or the chunk is too small.
         if chunk.addr() != span.1 || chunk.size() < size {
@@ -91,6 +94,9 @@ impl StreamHeap {
         }
         let found = self.find_in_queue(request, queue);
         let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
+        if !request.splits_large && self.heap.spares(request.size, bytes) {
+            return Ok(None);
+        }
         let size = if self.heap.splits(bytes, request.size) { request.size } else { bytes };
         let is_front = start == self.heap.addr(first) && size <= self.heap.size(first);
         let id = if is_front {
@@ -100,6 +106,11 @@ impl StreamHeap {
         };
         self.heap.hand_out(id, size, request.requested);
         Ok(Some((id, start)))
+    }
+
+    /// Returns the bytes of the free memory that a request would take, also if it has to spare it.
+    pub(in crate::core) fn best_fit_bytes(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<u64> {
+        self.find_in_queue(request, queue).map(|found| found.bytes)
     }
 
     /// Returns whether a request in a queue could be served now.

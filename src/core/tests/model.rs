@@ -264,6 +264,8 @@ fn small_requests_spare_large_chunks() {
             (RegionGrowth::ByNeed, random.pick(&[9 << 30, 1 << 40]));
         family.settings.initial_region = random.pick(&[0, 0, 4096, 100_000, 5 << 20, 9 << 20]);
         family.settings.coalesce_regions = random.chance(30);
+        family.settings.timestamps = random.chance(30);
+        family.settings.quarantine = family.settings.timestamps && random.chance(50);
         family.largest = random.pick(&[20 << 20, 40 << 20, 300 << 20]);
         Family { live: 12, steps: 80, trims: random.chance(50), ..family }
     });

@@ -116,7 +116,7 @@ fn grow_for_small<'a>(
     request: &AllocRequest<'_>,
     state: &mut RetryState,
 ) -> Result<Step<'a>, Error> {
-    let Some(bytes) = guard.arena.small_region_for(request).filter(|_| !state.splits_large) else {
+    let Some(bytes) = guard.arena.small_region_for(request) else {
         return Ok(Step::Next(guard));
     };
     state.splits_large = true;

@@ -169,7 +169,7 @@ impl Model {
     /// Allocates by best fit and the split rule.
     pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let (size, addr, start, stamp) = self.find(request)?;
-        if !request.splits_large && self.small_region_for(request).is_some() {
+        if self.small_region_for(request).is_some() {
             return None;
         }
         self.take_from((addr, size, start, stamp), request, false)
@@ -177,9 +177,8 @@ impl Model {
 
     /// Returns the size of the region for a request of at most 1 MiB that would split a chunk of 16 MiB and more.
     pub(super) fn small_region_for(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
-        let is_plain = request.alignment <= UNIT && request.max_stamp == u64::MAX && !request.short_lived;
-        let is_small = is_plain && request.size <= 1 << 20 && self.find(request)?.0 >= 16 << 20;
-        if !is_small || !self.spares_large || self.splits_large {
+        let is_small = request.size <= 1 << 20 && self.find(request)?.0 >= 16 << 20;
+        if !is_small || request.splits_large || !self.spares_large || self.splits_large {
             return None;
         }
         let sizes = self.regions.values().map(|region| region.0);

@@ -90,7 +90,8 @@ impl Program {
         }
         program.model.spares_large = family.spares_large
             && growth == RegionGrowth::ByNeed
-            && !(timestamps || family.planned || family.two_ends || family.range.is_some());
+            && (timestamps || !(family.planned || family.two_ends))
+            && family.range.is_none();
         if let Some(range) = family.range {
             program.arena.set_range(range);
         }
@@ -240,8 +241,8 @@ impl Program {
             if let Some(addr) = self.take(request) {
                 return Some(addr);
             }
-            let small = self.arena.small_region_for(request).filter(|_| !request.splits_large);
-            assert_eq!(small, self.model.small_region_for(request).filter(|_| !request.splits_large));
+            let small = self.arena.small_region_for(request);
+            assert_eq!(small, self.model.small_region_for(request));
             if let Some(bytes) = small {
                 return self.take_from_small_region(request, bytes);
             }
