@@ -30,12 +30,48 @@ pub(crate) struct Verdict {
     /// What the limit leaves for growth. 0 if the backend refused although the limit would have allowed the request.
     available: u64,
     refused: bool,
-    /// Whether each region is twice as large as the one before, so that the last one may not fit below the limit.
-    doubles: bool,
+    remedy: Option<Remedy>,
+}
+
+/// What avoids a fragmentation, beside a higher limit and fewer requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remedy {
+    CollectGarbage,
+    /// Regions that do not double: the last one may not fit below the limit.
+    GrowByNeed,
+    /// The backend of the same memory that moves what is free.
+    HostVmm,
+    CudaVmm,
+}
+
+impl Remedy {
+    fn of(arena: &Arena, backend: &str) -> Option<Remedy> {
+        let settings = arena.settings();
+        match backend {
+            _ if arena.regions().count() > 1 && !settings.garbage_collection => Some(Remedy::CollectGarbage),
+            _ if settings.growth == RegionGrowth::Doubling => Some(Remedy::GrowByNeed),
+            "host" => Some(Remedy::HostVmm),
+            "cuda" => Some(Remedy::CudaVmm),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Remedy::GrowByNeed => "regions double in size, which BFC_GROWTH_NEED (or BFC_GROWTH=need) avoids",
+            Remedy::CollectGarbage => {
+                "with BFC_GARBAGE_COLLECTION (or BFC_GARBAGE_COLLECTION=1) free regions make room for a larger one"
+            }
+            Remedy::HostVmm => "BFC_BACKEND_HOST_VMM (or BFC_BACKEND=host_vmm) moves free memory together",
+            Remedy::CudaVmm => "BFC_BACKEND_CUDA_VMM (or BFC_BACKEND=cuda_vmm) moves free memory together",
+        })
+    }
 }
 
 impl Verdict {
-    pub(crate) fn new(arena: &Arena, request: &AllocRequest<'_>) -> Self {
+    pub(crate) fn new(arena: &Arena, backend: &str, request: &AllocRequest<'_>) -> Self {
         let AllocRequest { requested, size: wanted, alignment, max_stamp, stream, .. } = *request;
         let available = arena.growth().available();
         // The last size requested from the backend, had it not honoured the alignment.
@@ -53,7 +89,7 @@ impl Verdict {
             largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },
             refused,
-            doubles: arena.settings().growth == RegionGrowth::Doubling,
+            remedy: Remedy::of(arena, backend),
         }
     }
 
@@ -73,9 +109,8 @@ impl Verdict {
         self.largest.max(self.available)
     }
 
-    /// Returns whether the request would have had a place below the limit, had the regions not doubled.
-    fn is_split_by_doubling(&self) -> bool {
-        self.doubles && self.cause() == FailureCause::Fragmentation
+    fn remedy(&self) -> Option<Remedy> {
+        self.remedy.filter(|_| self.cause() == FailureCause::Fragmentation)
     }
 }
 
@@ -116,10 +151,10 @@ impl fmt::Display for Verdict {
         {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
         }
-        if self.is_split_by_doubling() {
-            f.write_str("; regions double in size, which BFC_GROWTH_NEED (or BFC_GROWTH=need) avoids")?;
+        match self.remedy() {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -234,17 +269,7 @@ fn write_verdict(out: &mut dyn Write, view: &View<'_>, verdict: &Verdict) -> fmt
         }
         FailureCause::Exhaustion => writeln!(out, "  Raise the limit, or use less at once."),
         FailureCause::Fragmentation | FailureCause::Alignment => {
-            writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")?;
-            if view.regions.count() > 1 && !view.collects_garbage() {
-                writeln!(out, "  With BFC_GARBAGE_COLLECTION free regions make room for a larger one.")?;
-            }
-            if verdict.is_split_by_doubling() {
-                writeln!(
-                    out,
-                    "  With BFC_GROWTH_NEED (or BFC_GROWTH=need) regions are as large as needed, and do not double."
-                )?;
-            }
-            Ok(())
+            writeln!(out, "  Raise the limit, allocate the large blocks first, or free what lies between.")
         }
         FailureCause::Other => Ok(()),
     }

@@ -22,7 +22,6 @@ struct Totals {
     unmapped_bytes: Option<u64>,
     /// The bytes of the unmapped chunk at the end of the range.
     tail_bytes: u64,
-    collects: bool,
 }
 
 /// A copy of the data for reports.
@@ -88,7 +87,6 @@ impl Arena {
             usable_bytes: self.usable_bytes(),
             unmapped_bytes: self.range().map(|_| self.unmapped_bytes()),
             tail_bytes: self.vm.tail(self.heap()),
-            collects: self.settings().garbage_collection,
         }
     }
 }
@@ -162,11 +160,6 @@ impl View<'_> {
     /// Returns the bytes of a region. In a range, the unmapped chunk at the end is left out.
     pub(crate) fn extent(&self, region: &Region) -> u64 {
         region.bytes - self.totals.tail_bytes
-    }
-
-    /// Returns whether free regions are given back to make room for new ones.
-    pub(crate) fn collects_garbage(&self) -> bool {
-        self.totals.collects
     }
 
     /// Returns whether a chunk is unmapped.

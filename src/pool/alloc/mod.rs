@@ -347,7 +347,7 @@ impl Pause {
 /// enabled.
 #[inline(never)]
 fn give_up(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    let verdict = report::failure::Verdict::new(&guard.arena, request);
+    let verdict = report::failure::Verdict::new(&guard.arena, guard.backend.get().name(), request);
     guard.note_failure(request.requested, verdict.cause(), request.stack);
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
