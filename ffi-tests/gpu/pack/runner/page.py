@@ -11,9 +11,9 @@ MODELS = {"gpt": "words", "resnet": "images"}
 FIGURES = ["items per second", "median ms", "95th percentile ms", "peak allocated", "peak reserved", "taken of the device"]
 HEAD = """# libbfc on GPU hardware
 
-This page lists every check that needs a real NVIDIA GPU, with its result on each device that it ran on. Everything else in this
-documentation that concerns CUDA was tested on the simulated driver (ffi-tests/simcuda). Do not edit this page:
-`cargo xtask gpu --page` writes it from the result files in docs/gpu.
+This page has the checks that need a real NVIDIA GPU, with their results on each device that they ran on. What else this documentation
+says of CUDA was tested on the simulated driver (ffi-tests/simcuda), except where a page says that it was not run. Do not edit this
+page: `cargo xtask gpu --page` writes it from the result files in docs/gpu.
 
 ## Running the checks
 
@@ -58,10 +58,19 @@ def of(parts, paths):
     else:
         text.append("**None. No check has run on GPU hardware yet.**\n\n")
     text.append(STATUSES)
+    if not runs:
+        return "".join([*text, _summary(parts)])
     for part in parts:
         text.append(f"## {part.name.capitalize()}: {part.about}\n\n")
         text.append(_table(part, runs))
     return "".join(text)
+
+
+def _summary(parts):
+    """What the pack would check: without a result there is nothing to say of each check."""
+    lines = ["| part | about | checks |\n|---|---|--:|\n"]
+    lines += [_line([part.name, part.about, sum(len(task.rows) for task in part.tasks)]) for part in parts]
+    return "".join(lines)
 
 
 def _device(parts, run):
@@ -88,7 +97,7 @@ def _driver(facts):
 
 
 def _table(part, runs):
-    columns = [run.title() for run in runs] or ["result"]
+    columns = [run.title() for run in runs]
     # Rules have several checks, one after the other.
     first = ["rule", "check"] if part.tasks and part.tasks[0].about else ["check"]
     lines = [_line([*first, *columns]), "|---" * (len(first) + len(columns)) + "|\n"]
@@ -97,18 +106,14 @@ def _table(part, runs):
         # The many rows of the conformance suite say nothing one by one unless they fail.
         if part.name == "conformance":
             name = task.rows[0].partition(":")[0] if task.rows else "none"
-            lines.append(_line([f"{name}, {len(task.rows)} tests", *_cells(runs, lambda run, task=task: _summed(part, task, run))]))
+            lines.append(_line([f"{name}, {len(task.rows)} tests", *(_summed(part, task, run) for run in runs)]))
             continue
         for row in task.rows:
             about = [] if len(first) == 1 else ["" if task.about == rule else f"{task.about} …"]
             rule = task.about
-            lines.append(_line([*about, row, *_cells(runs, lambda run, row=row: _cell(run.rows.get((part.name, row))))]))
+            lines.append(_line([*about, row, *(_cell(run.rows.get((part.name, row))) for run in runs)]))
     figures = [_figures(run) for run in runs] if part.name == "costs" else []
     return "".join([*lines, "\n", *figures])
-
-
-def _cells(runs, cell):
-    return [cell(run) for run in runs] or [NOT_RUN]
 
 
 def _summed(part, task, run):
