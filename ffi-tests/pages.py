@@ -38,6 +38,8 @@ EXCEPTIONS = {
     ("README.md", "cargo xtask test"): "all suites, of which this is one; .ci/run runs it on each change",
     ("docs/install.md", "pip install ."): "the suite python does it in a copy of the source",
     ("docs/python.md", "pip install ."): "the suite python does it in a copy of the source",
+    ("docs/framework.md", "// Before: cudaMalloc"): "ffi-tests/docs/test_framework.py compiles and runs it",
+    ("docs/framework.md", "// After: libbfc"): "ffi-tests/docs/test_framework.py compiles and runs it",
     (
         "docs/framework.md",
         "SIMCUDA_HOLD_NEW=1 SIMCUDA_STALE_ABORTS=1 cargo xtask simulate -- ./app",
