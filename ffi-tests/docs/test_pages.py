@@ -29,16 +29,19 @@ def test_compiled(page, block, compiled, run, tmp_path):
 
 
 @each("rust")
-def test_rust(page, block, run, root, tmp_path):
+def test_rust(page, block, run, root, prefix, tmp_path):
     # In a project of its own, as the page says; with the versions of this workspace, so that nothing is fetched.
-    manifest = f'[package]\nname = "page"\nedition = "2024"\n\n[dependencies]\nlibbfc = {{ path = "{root}" }}\n\n[workspace]\n'
+    crate = f'bfc-sys = {{ path = "{root}/bfc-sys" }}' if "bfc_sys" in block.text else f'libbfc = {{ path = "{root}" }}'
+    manifest = f'[package]\nname = "page"\nedition = "2024"\n\n[dependencies]\n{crate}\n\n[workspace]\n'
     (tmp_path / "src").mkdir()
     (tmp_path / "Cargo.toml").write_text(manifest)
     (tmp_path / "src/main.rs").write_text(block.text)
     shutil.copy(root / "Cargo.lock", tmp_path)
     target = pages.SCRATCH / "cargo"
-    small = {"CARGO_INCREMENTAL": "0", "CARGO_PROFILE_DEV_DEBUG": "false"}
-    run("cargo", "run", "--offline", "--quiet", "--target-dir", target, env=small, cwd=tmp_path)
+    variables = {"CARGO_INCREMENTAL": "0", "CARGO_PROFILE_DEV_DEBUG": "false"}
+    # Where the linker and the loader find what bfc-sys does not bring along.
+    variables |= {name: str(prefix / "lib") for name in ("LIBRARY_PATH", "LD_LIBRARY_PATH")}
+    run("cargo", "run", "--offline", "--quiet", "--target-dir", target, env=variables, cwd=tmp_path)
     page.ran(block.name)
 
 
