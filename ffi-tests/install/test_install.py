@@ -172,8 +172,8 @@ def test_a_library_for_another_machine_is_refused(installed, tmp_path, system, p
 @pytest.mark.parametrize(
     "find",
     [
-        "add_subdirectory({root}/cmake libbfc)",
-        "include(FetchContent)\nFetchContent_Declare(bfc SOURCE_DIR {root} SOURCE_SUBDIR cmake)\nFetchContent_MakeAvailable(bfc)",
+        "add_subdirectory({root} libbfc)",
+        "include(FetchContent)\nFetchContent_Declare(bfc SOURCE_DIR {root})\nFetchContent_MakeAvailable(bfc)",
     ],
     ids=["add_subdirectory", "FetchContent"],
 )
@@ -182,6 +182,11 @@ def test_as_a_part_of_a_cmake_project(root, tmp_path, version, find):
     build(tmp_path / "app", version, env=os.environ | programs.QUICK_BUILD)
     cross = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
     assert "built for this machine only" in configure(tmp_path / "app", find.format(root=root), *cross, status=1)
+
+
+def test_the_source_as_a_project_of_its_own_is_refused(root, tmp_path):
+    said = run("cmake", "-G", "Ninja", "-S", root, "-B", tmp_path, status=1)
+    assert "cargo xtask install --prefix DIR" in said
 
 
 def test_man_pages(installed):
