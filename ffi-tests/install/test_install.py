@@ -17,14 +17,18 @@ int main(void) { return puts(bfc_version()) < 0; }
 """
 PROJECT = """cmake_minimum_required(VERSION 3.20)
 project(app LANGUAGES {languages})
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
 {find}
 if(TARGET bfc::bfc AND NOT "{languages}" STREQUAL NONE)
   add_executable(app app.c)
   target_link_libraries(app PRIVATE bfc::bfc)
   add_executable(app_static app.c)
   target_link_libraries(app_static PRIVATE bfc::static)
+  install(TARGETS app)
 endif()
 """
+# They share the folder in which cargo builds, each with settings of its own.
+OF_ONE_BUILD = pytest.mark.xdist_group("cmake-cargo")
 
 
 def run(*command, status=0, **options):
@@ -74,6 +78,12 @@ def build(folder, version, **options):
 @pytest.fixture(scope="session")
 def version(root):
     return run("cargo", "pkgid", "--manifest-path", root / "Cargo.toml", "--offline").strip().rpartition("#")[2].split("@")[-1]
+
+
+@pytest.fixture(scope="session")
+def soname(root):
+    (soname,) = re.findall(r'BFC_SONAME "(.*)"', (root / "include/bfc.h").read_text())
+    return soname
 
 
 @pytest.mark.parametrize("libdir", ["lib64", "lib/x86_64-linux-gnu"])
@@ -169,6 +179,7 @@ def test_a_library_for_another_machine_is_refused(installed, tmp_path, system, p
     assert ("(for 64-bit Linux on x86_64)" in said) != fits
 
 
+@OF_ONE_BUILD
 @pytest.mark.parametrize(
     "find",
     [
@@ -181,7 +192,28 @@ def test_as_a_part_of_a_cmake_project(root, tmp_path, version, find):
     configure(tmp_path / "app", find.format(root=root), f"-DBFC_CARGO_TARGET_DIR={programs.CMAKE_CARGO}")
     build(tmp_path / "app", version, env=os.environ | programs.QUICK_BUILD)
     cross = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
-    assert "built for this machine only" in configure(tmp_path / "app", find.format(root=root), *cross, status=1)
+    assert "cargo xtask install --target" in configure(tmp_path / "app", find.format(root=root), *cross, status=1)
+
+
+@OF_ONE_BUILD
+@pytest.mark.parametrize("kind, is_stripped", [("Release", True), ("RelWithDebInfo", False)])
+def test_an_installed_application_of_such_a_project_has_the_library_with_it(root, tmp_path, version, soname, kind, is_stripped):
+    app, prefix = tmp_path / "app", tmp_path / "prefix"
+    options = [f"-DBFC_CARGO_TARGET_DIR={programs.CMAKE_CARGO}", f"-DCMAKE_BUILD_TYPE={kind}"]
+    configure(app, f"add_subdirectory({root} libbfc)", *options)
+    build(app, version, env=os.environ | programs.QUICK_BUILD)
+    run("cmake", "--install", app / "build", "--prefix", prefix)
+    shutil.rmtree(app / "build")
+    assert run(prefix / "bin/app").strip() == version
+    assert files(prefix) == {"bin/app", f"lib/{soname}"}
+    assert (".debug_info" in run("readelf", "--sections", "--wide", prefix / "lib" / soname)) != is_stripped
+
+
+def test_a_project_that_does_not_link_it_is_installed_without_it(root, tmp_path):
+    configure(tmp_path / "app", f"add_subdirectory({root} libbfc)", languages="NONE")
+    run("cmake", "--build", tmp_path / "app/build")
+    run("cmake", "--install", tmp_path / "app/build", "--prefix", tmp_path / "prefix")
+    assert not files(tmp_path / "prefix")
 
 
 def test_the_source_as_a_project_of_its_own_is_refused(root, tmp_path):
@@ -236,8 +268,7 @@ def test_the_tarball_is_the_installed_tree(root, installed, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="there is no dpkg-shlibdeps (Debian: apt-get install dpkg-dev)")
-def test_debian_packages(root, installed, tmp_path, version):
-    (soname,) = re.findall(r'BFC_SONAME "(.*)"', (installed / "include/bfc.h").read_text())
+def test_debian_packages(root, installed, tmp_path, version, soname):
     runtime = soname.replace(".so.", "")
     found, fields = {}, {}
     for package in packages(root, "DEB").glob("*.deb"):
