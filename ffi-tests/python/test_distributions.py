@@ -8,6 +8,7 @@ from __future__ import annotations
 import email
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -115,6 +116,21 @@ def test_without_cargo_pip_fails_at_once_and_fetches_nothing(tmp_path: pathlib.P
     seconds = time.monotonic() - start
     assert "cannot build without cargo, which is not on the PATH: install Rust, see https://rustup.rs" in said
     assert seconds < 5, f"{seconds:.1f} s"
+
+
+@pytest.mark.parametrize("options", [[], ["--editable"]], ids=["wheel", "editable"])
+def test_pip_learns_the_metadata_without_a_build(tmp_path: pathlib.Path, options: list[str]) -> None:
+    cargo, report = tmp_path / "bin/cargo", tmp_path / "report.json"
+    cargo.parent.mkdir()
+    cargo.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexit 1\n")
+    cargo.chmod(0o755)
+    command = [python(), "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--report", report, *options, ROOT]
+    run(*command, env={"PATH": f"{cargo.parent}:{os.environ['PATH']}"})
+    assert not (tmp_path / "called").exists()
+    (found,) = json.loads(report.read_text())["install"]
+    (version,) = re.findall(r'^version = "(.+)"$', MANIFEST, re.MULTILINE)
+    assert (found["metadata"]["name"], found["metadata"]["version"]) == ("libbfc", version)
+    assert len(found["metadata"]["project_url"]) == 3
 
 
 def test_the_sdist_is_the_source() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import shutil
 import sys
 from collections.abc import Mapping
@@ -25,6 +27,20 @@ def get_requires_for_build_wheel(settings: _Settings = None) -> list[str]:
 
 
 get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def prepare_metadata_for_build_wheel(folder: str, settings: _Settings = None) -> str:
+    """Hatchling has none for pip, which would build the whole library to learn the metadata."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    builder = WheelBuilder(os.getcwd())
+    info = pathlib.Path(folder, f"{builder.artifact_project_id}.dist-info")
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(builder.config.core_metadata_constructor(builder.metadata), encoding="utf-8")
+    return info.name
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
 
 def build_sdist(folder: str, settings: dict[str, Any] | None = None) -> str:

@@ -25,7 +25,7 @@ class Library(BuildHookInterface[Any]):
         # Set by `cargo xtask wheel`, which has built the library for it already.
         platform = os.environ.get("BFC_WHEEL_PLATFORM")
         if platform is None:
-            command = ["cargo", "run", "--quiet", "--package", "xtask", "--", "wheel", "--stage"]
+            command = ["cargo", "run", "--package", "xtask", "--", "wheel", "--stage"]
             subprocess.run(command, cwd=self.root, check=True)
             platform = re.sub("[-.]", "_", sysconfig.get_platform())
         build_data["pure_python"] = False
