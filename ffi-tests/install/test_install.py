@@ -3,6 +3,7 @@ another CMake project."""
 
 import gzip
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -110,6 +111,36 @@ def test_libdir_and_destdir(xtask, tmp_path, version, libdir):
 def test_a_libdir_outside_of_the_prefix_is_refused(xtask, tmp_path):
     said = xtask("install", "--debug", "--prefix", tmp_path / "prefix", "--libdir", "../lib", status=1)
     assert "it is no folder below" in said and not (tmp_path / "prefix").exists()
+
+
+def test_a_target_that_is_named(xtask, installed, root, tmp_path, version):
+    triple, prefix = "x86_64-unknown-linux-gnu", tmp_path / "by-target"
+    xtask("install", "--debug", "--target", triple, "--prefix", prefix)
+    assert files(prefix) == files(installed)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", root / "target"), triple)
+    assert (prefix / "lib/libbfc.so").read_bytes() == (target / "debug/libbfc.so").read_bytes()
+    for name in ("cmake/bfc/bfcConfigVersion.cmake", "cmake/bfc/bfcTargets.cmake", "pkgconfig/bfc.pc"):
+        assert (prefix / "lib" / name).read_text() == (installed / "lib" / name).read_text()
+    assert version in run(prefix / "bin/bfc", "info")
+
+
+@pytest.mark.parametrize(
+    "triple, why",
+    [
+        ("nonsense", "rustc has no such target"),
+        ("x86_64-pc-windows-gnu", "libbfc supports 64-bit Linux with glibc only"),
+        ("i686-unknown-linux-gnu", "libbfc supports 64-bit Linux with glibc only"),
+        ("x86_64-unknown-linux-musl", "libbfc supports 64-bit Linux with glibc only"),
+        ("aarch64-unknown-linux-gnu", "its standard library is not installed: rustup target add aarch64-unknown-linux-gnu"),
+    ],
+)
+def test_a_target_that_cannot_be_built_for_is_refused(xtask, tmp_path, triple, why):
+    sysroot = run("rustc", "--print", "sysroot").strip()
+    if pathlib.Path(sysroot, "lib/rustlib", triple).exists() and "installed" in why:
+        pytest.skip(f"{triple} is installed")
+    said = xtask("install", "--target", triple, "--prefix", tmp_path / "prefix", status=1)
+    assert f"cannot build for {triple}: {why}" in said and "Compiling libbfc" not in said
+    assert not (tmp_path / "prefix").exists()
 
 
 def test_uninstall_removes_what_was_installed(xtask, installed):

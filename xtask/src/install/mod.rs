@@ -3,6 +3,7 @@
 //! The installed tree has no absolute path in it: CMake's files and pkg-config's compute theirs from
 //! where they lie, and the bfc command looks for the library beside itself.
 
+mod cross;
 mod manifest;
 
 use std::path::{Component, Path, PathBuf};
@@ -36,6 +37,10 @@ pub struct Install {
     /// Install the debug build: slow, with internal checks and debug information
     #[arg(long)]
     debug: bool,
+    /// Install for another machine, such as aarch64-unknown-linux-gnu; needs its linker and Rust's standard library
+    /// for it
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
 }
 
 /// What `cargo xtask uninstall` takes.
@@ -69,7 +74,10 @@ impl Install {
         let profile = if self.debug { Profile::Debug } else { Profile::Release };
         let prefix = std::path::absolute(&self.place.prefix)?;
         let libdir = below(&prefix, &self.libdir)?;
-        let built = cargo::build(workspace, profile)?;
+        let built = match &self.target {
+            Some(triple) => cross::build(workspace, profile, triple)?,
+            None => cargo::build(workspace, profile)?,
+        };
         install_into(workspace, &self.place.root()?, &libdir, &built)?;
         println!("{}", usage(&prefix, &libdir));
         Ok(())
@@ -112,6 +120,7 @@ fn install_into(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built
 /// Makes the tree that is installed in a fresh folder.
 pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built) -> Result<()> {
     files::remove_all(root)?;
+    let processor = cross::processor(&built.shared)?;
     let soname = &workspace.soname;
     let shared = format!("libbfc.so.{VERSION}");
     let lib = root.join(libdir);
@@ -122,10 +131,14 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
         (&built.interposer, lib.join(INTERPOSER)),
         (&built.command, root.join("bin/bfc")),
     ];
+    // The debug information is nine tenths of a release build. With it the files are as good, only larger.
+    let strip = (built.profile == Profile::Release).then(|| cross::strip(processor));
+    if let Some(None) = strip {
+        println!("there is no strip for {processor}: the files keep their debug information");
+    }
     for (from, to) in &binaries {
         files::copy(from, to)?;
-        // The debug information is nine tenths of it. Where there is no strip the file is as good, only larger.
-        if let (Profile::Release, Some(strip)) = (built.profile, files::program("strip")) {
+        if let Some(Some(strip)) = &strip {
             capture(workspace.command(strip).arg("--strip-debug").arg(to))?;
         }
     }
@@ -146,7 +159,7 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
     ] {
         let name = file.rsplit('/').next().unwrap_or(file);
         let template = files::read(&workspace.path("cmake").join(format!("{name}.in")))?;
-        files::write(&lib.join(file), filled(workspace, template, libdir).context(name)?)?;
+        files::write(&lib.join(file), filled(workspace, template, libdir, processor).context(name)?)?;
     }
 
     let (share, doc) = (root.join("share"), root.join("share/doc/bfc"));
@@ -157,19 +170,19 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
         files::copy(&workspace.path(name), &doc.join(name))?;
     }
     // Man pages and completions.
-    capture(workspace.command(&built.command).arg("generate").arg(share)).map(drop)
+    let command = cross::command(workspace, built, processor)?;
+    capture(workspace.command(command).arg("generate").arg(share)).map(drop)
 }
 
 /// A template of cmake/ with a value for each `@NAME@`.
-fn filled(workspace: &Workspace, template: String, libdir: &Path) -> Result<String> {
+fn filled(workspace: &Workspace, template: String, libdir: &Path, processor: &str) -> Result<String> {
     let values = [
         ("@VERSION@", VERSION.to_owned()),
         ("@SONAME@", workspace.soname.clone()),
         ("@LIBDIR@", libdir.display().to_string()),
         // From the folder for libraries to the prefix.
         ("@UP@", vec![".."; libdir.components().count()].join("/")),
-        // As CMake names the processor.
-        ("@ARCH@", std::env::consts::ARCH.to_owned()),
+        ("@ARCH@", processor.to_owned()),
         ("@SYSTEM_LIBS_CMAKE@", SYSTEM_LIBRARIES.join(";")),
         ("@SYSTEM_LIBS_PC@", SYSTEM_LIBRARIES.map(|library| format!("-l{library}")).join(" ")),
     ];
@@ -206,9 +219,9 @@ mod tests {
     #[test]
     fn placeholders_are_filled_in_and_an_unknown_one_is_refused() {
         let workspace = Workspace::find().expect("a checkout");
-        let fill = |text: &str| filled(&workspace, text.to_owned(), Path::new("lib/a"));
-        let text = fill("@LIBDIR@ @UP@ @SYSTEM_LIBS_PC@").expect("all known");
-        assert_eq!(text, "lib/a ../.. -lutil -lrt -lpthread -lm -ldl -lc");
+        let fill = |text: &str| filled(&workspace, text.to_owned(), Path::new("lib/a"), "aarch64");
+        let text = fill("@LIBDIR@ @UP@ @SYSTEM_LIBS_PC@ @ARCH@").expect("all known");
+        assert_eq!(text, "lib/a ../.. -lutil -lrt -lpthread -lm -ldl -lc aarch64");
         assert!(fill("@VERSOIN@").is_err());
     }
 
