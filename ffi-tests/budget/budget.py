@@ -5,6 +5,7 @@ The programs run on a simulated device whose addresses are always the same, so t
 compiler."""
 
 import argparse
+import itertools
 import subprocess
 import sys
 
@@ -49,9 +50,12 @@ def main():
     write = parser.parse_args().write
     text = FILE.read_text()
     by, budget = parsed(text)
-    means = {(trace, call): measured(trace, call) for trace in TRACES for call in CALLS}
-    lines = [f"{trace}\t{call}\t{mean:.1f}\n" for (trace, call), mean in means.items()]
-    print(*lines, sep="", end="")
+    means, lines = {}, []
+    for trace, call in itertools.product(TRACES, CALLS):
+        means[trace, call] = measured(trace, call)
+        lines.append(f"{trace}\t{call}\t{means[trace, call]:.1f}\n")
+        # One takes seconds.
+        print(lines[-1], end="", flush=True)
     if write:
         head = [line for line in text.splitlines(keepends=True) if line.startswith("#")]
         FILE.write_text("".join([*head, f"{compiler()}\n", *lines]))

@@ -2,14 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::files;
+use crate::progress::Waiting;
 use crate::tools::Unavailable;
 use crate::workspace::{Workspace, capture, without};
 
@@ -124,13 +126,55 @@ pub fn build_by(profile: Profile, mut command: Command) -> Result<Built> {
 /// build.target or a target-dir of the user's.
 pub fn artifacts(mut command: Command) -> Result<Vec<PathBuf>> {
     command.arg("--message-format=json-render-diagnostics");
-    if !std::io::stderr().is_terminal() {
-        command.arg("--quiet");
-    }
-    let messages = capture(&mut command).context("the compiler says why above")?;
+    let messages = match std::io::stderr().is_terminal() {
+        true => capture(&mut command),
+        false => capture_watched(&mut command),
+    };
+    let messages = messages.context("the compiler says why above")?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
     Ok(files.filter_map(|file| file.as_str().map(PathBuf::from)).collect())
+}
+
+/// The same as [`capture`], for a cargo whose progress no terminal shows.
+fn capture_watched(command: &mut Command) -> Result<String> {
+    let what = format!("{command:?}");
+    // Without a width cargo shows none.
+    command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "120");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start {what}"))?;
+    let mut said = child.stderr.take().context("it is a pipe")?;
+    let watcher = thread::spawn(move || {
+        let waiting = Waiting::begin("cargo build", false);
+        let (mut rest, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(length @ 1..) = said.read(&mut buffer) {
+            rest.extend_from_slice(&buffer[..length]);
+            // An update of the progress bar ends with a carriage return.
+            while let Some(end) = rest.iter().position(|byte| b"\r\n".contains(byte)) {
+                let line = String::from_utf8_lossy(&rest[..end]).into_owned();
+                rest.drain(..=end);
+                match status(&line) {
+                    Some(status) => waiting.line(status),
+                    None => eprintln!("{line}"),
+                }
+            }
+        }
+    });
+    let output = child.wait_with_output()?;
+    let _ = watcher.join();
+    ensure!(output.status.success(), "{what}: {}", output.status);
+    String::from_utf8(output.stdout).with_context(|| format!("{what} printed something else than text"))
+}
+
+/// What cargo says that it does, which is a word at the end of twelve columns; of its progress bar how many crates are built.
+/// Nothing of a compiler's line.
+fn status(line: &str) -> Option<&str> {
+    let (word, rest) = line.split_at_checked(12)?;
+    let is_word = word.starts_with(' ') && word.trim_start().chars().all(char::is_alphabetic);
+    if !is_word || word.trim().is_empty() || !rest.starts_with(' ') {
+        return None;
+    }
+    Some(line.split_once("] ").map_or(line, |(_, count)| count).trim())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::files;
+use crate::progress::Waiting;
 use crate::uv;
 use crate::workspace::Workspace;
 
@@ -20,7 +21,9 @@ impl Clean {
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let cache = if self.cache { Some(uv::cache()?) } else { None };
         for folder in std::iter::once(&workspace.target).chain(&cache).filter(|path| path.exists()) {
+            let waiting = Waiting::begin(&format!("removing {}", folder.display()), false);
             files::remove_all(folder)?;
+            drop(waiting);
             println!("removed {}", folder.display());
         }
         Ok(())

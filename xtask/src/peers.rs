@@ -43,7 +43,7 @@ pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<(Com
         ("rmm-pool", natives.rmm("rmm-pool", &[])),
         ("rmm-arena", natives.rmm("rmm-arena", &["-DPEER_ARENA"])),
     ];
-    let mut command = cargo(workspace, &["run", "--release", "--quiet"]);
+    let mut command = cargo(workspace, &["run", "--release"]);
     command.arg("--");
     let mut missing = Vec::new();
     for (peer, built) in all {

@@ -1,11 +1,14 @@
-//! What is shown of a program while it runs: how many of its tests have ended, and the last one.
+//! What is shown of a program while it runs: its last line, or how many of its tests have ended.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use console::style;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+#[path = "../../cli/src/lines.rs"]
+mod lines;
 
 /// Without a terminal, a line so often shows that a long suite goes on.
 const EVERY: Duration = Duration::from_secs(20);
@@ -13,13 +16,13 @@ const EVERY: Duration = Duration::from_secs(20);
 /// Whether a spinner is shown: two would write over each other.
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// Shows that a program runs which is part of a chore: on a terminal only, and cleared at its end.
+/// Shows that a program runs which is part of a chore: on a terminal cleared at its end, elsewhere by a line now and then.
 pub struct Waiting(Option<ProgressBar>);
 
 impl Waiting {
     /// Shows the program's name and the time.
     pub fn begin(name: &str, is_verbose: bool) -> Self {
-        let is_free = console::user_attended() && !is_verbose && !IS_SHOWN.swap(true, Relaxed);
+        let is_free = !is_verbose && !IS_SHOWN.swap(true, Relaxed);
         Self(is_free.then(|| spinner(name)))
     }
 
@@ -41,9 +44,12 @@ impl Drop for Waiting {
 }
 
 fn spinner(name: &str) -> ProgressBar {
-    let template = ProgressStyle::with_template("   {spinner} {prefix} {elapsed} {wide_msg:.dim}");
-    let spinner = ProgressBar::new_spinner().with_prefix(name.to_owned());
-    spinner.set_style(template.expect("it is a template"));
+    let (target, template) = match console::user_attended_stderr() {
+        true => (ProgressDrawTarget::stderr(), "   {spinner} {prefix} {elapsed} {wide_msg:.dim}"),
+        false => (lines::target(), "   {prefix}: {elapsed} {wide_msg}"),
+    };
+    let spinner = ProgressBar::with_draw_target(None, target).with_prefix(name.to_owned());
+    spinner.set_style(ProgressStyle::with_template(template).expect("it is a template"));
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }
@@ -64,7 +70,7 @@ impl Progress {
     /// Says what runs before it runs: it may take minutes.
     pub fn begin(name: &str, is_verbose: bool) -> Self {
         let spinner = (console::user_attended() && !is_verbose).then(|| spinner(name));
-        IS_SHOWN.store(spinner.is_some(), Relaxed);
+        IS_SHOWN.store(true, Relaxed);
         if spinner.is_none() {
             print!("   {name} ... ");
             // A line that comes late is no reason to fail.
@@ -103,8 +109,8 @@ impl Progress {
         let result = if is_well { style(result).green() } else { style(result).red() };
         if let Some(spinner) = &self.spinner {
             spinner.finish_and_clear();
-            IS_SHOWN.store(false, Relaxed);
         }
+        IS_SHOWN.store(false, Relaxed);
         match self.spinner.is_none() && self.is_in_line {
             true => println!("{result}"),
             false => println!("   {} ... {result}", self.name),

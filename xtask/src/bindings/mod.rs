@@ -16,7 +16,7 @@ use crate::workspace::{Workspace, capture};
 /// Generates all files from the headers as they are in include/.
 pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
     let folder = workspace.target.join("xtask");
-    let mut command = cargo::cargo(workspace, &["run", "--quiet", "--package", "bfc-sys-generate", "--"]);
+    let mut command = cargo::cargo(workspace, &["run", "--package", "bfc-sys-generate", "--"]);
     command.arg("include/bfc_adapters.h").arg(&folder).arg("-Iinclude");
     // libclang comes without the headers that belong to a compiler, such as stddef.h.
     let mut compiler = workspace.command(tools::c_compiler());
