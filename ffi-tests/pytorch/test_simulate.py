@@ -1,7 +1,9 @@
 """`cargo xtask simulate`, by which a user tries a program of his own without a GPU."""
 
+import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +65,45 @@ def test_a_program_under_bfc_run(tmp_path):
 def test_a_program_that_is_not_there(tmp_path):
     done = subprocess.run([*SIMULATE, "/nonexistent/app"], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 1 and "cannot run /nonexistent/app" in done.stderr
+
+
+def interpreter(folder, version=None, cuda=None, library=None):
+    """An interpreter with such a PyTorch, as far as one sees without an import."""
+    site = folder / "site"
+    site.mkdir()
+    if version:
+        (site / "torch").mkdir()
+        (site / "torch/__init__.py").touch()
+        (site / "torch/version.py").write_text(f"__version__, cuda = {version!r}, {cuda!r}\n")
+    if library:
+        (site / library).parent.mkdir(parents=True)
+        (site / library).touch()
+    python = folder / "python"
+    # Without the packages of the tests' own environment.
+    python.write_text(f"#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} -S \"$@\"\n")
+    python.chmod(0o755)
+    return python
+
+
+RELEASE = re.search(r"^torch==(.+)$", (pathlib.Path(__file__).with_name("requirements.txt")).read_text(), re.MULTILINE)[1]
+
+
+@pytest.mark.parametrize(
+    "torch, why",
+    [
+        ({}, "it has no PyTorch"),
+        ({"version": f"{RELEASE}+cpu"}, f"its PyTorch {RELEASE}+cpu is built without CUDA"),
+        ({"version": "2.3.1+cu121", "cuda": "12.1"}, f"its PyTorch is 2.3.1+cu121, and the simulation is for {RELEASE}"),
+        (
+            {"version": f"{RELEASE}+cu132", "cuda": "13.2", "library": "nvidia/cu13/lib/libcudart.so.13"},
+            "it has NVIDIA's own libraries, which PyTorch loads in the place of the simulated ones",
+        ),
+    ],
+    ids=["none", "cpu", "old", "ordinary"],
+)
+def test_an_interpreter_that_cannot_be_used_is_refused_with_the_reason(tmp_path, torch, why):
+    python = interpreter(tmp_path, **torch)
+    words = ["--pytorch", "--python", python, "train.py"]
+    done = subprocess.run([*SIMULATE, *words], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 1 and f"{python} cannot run on the simulated driver: {why}" in done.stderr, done.stderr
+    assert f"pip install --no-deps torch=={RELEASE} " in done.stderr

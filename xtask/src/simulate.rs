@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::cargo::{self, Built, Profile};
@@ -41,6 +41,9 @@ The program runs in the current folder. ffi-tests/simcuda/README.md lists the va
 impl Simulate {
     /// Builds what is needed and becomes the program. Returns only if it cannot be started.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        if let Some(python) = &self.python {
+            check(workspace, python)?;
+        }
         let built = cargo::build(workspace, Profile::Release)?;
         let mut libraries = vec![simcuda::build(workspace)?];
         let mut command = if self.pytorch {
@@ -72,6 +75,14 @@ fn program<'a>(built: &'a Built, name: &'a OsStr) -> &'a OsStr {
     if name == "bfc" { built.command.as_os_str() } else { name }
 }
 
+/// Fails if the PyTorch of an interpreter cannot run on the simulated driver: its own errors would not say why.
+fn check(workspace: &Workspace, python: &Path) -> Result<()> {
+    let mut command = Command::new(python);
+    let why = capture(command.arg(workspace.path("ffi-tests/pytorch/usable.py")))?;
+    ensure!(why.is_empty(), "{} cannot run on the simulated driver: {}", python.display(), why.trim_end());
+    Ok(())
+}
+
 /// Builds libraries in the place of those of NVIDIA that PyTorch is linked with. Returns their folder.
 pub fn stubs(workspace: &Workspace, python: &Path, simulation: &Path) -> Result<PathBuf> {
     const PROGRAM: &str =
@@ -82,8 +93,9 @@ pub fn stubs(workspace: &Workspace, python: &Path, simulation: &Path) -> Result<
     command.env("PYTHONPATH", env::join_paths(folders)?);
     command.env("LIBBFC_TESTS_SCRATCH", workspace.target.join("tests"));
     command.env("LIBBFC_TESTS_SIMULATION", simulation);
-    let folder = capture(command.args(["-c", PROGRAM]))?;
-    Ok(folder.trim().into())
+    command.args(["-c", PROGRAM]);
+    let said = workspace.run_well("stubs of NVIDIA's libraries", command)?;
+    Ok(said.lines().last().context("it names the folder")?.into())
 }
 
 /// The value of a variable that lists folders, with these first.
