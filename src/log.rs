@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Text, call_back, fail, to_text};
 use crate::sys;
-use crate::sys::lock::{HeldByThisThread, Lock, NotTaken};
+use crate::sys::lock::{HeldByThisThread, Lock};
 use os::signals::Blocked;
 use os::terminal::Printable;
 use os::variables;
@@ -207,14 +207,9 @@ pub(crate) fn is_locked_here() -> bool {
     SINK.lock.is_held_here()
 }
 
-/// Locks the sink before a fork, so that no other thread is changing it. Returns false if another thread held it until
-/// the deadline. Only the thread that has locked it, or holds it anyway, may prepare a fork.
-pub(crate) fn lock_for_fork(deadline: u64) -> bool {
-    let locked = SINK.lock.acquire_before(deadline);
-    if locked != Err(NotTaken::TimedOut) {
-        SINK.locked_for_fork.store(locked.is_ok(), Relaxed);
-    }
-    locked != Err(NotTaken::TimedOut)
+/// Locks the sink before a fork, so that no other thread is changing it, unless another thread holds it until the deadline.
+pub(crate) fn lock_for_fork(deadline: u64) {
+    SINK.locked_for_fork.store(SINK.lock.acquire_before(deadline).is_ok(), Relaxed);
 }
 
 /// For a child whose fork was not prepared: records that no fork has locked anything.

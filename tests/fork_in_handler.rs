@@ -213,3 +213,47 @@ fn two_forks_do_not_wait_for_each_other() {
     }
     expect_success_of(child);
 }
+
+/// Another thread stands in a handler that interrupted a change of its allocator.
+#[test]
+fn the_next_fork_does_not_wait_as_long_for_the_same_thread() {
+    const TEST: &str = "the_next_fork_does_not_wait_as_long_for_the_same_thread";
+    if !child::is_child(TEST) {
+        child::expect_success(TEST, &[]);
+        return;
+    }
+    let (own, other) = (fixed_pool(), fixed_pool());
+    OWN.store(own.device(), Relaxed);
+    OTHER.store(other.device(), Relaxed);
+    MAIN.store(this_thread(), Relaxed);
+    std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let other = &other;
+        scope.spawn(move || {
+            sender.send(this_thread()).expect("the receiver waits");
+            while FORKED.load(Relaxed) == -1 {
+                other.put(other.get(700));
+            }
+        });
+        let thread = receiver.recv().expect("the thread lives");
+        send_signals([thread; 2]);
+        while !OTHER_STANDS.load(Relaxed) {
+            moment();
+        }
+        let took = [(); 2].map(|()| {
+            let begun = std::time::Instant::now();
+            // SAFETY: the child only uses this library, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(judge_child()) };
+            }
+            let took = begun.elapsed();
+            expect_success_of(child);
+            took
+        });
+        FORKED.store(0, Relaxed);
+        DONE.store(true, Relaxed);
+        assert!(took[0] > Duration::from_secs(9) && took[1] < Duration::from_secs(6), "{took:?}");
+    });
+}

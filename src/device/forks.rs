@@ -4,7 +4,7 @@ use super::table::{Device, MAX_DEVICES, USED, devices_in};
 use crate::error::{Error, fail};
 use crate::pool::slot::waiting;
 use crate::sys::clock::monotonic_ms;
-use crate::sys::lock::NotTaken;
+use crate::sys::lock::{Lock, NotTaken};
 use crate::sys::{process, token};
 use crate::{history, log, publish, scope};
 use once_cell::race::OnceBool;
@@ -41,6 +41,10 @@ pub(super) fn survive() -> Result<(), Error> {
     registered.map(|_| ())
 }
 
+/// Held by the thread that has prepared a fork, until it has finished it.
+static TURN: Lock = Lock::new();
+/// How many forks have finished.
+static FINISHED: AtomicU32 = AtomicU32::new(0);
 /// The token of the thread that has prepared a fork and not finished it. 0 is none. It is the same in the child.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 /// The process of that thread.
@@ -53,13 +57,19 @@ type Slots = [AtomicU64; USED.len()];
 static LOCKED: Slots = [const { AtomicU64::new(0) }; USED.len()];
 /// The slots that it had locked before, in a call interrupted by the signal handler that forks.
 static INTERRUPTED: Slots = [const { AtomicU64::new(0) }; USED.len()];
-/// The slots that it could not lock in time.
+/// The slots that it could not lock in time. The next fork knows them too.
 static MISSED: Slots = [const { AtomicU64::new(0) }; USED.len()];
 
 /// How long a fork waits for all locks together. If a fork happens in a signal handler that interrupted a call, the
 /// holders of locks may be waiting for it: they may be in such a handler too, forking or registering a wait.
 const PATIENCE_MS: u64 = 10_000;
 const PATIENCE_IN_A_CALL_MS: u64 = 1_000;
+/// How long a fork waits for a lock that the fork before it has waited for in vain, so that many forks do not each wait
+/// for a thread that stands in a signal handler.
+const PATIENCE_AGAIN_MS: u64 = 1_000;
+/// How long a fork waits while no other fork finishes. Those of large processes take seconds, and a thousand at once take as
+/// long as they take. One that has not finished by then may be waiting for this thread.
+const PATIENCE_FOR_A_FORK_MS: u64 = 60_000;
 
 fn insert(slots: &Slots, device: Device) {
     slots[device.word()].fetch_or(device.bit(), Relaxed);
@@ -86,24 +96,42 @@ extern "C" fn before_fork() {
         FORK_DEPTH.fetch_add(1, Relaxed);
         return;
     }
-    let patience = if is_in_a_call() { PATIENCE_IN_A_CALL_MS } else { PATIENCE_MS };
-    let deadline = monotonic_ms() + patience;
-    if !log::lock_for_fork(deadline) {
-        // Another thread is forking, or was interrupted while forking. The following state belongs to it.
+    let is_in_a_call = is_in_a_call();
+    if !take_turn(is_in_a_call) {
+        // The following state belongs to another thread, which has not finished its fork.
         return;
     }
+    let begun = monotonic_ms();
+    let deadline = begun + if is_in_a_call { PATIENCE_IN_A_CALL_MS } else { PATIENCE_MS };
     PARENT.store(process(), Relaxed);
     FORK_DEPTH.store(1, Relaxed);
     FORKING.store(thread, Release);
-    [&LOCKED, &INTERRUPTED, &MISSED].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
+    log::lock_for_fork(deadline);
+    [&LOCKED, &INTERRUPTED].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
     for device in devices_in(&USED) {
-        match device.slot().lock_for_fork(deadline) {
+        let again = if has(&MISSED, device) { begun + PATIENCE_AGAIN_MS } else { deadline };
+        remove(&MISSED, device);
+        match device.slot().lock_for_fork(deadline.min(again)) {
             Ok(()) => insert(&LOCKED, device),
             Err(NotTaken::HeldByThisThread) => insert(&INTERRUPTED, device),
             Err(NotTaken::TimedOut) => insert(&MISSED, device),
         }
     }
     waiting::lock_for_fork(deadline);
+}
+
+/// Waits until no other thread is forking. Returns false if this thread must not wait so long.
+fn take_turn(is_in_a_call: bool) -> bool {
+    let patience = if is_in_a_call { PATIENCE_IN_A_CALL_MS } else { PATIENCE_FOR_A_FORK_MS };
+    loop {
+        let finished = FINISHED.load(Relaxed);
+        if TURN.acquire_before(monotonic_ms() + patience).is_ok() {
+            return true;
+        }
+        if is_in_a_call || FINISHED.load(Relaxed) == finished {
+            return false;
+        }
+    }
 }
 
 extern "C" fn after_fork_in_parent() {
@@ -120,8 +148,10 @@ extern "C" fn after_fork_in_parent() {
         remove(&LOCKED, device);
         device.slot().unlock_in_parent();
     }
-    FORKING.store(0, Release);
     log::unlock_in_parent();
+    FORKING.store(0, Release);
+    FINISHED.fetch_add(1, Relaxed);
+    TURN.release();
 }
 
 extern "C" fn after_fork_in_child() {
@@ -171,7 +201,8 @@ fn recover() {
     scope::after_fork_in_child();
     history::after_fork_in_child();
     publish::after_fork_in_child();
+    log::recover_in_child();
     FORK_DEPTH.store(0, Relaxed);
     FORKING.store(0, Release);
-    log::recover_in_child();
+    TURN.reset_after_fork();
 }
