@@ -118,8 +118,20 @@ impl Recording {
     }
 }
 
+/// Returns the recording, unless a child of a raw `clone` has inherited it: then there is none from now on.
+fn of_this_process(mut recording: Guard<'static, Recording>) -> Guard<'static, Recording> {
+    if recording.ring.as_ref().is_some_and(|ring| !ring.is_published()) {
+        leave(std::mem::replace(&mut *recording, Recording::NONE));
+    }
+    recording
+}
+
+fn try_lock() -> Result<Guard<'static, Recording>, HeldByThisThread> {
+    RECORDING_NOW.lock().map(of_this_process)
+}
+
 fn lock() -> Result<Guard<'static, Recording>, Error> {
-    RECORDING_NOW.lock().map_err(|HeldByThisThread| {
+    try_lock().map_err(|HeldByThisThread| {
         fail!(Error::Busy, "a signal handler interrupted a call about the history in this thread")
     })
 }
@@ -247,7 +259,7 @@ pub(crate) fn save(path: &CStr) -> Result<(), Error> {
 
 /// Returns the recorder for a new pool, if there is a recording.
 pub(crate) fn recorder_for(device: i32, name: &str) -> Option<Recorder> {
-    let mut recording = RECORDING_NOW.lock().ok()?;
+    let mut recording = try_lock().ok()?;
     let number = recording.ring.as_ref().filter(|_| is_on())?.recording();
     // Pools beyond that number share the last one.
     recording.pools = (recording.pools + 1).min(NO_POOL.get() - 1);
@@ -272,7 +284,7 @@ pub(crate) fn note_options(recorder: &Recorder, bits: u32, numbers: [u64; OPTION
 
 /// Appends a text of a pool, unless its recording is over.
 fn add_text_of(recorder: &Recorder, kind: TextKind, number: u32, text: &[u8]) {
-    let Ok(mut recording) = RECORDING_NOW.lock() else { return };
+    let Ok(mut recording) = try_lock() else { return };
     if recording.ring.as_ref().is_some_and(|ring| ring.recording() == recorder.recording) {
         recording.add_text(kind, recorder.pool, number, text);
     }
@@ -309,7 +321,7 @@ pub(super) fn wanted_stacks() -> u32 {
 /// Runs `work` with the tables of the recording, if it has backtraces. In a signal handler that interrupted such a call
 /// there is none.
 fn with_stacks<T>(blocked: &Blocked, work: impl FnOnce(&mut Recording) -> Option<T>) -> Option<T> {
-    let mut recording = RECORDING_NOW.lock_while(blocked).ok()?;
+    let mut recording = RECORDING_NOW.lock_while(blocked).map(of_this_process).ok()?;
     if recording.stacks.is_some() { work(&mut recording) } else { None }
 }
 
@@ -381,13 +393,17 @@ pub(super) fn add_program_module(head: &ModuleHead, build_id: &[u8]) {
 
 /// Forgets the recording in a forked child, which does not have its memory.
 pub(crate) fn after_fork_in_child() {
+    // SAFETY: this is the only thread. If the handler of a fault forks in the middle of such an access, the process is
+    // lost in it anyway: the lock is never held while a program's function is called.
+    leave(unsafe { RECORDING_NOW.replace_in_child(Recording::NONE) });
+}
+
+/// Leaves a recording to the parent.
+fn leave(recording: Recording) {
     IS_ON.store(false, Relaxed);
     WANTED_STACKS.store(0, Relaxed);
     ring::unpublish();
-    // SAFETY: this is the only thread. If the handler of a fault forks in the middle of such an access, the process is
-    // lost in it anyway: the lock is never held while a program's function is called.
-    let old = unsafe { RECORDING_NOW.replace_in_child(Recording::NONE) };
-    if let Some(ring) = old.ring {
+    if let Some(ring) = recording.ring {
         ring.leave_in_child();
         // This thread may go on writing there, if it forked in a signal handler.
         std::mem::forget(ring);

@@ -9,12 +9,13 @@ use super::layout::{
     ClockReading, Event, HEADER_BYTES, Header, MAGIC, RECORDING, TEXT_BYTES, WRITING, complete, whereabouts,
 };
 use super::memory::{Errno, Memory};
+use crate::sys::own_pointer::OwnPointer;
 use crate::sys::{self, clock, try_box};
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicPtr, AtomicU32, fence};
+use std::sync::atomic::{AtomicU32, fence};
 
 pub(super) struct Ring {
     memory: Memory,
@@ -29,8 +30,9 @@ pub(super) struct Ring {
     owners: AtomicU32,
 }
 
-/// Where events are written. There is one recording in a process. Null without one.
-static CURRENT: AtomicPtr<Ring> = AtomicPtr::new(null_mut());
+/// Where events are written. There is one recording in a process. Null without one, and in every child: the file is its
+/// parent's.
+static CURRENT: OwnPointer<Ring> = OwnPointer::new();
 /// How many threads may be writing into a ring without a pool's lock. In a forked child, threads of the parent stay
 /// counted.
 static WRITERS: AtomicU32 = AtomicU32::new(0);
@@ -68,7 +70,12 @@ impl Owned {
 
     /// Directs events to this ring.
     pub(super) fn publish(&self) {
-        CURRENT.store(self.0.as_ptr(), Release);
+        CURRENT.store(self.0.as_ptr());
+    }
+
+    /// Returns whether events go to this ring. Where they do not, a parent's ring was inherited.
+    pub(super) fn is_published(&self) -> bool {
+        CURRENT.load(Acquire) == self.0.as_ptr()
     }
 }
 
@@ -93,7 +100,7 @@ impl Drop for Owned {
 
 /// Directs events nowhere.
 pub(super) fn unpublish() {
-    CURRENT.store(null_mut(), SeqCst);
+    CURRENT.store(null_mut());
 }
 
 /// Returns the ring of a recording, unless that is over.

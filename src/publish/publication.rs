@@ -23,6 +23,8 @@ struct Publication {
     name: CString,
     /// It tells the file from a later one of the same name.
     inode: u64,
+    /// The process that the file is of. The child of a raw `clone` has this too.
+    process: i32,
 }
 
 static CURRENT: Mutex<Option<Publication>> = Mutex::new(None);
@@ -67,7 +69,8 @@ fn create(interval: Duration) -> Result<Publication, Refusal> {
     let Location { folder, path } = location::find().map_err(Refusal::Location)?;
     let namespace = sys::process_namespace();
     let mut digits = [0; 20];
-    let mut name = joined(&[decimal(process().unsigned_abs().into(), &mut digits)])?;
+    let process = process();
+    let mut name = joined(&[decimal(process.unsigned_abs().into(), &mut digits)])?;
     if namespace_of(&folder, &name).is_some_and(|other| other != namespace) {
         // A process of another container has the same number.
         let mut other = [0; 20];
@@ -81,7 +84,7 @@ fn create(interval: Duration) -> Result<Publication, Refusal> {
     };
     write_header(&memory, namespace, interval);
     let inode = folder.inode(&name).unwrap_or(0);
-    Ok(Publication { memory, folder: path, name, inode })
+    Ok(Publication { memory, folder: path, name, inode, process })
 }
 
 /// Returns the namespace of the process that has written a file, if the file is one of this version.
@@ -222,7 +225,7 @@ pub(crate) fn after_fork_in_child() {
 /// Removes the file at a normal end of the process.
 extern "C" fn at_exit() {
     let Ok(mut current) = CURRENT.lock() else { return };
-    let Some(publication) = current.take() else { return };
+    let Some(publication) = current.take_if(|it| it.process == process()) else { return };
     if let Some(round) = Round::start() {
         round.0.state.store(ENDED, Release);
     }

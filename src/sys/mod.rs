@@ -16,6 +16,7 @@ pub(crate) mod mapping;
 pub(crate) mod memfile;
 pub(crate) mod mutex;
 pub(crate) mod numa;
+pub(crate) mod own_pointer;
 mod process;
 pub(crate) mod table;
 pub(crate) mod thread;
