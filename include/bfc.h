@@ -175,6 +175,10 @@
 // of a free chunk, like the sizes that BFC_TWO_ENDS learns, with the same exceptions.
 #define BFC_REQUEST_SHORT_LIVED (1u << 4)
 
+// For bfc_request_t: an attempt of a caller that has other ways to serve the request. A failure is not counted, not
+// recorded in the history, and no report is written. Once no attempt is left, bfc_alloc_failed counts the request.
+#define BFC_REQUEST_ATTEMPT (1u << 6)
+
 // Level of a message, for BFC_LOG and bfc_log_callback_t: a failure that the caller may not have noticed.
 #define BFC_LOG_ERROR 1
 
@@ -309,7 +313,8 @@ typedef struct bfc_request_t {
   bfc_stream_t stream;
   // Use only chunks whose free was stamped at most this. 0: any. Requires BFC_TIMESTAMPS.
   uint64_t freed_before;
-  // BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_SIZE_512 and BFC_REQUEST_SHORT_LIVED, combined by |.
+  // BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_SIZE_512, BFC_REQUEST_SHORT_LIVED and
+  // BFC_REQUEST_ATTEMPT, combined by |.
   uint32_t flags;
   // Must be 0.
   uint32_t reserved;
@@ -520,6 +525,19 @@ bfc_status_t bfc_alloc_aligned(int32_t device,
 //
 // Precondition: `request` is NULL or points to a struct of `struct_size` bytes. `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_ex(int32_t device, const struct bfc_request_t *request, void **out_ptr);
+
+// Counts a request that has failed, although no call of this library that counts has failed: all of its attempts had
+// BFC_REQUEST_ATTEMPT or BFC_REQUEST_NO_GROWTH, and the caller could not serve it in another way either. Statistics,
+// history and metrics then have one failure, of the calling thread's operation, with the backtrace of this call, and a
+// report is written if that is enabled. The error message of the thread stays.
+//
+// @param request  As for bfc_alloc_ex. Must not be NULL.
+// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_OUT_OF_MEMORY (host memory for the operation's name); and the
+//         errors of every call.
+//
+// Precondition: `request` is NULL or points to a struct of `struct_size` bytes.
+bfc_status_t bfc_alloc_failed(int32_t device,
+                              const struct bfc_request_t *request);
 
 // Allocates memory like bfc_alloc, but only from chunks whose free was stamped at most `freed_before`. 0 accepts any
 // chunk.

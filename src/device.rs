@@ -48,6 +48,9 @@ pub struct Request {
     /// Serve the request only from memory that the allocator already holds. Nothing is obtained from the backend or
     /// released to it, and no work is waited for. A lack of room is not counted as a failure.
     pub no_growth: bool,
+    /// A failure is not counted, because the caller has other ways to serve the request. It calls
+    /// [`Device::alloc_failed`] when it has none left.
+    pub is_attempt: bool,
     /// The memory will be freed soon. It comes from the upper end of a free chunk, so that it does not lie between
     /// memory that stays. A hint: no effect with timestamps, on a virtual range, and with several streams.
     pub short_lived: bool,
@@ -138,27 +141,44 @@ impl Device {
 
     /// Allocates memory with an alignment and a bound on acceptable stamps.
     pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
-        let Request { bytes, alignment, freed_before, stream, in_512, no_growth, short_lived } = *request;
+        let params = self.params_of(request)?;
+        if params.stream != Stream::NONE || params.freed_before != 0 || params.short_lived || scope::is_open()
+        {
+            return self.serve(&params);
+        }
+        alloc::alloc_aligned(self.slot(), &params).map_err(|error| self.explain(error))
+    }
+
+    #[inline]
+    fn params_of(self, request: &Request) -> Result<RequestParams<'static>, Error> {
+        let Request { bytes, alignment, freed_before, stream, in_512, no_growth, is_attempt, short_lived } =
+            *request;
         let stream = stream.map_or(Ok(Stream::NONE), |handle| order::stream_of(self.slot(), handle))?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
         }
-        let stamped = if freed_before == 0 { None } else { Some("freed_before") };
-        let params = RequestParams {
+        Ok(RequestParams {
             bytes,
             alignment,
             freed_before,
-            stamped,
+            stamped: if freed_before == 0 { None } else { Some("freed_before") },
             stream,
             in_512,
             no_growth,
+            is_attempt,
             short_lived,
             ..RequestParams::default()
-        };
-        if stream != Stream::NONE || freed_before != 0 || short_lived || scope::is_open() {
-            return self.serve(&params);
-        }
-        alloc::alloc_aligned(self.slot(), &params).map_err(|error| self.explain(error))
+        })
+    }
+
+    /// Counts a request as failed that was attempted, and that the caller could not serve in any other way. It is for the
+    /// calling thread's operation.
+    pub fn alloc_failed(self, request: &Request) -> Result<(), Error> {
+        let params = self.params_of(request)?;
+        self.in_scope(&params, |guard, params| {
+            alloc::fail(guard, params);
+            Ok(())
+        })
     }
 
     /// Allocates like [`Self::alloc`] from chunks whose free was stamped at most `freed_before`. 0 accepts any. The
@@ -178,14 +198,23 @@ impl Device {
     /// Serves a request in a scope, or with a backtrace.
     #[cold]
     fn serve_in_scope(self, params: &RequestParams<'_>) -> Result<u64, Error> {
-        let stack = crate::history::capture().number();
+        self.in_scope(params, alloc::serve)
+    }
+
+    /// Completes a request by its operation and its backtrace.
+    fn in_scope<T>(
+        self,
+        params: &RequestParams<'_>,
+        work: impl FnOnce(Guard<'_>, &RequestParams<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let params = RequestParams { stack: crate::history::capture().number(), ..*params };
         let mut guard = self.enter()?;
         let tag = match scope::read(|name, step| guard.arena.tag(name, step)) {
-            Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), params.bytes)),
+            Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), &params.request(0))),
             Some(Ok(tag)) => Some(tag),
             None => None,
         };
-        alloc::serve(guard, &RequestParams { scope: tag.as_ref(), stack, ..*params })
+        work(guard, &RequestParams { scope: tag.as_ref(), ..params })
     }
 
     /// Frees an allocation. The address 0 is accepted.

@@ -93,6 +93,35 @@ fn events_are_what_happened() {
     assert!(history.events.is_sorted_by_key(|event| event.time), "one thread's times rise");
 }
 
+/// A failure is of an operation and a step like an allocation, also one that its caller counts.
+#[test]
+fn a_failure_has_the_operation_of_its_thread() {
+    let _alone = alone();
+    let path = new_path("failures");
+    start(&path, 0);
+    let pool = Pool::host(MIB, |_| {});
+    let attempt = bfc_request_t { flags: BFC_REQUEST_ATTEMPT, ..request(2 * MIB as usize) };
+    assert_eq!(scope_begin("loss", 7), BFC_OK);
+    assert_eq!(pool.alloc_ex(&attempt), Err(BFC_ERROR_OUT_OF_MEMORY));
+    // SAFETY: a request of the size that it states.
+    assert_eq!(unsafe { bfc_alloc_failed(pool.device(), &attempt) }, BFC_OK);
+    assert_eq!(pool.alloc(3 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    assert_eq!(bfc_scope_end(), BFC_OK);
+    assert_eq!(pool.alloc(4 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
+    let history = stopped(&path);
+    let failures: Vec<Recorded> =
+        of(&history, &pool).into_iter().filter(|event| event.kind == Kind::OutOfMemory).collect();
+    let said = |failure: &Recorded| {
+        let operation = history.operation_name(failure.pool, failure.name);
+        (failure.requested, cause_name(failure.cause), operation.as_deref().map(str::to_owned))
+    };
+    let loss = Some("loss".to_owned());
+    let expected =
+        [(2 * MIB, "exhaustion", loss.clone()), (3 * MIB, "exhaustion", loss), (4 * MIB, "exhaustion", None)];
+    assert_eq!(failures.iter().map(said).collect::<Vec<_>>(), expected);
+    assert!(history.events.iter().any(|event| event.kind == Kind::Step && event.bytes == 7));
+}
+
 #[test]
 fn the_options_of_a_pool_are_recorded() {
     let _alone = alone();

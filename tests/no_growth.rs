@@ -31,6 +31,44 @@ fn it_takes_what_is_free_and_nothing_from_the_backend() {
     pool.check();
 }
 
+/// One request of a caller that tries in several ways is one failure, or none if one of them serves it.
+#[test]
+fn attempts_count_as_one_failure_once_the_caller_says_so() {
+    for flags in [BFC_REQUEST_ATTEMPT, BFC_REQUEST_NO_GROWTH] {
+        let pool = Pool::custom(Backend::new(4 * MIB), 4 * MIB, |options| options.flags = GROWING);
+        let attempt = bfc_request_t { flags, ..request(64 * MIB as usize) };
+        let others = [
+            bfc_request_t { bytes: usize::MAX, ..attempt },
+            bfc_request_t { alignment: 1 << 40, ..attempt },
+            attempt,
+        ];
+        others.iter().for_each(|request| assert_eq!(pool.alloc_ex(request), NONE));
+        let (said, counted) = (last_error(), pool.stats().num_failures);
+        assert_eq!(counted, 0, "{flags:#x}");
+        // SAFETY: a request of the size that it states.
+        assert_eq!(unsafe { bfc_alloc_failed(pool.device(), &attempt) }, BFC_OK);
+        assert_eq!((pool.stats().num_failures, last_error()), (1, said));
+        assert!(pool.alloc_ex(&bfc_request_t { bytes: 1000, flags: BFC_REQUEST_ATTEMPT, ..attempt }).is_ok());
+        assert_eq!(pool.stats().num_failures, 1);
+        pool.check();
+    }
+}
+
+#[test]
+fn only_a_request_that_could_be_made_can_fail() {
+    let pool = Pool::host(MIB, |_| {});
+    // SAFETY: NULL, or a request of the size that it states.
+    let failed = |request: *const bfc_request_t| unsafe { bfc_alloc_failed(pool.device(), request) };
+    assert_eq!(failed(std::ptr::null()), BFC_ERROR_INVALID_ARGUMENT);
+    assert_eq!(failed(&bfc_request_t { flags: 1 << 31, ..request(1) }), BFC_ERROR_INVALID_ARGUMENT);
+    assert_eq!(failed(&bfc_request_t { alignment: 3, ..request(1) }), BFC_ERROR_INVALID_ARGUMENT);
+    let device = pool.device();
+    assert_eq!(pool.stats().num_failures, 0);
+    drop(pool);
+    // SAFETY: as above.
+    assert_eq!(unsafe { bfc_alloc_failed(device, &request(1)) }, BFC_ERROR_NO_ALLOCATOR);
+}
+
 #[test]
 fn it_waits_for_nobody() {
     let backend = Backend::new(GIB);

@@ -27,6 +27,7 @@ pub const BFC_REQUEST_ON_STREAM: u32 = 1;
 pub const BFC_REQUEST_NO_GROWTH: u32 = 2;
 pub const BFC_REQUEST_SIZE_512: u32 = 8;
 pub const BFC_REQUEST_SHORT_LIVED: u32 = 16;
+pub const BFC_REQUEST_ATTEMPT: u32 = 64;
 pub const BFC_LOG_ERROR: i32 = 1;
 pub const BFC_LOG_WARN: i32 = 2;
 pub const BFC_LOG_INFO: i32 = 3;
@@ -361,6 +362,7 @@ unsafe extern "C" {
         request: *const bfc_request_t,
         out_ptr: *mut *mut ::core::ffi::c_void,
     ) -> bfc_status_t;
+    pub fn bfc_alloc_failed(device: i32, request: *const bfc_request_t) -> bfc_status_t;
     pub fn bfc_alloc_freed_before(
         device: i32,
         bytes: usize,

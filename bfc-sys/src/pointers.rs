@@ -30,6 +30,10 @@ pub type bfc_alloc_ex = unsafe extern "C" fn(
     request: *const bfc_request_t,
     out_ptr: *mut *mut ::core::ffi::c_void,
 ) -> bfc_status_t;
+pub type bfc_alloc_failed = unsafe extern "C" fn(
+    device: i32,
+    request: *const bfc_request_t,
+) -> bfc_status_t;
 pub type bfc_alloc_freed_before = unsafe extern "C" fn(
     device: i32,
     bytes: usize,

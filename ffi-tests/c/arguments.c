@@ -309,7 +309,8 @@ static void without_timestamps(void) {
 static void unknown_flags_of_a_request(void) {
   int bit;
   begin();
-  const uint32_t known = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512 | BFC_REQUEST_SHORT_LIVED;
+  const uint32_t known = BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512 |
+                         BFC_REQUEST_SHORT_LIVED | BFC_REQUEST_ATTEMPT;
   for (bit = 0; bit < 32; bit++) {
     bfc_request_t request = BFC_REQUEST_INIT;
     void *ptr = &bit;

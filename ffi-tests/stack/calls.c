@@ -196,6 +196,7 @@ static void growth_and_failure(int32_t device) {
   request.bytes = 60 * MIB;
   request.flags = BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512;
   AS(BFC_ERROR_OUT_OF_MEMORY, bfc_alloc_ex(device, &request, &ptr));
+  ANY(bfc_alloc_failed(device, &request));
   AS(BFC_ERROR_OUT_OF_MEMORY, bfc_alloc(device, 65 * MIB, &ptr));
   AS(BFC_ERROR_OUT_OF_MEMORY, bfc_alloc(device, SIZE_MAX, &ptr));
   AS(BFC_ERROR_INVALID_ARGUMENT, bfc_alloc(device, 1, NULL));

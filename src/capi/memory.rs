@@ -2,8 +2,8 @@
 
 use super::ffi_result::{status, status_and};
 use super::types::{
-    BFC_REQUEST_NO_GROWTH, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SHORT_LIVED, BFC_REQUEST_SIZE_512,
-    bfc_request_t, bfc_status_t,
+    BFC_REQUEST_ATTEMPT, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SHORT_LIVED,
+    BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };
 use super::versioned;
 use crate::device::{Device, Request};
@@ -75,38 +75,67 @@ pub unsafe extern "C" fn bfc_alloc_ex(
     request: *const bfc_request_t,
     out_ptr: *mut *mut c_void,
 ) -> bfc_status_t {
-    let work = || {
-        if request.is_null() {
-            return Err(fail!(Error::InvalidArgument, "request is NULL: pass a bfc_request_t"));
-        }
-        // SAFETY: not NULL, so valid by this function's contract.
-        let request = unsafe { versioned::read(request)? };
-        const FLAGS: u32 =
-            BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH | BFC_REQUEST_SIZE_512 | BFC_REQUEST_SHORT_LIVED;
-        let (unknown, reserved) = (request.flags & !FLAGS, request.reserved);
-        if unknown != 0 {
-            return Err(fail!(
-                Error::InvalidArgument,
-                "unknown flags {unknown:#x} in bfc_request_t: use a newer libbfc, or leave them unset"
-            ));
-        }
-        if reserved != 0 {
-            return Err(fail!(
-                Error::InvalidArgument,
-                "the reserved field of bfc_request_t is {reserved}: it must be 0; begin with BFC_REQUEST_INIT"
-            ));
-        }
-        let bfc_request_t { bytes, alignment, freed_before, .. } = request;
-        let (bytes, alignment) = (bytes as u64, alignment as u64);
-        let on_stream = request.flags & BFC_REQUEST_ON_STREAM != 0;
-        let stream = on_stream.then_some(request.stream as u64);
-        let no_growth = request.flags & BFC_REQUEST_NO_GROWTH != 0;
-        let in_512 = request.flags & BFC_REQUEST_SIZE_512 != 0;
-        let short_lived = request.flags & BFC_REQUEST_SHORT_LIVED != 0;
-        allocate(device, &Request { bytes, alignment, freed_before, stream, in_512, no_growth, short_lived })
-    };
+    // SAFETY: by this function's contract.
+    let work = || allocate(device, &unsafe { read(request)? });
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }
+}
+
+/// Counts a request that has failed, although no call of this library that counts has failed: all of its attempts had
+/// BFC_REQUEST_ATTEMPT or BFC_REQUEST_NO_GROWTH, and the caller could not serve it in another way either. Statistics,
+/// history and metrics then have one failure, of the calling thread's operation, with the backtrace of this call, and a
+/// report is written if that is enabled. The error message of the thread stays.
+///
+/// @param request  As for bfc_alloc_ex. Must not be NULL.
+/// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_OUT_OF_MEMORY (host memory for the operation's name); and the
+///         errors of every call.
+///
+/// # Safety
+/// `request` is NULL or points to a struct of `struct_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bfc_alloc_failed(device: i32, request: *const bfc_request_t) -> bfc_status_t {
+    // SAFETY: by this function's contract.
+    status(|| Device::new(device)?.alloc_failed(&unsafe { read(request)? }))
+}
+
+/// # Safety
+/// `request` is NULL or points to a struct of `struct_size` bytes.
+#[inline]
+unsafe fn read(request: *const bfc_request_t) -> Result<Request, Error> {
+    if request.is_null() {
+        return Err(fail!(Error::InvalidArgument, "request is NULL: pass a bfc_request_t"));
+    }
+    // SAFETY: not NULL, so valid by this function's contract.
+    let request = unsafe { versioned::read(request)? };
+    const FLAGS: u32 = BFC_REQUEST_ON_STREAM
+        | BFC_REQUEST_NO_GROWTH
+        | BFC_REQUEST_SIZE_512
+        | BFC_REQUEST_SHORT_LIVED
+        | BFC_REQUEST_ATTEMPT;
+    let (unknown, reserved) = (request.flags & !FLAGS, request.reserved);
+    if unknown != 0 {
+        return Err(fail!(
+            Error::InvalidArgument,
+            "unknown flags {unknown:#x} in bfc_request_t: use a newer libbfc, or leave them unset"
+        ));
+    }
+    if reserved != 0 {
+        return Err(fail!(
+            Error::InvalidArgument,
+            "the reserved field of bfc_request_t is {reserved}: it must be 0; begin with BFC_REQUEST_INIT"
+        ));
+    }
+    let has = |flag: u32| request.flags & flag != 0;
+    Ok(Request {
+        bytes: request.bytes as u64,
+        alignment: request.alignment as u64,
+        freed_before: request.freed_before,
+        stream: has(BFC_REQUEST_ON_STREAM).then_some(request.stream as u64),
+        in_512: has(BFC_REQUEST_SIZE_512),
+        no_growth: has(BFC_REQUEST_NO_GROWTH),
+        is_attempt: has(BFC_REQUEST_ATTEMPT),
+        short_lived: has(BFC_REQUEST_SHORT_LIVED),
+    })
 }
 
 fn allocate(device: i32, request: &Request) -> Result<*mut c_void, Error> {

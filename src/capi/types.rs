@@ -121,6 +121,9 @@ pub const BFC_REQUEST_SIZE_512: u32 = 1u32 << 3;
 /// For bfc_request_t: a hint that the memory will be freed soon, for example a workspace. It is placed at the upper end
 /// of a free chunk, like the sizes that BFC_TWO_ENDS learns, with the same exceptions.
 pub const BFC_REQUEST_SHORT_LIVED: u32 = 1u32 << 4;
+/// For bfc_request_t: an attempt of a caller that has other ways to serve the request. A failure is not counted, not
+/// recorded in the history, and no report is written. Once no attempt is left, bfc_alloc_failed counts the request.
+pub const BFC_REQUEST_ATTEMPT: u32 = 1u32 << 6;
 
 /// Level of a message, for BFC_LOG and bfc_log_callback_t: a failure that the caller may not have noticed.
 pub const BFC_LOG_ERROR: i32 = 1;
@@ -274,7 +277,8 @@ pub struct bfc_request_t {
     pub stream: bfc_stream_t,
     /// Use only chunks whose free was stamped at most this. 0: any. Requires BFC_TIMESTAMPS.
     pub freed_before: u64,
-    /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_SIZE_512 and BFC_REQUEST_SHORT_LIVED, combined by |.
+    /// BFC_REQUEST_ON_STREAM, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_SIZE_512, BFC_REQUEST_SHORT_LIVED and
+    /// BFC_REQUEST_ATTEMPT, combined by |.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,

@@ -26,6 +26,8 @@ pub(crate) struct AllocRequest<'a> {
     pub(crate) scope: Option<&'a Tag>,
     /// The number of the request's backtrace, which means nothing here.
     pub(crate) stack: u64,
+    /// The caller has other ways to serve the request, and says itself when it has failed.
+    pub(crate) is_attempt: bool,
 }
 
 impl AllocRequest<'_> {
@@ -42,6 +44,7 @@ impl AllocRequest<'_> {
             stream,
             scope: None,
             stack: 0,
+            is_attempt: false,
         }
     }
 

@@ -8,6 +8,7 @@
 
 use super::slot::{Guard, Slot, forget_if_over};
 use crate::backend::Granted;
+use crate::core::request::AllocRequest;
 use crate::error::{Error, fail};
 
 /// Declares that the device's context was reset or destroyed.
@@ -52,7 +53,7 @@ pub(super) fn look(mut guard: Guard<'_>, declared: bool) -> Guard<'_> {
 /// Renews the backend for a request of `requested` bytes, if its memory is lost. Waits first until no earlier call of
 /// the backend is under way.
 #[inline(never)]
-pub(super) fn renewed(mut guard: Guard<'_>, requested: u64) -> Result<Guard<'_>, Error> {
+pub(super) fn renewed<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Result<Guard<'a>, Error> {
     while guard.is_over() {
         if guard.is_calling() {
             guard = guard.wait_for_call()?;
@@ -71,7 +72,7 @@ pub(super) fn renewed(mut guard: Guard<'_>, requested: u64) -> Result<Guard<'_>,
                 guard.notify();
                 guard = guard.check_entry()?;
             }
-            Err(error) => return Err(guard.check_entry()?.fail(error, requested)),
+            Err(error) => return Err(guard.check_entry()?.fail(error, request)),
         }
     }
     Ok(guard)

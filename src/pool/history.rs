@@ -109,10 +109,11 @@ impl PoolHistory {
 
     /// Records a failed request.
     #[cold]
-    pub(super) fn failed(&self, arena: &Arena, requested: u64, cause: FailureCause, stack: u64) {
-        let stack = Captured::stack_of(stack);
+    pub(super) fn failed(&mut self, arena: &Arena, request: &AllocRequest<'_>, cause: FailureCause) {
         let (in_use, bytes, cause) = (arena.counters().bytes_in_use, arena.largest_free(), cause as u8 + 1);
-        let entry = Entry { cause, bytes, requested, in_use, stack, ..Entry::of(Kind::OutOfMemory) };
+        let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, in_use));
+        let (requested, stack) = (request.requested, Captured::stack_of(request.stack));
+        let entry = Entry { cause, bytes, requested, in_use, number, stack, ..Entry::of(Kind::OutOfMemory) };
         self.recorder.record_rarely(&entry);
     }
 

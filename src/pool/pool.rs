@@ -117,12 +117,15 @@ impl Pool {
         }
     }
 
-    /// Counts a failed request, and records it with the number of its backtrace.
+    /// Counts a failed request, and records it with its operation and its backtrace. An attempt is counted by its caller.
     #[cold]
-    pub(super) fn note_failure(&mut self, requested: u64, cause: FailureCause, stack: u64) {
-        self.arena.count_failure(requested, cause);
-        if let Some(history) = &self.history {
-            history.failed(&self.arena, requested, cause, stack);
+    pub(super) fn note_failure(&mut self, request: &AllocRequest<'_>, cause: FailureCause) {
+        if request.is_attempt {
+            return;
+        }
+        self.arena.count_failure(request.requested, cause);
+        if let Some(history) = &mut self.history {
+            history.failed(&self.arena, request, cause);
         }
     }
 

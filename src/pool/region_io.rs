@@ -282,7 +282,7 @@ fn carry_out<'a>(
     let (guard, extended) = try_plan(guard, request, plan, refused)?;
     match extended {
         Ok(extended) => Ok((guard, extended)),
-        Err(error) => Err(guard.fail(error, request.requested)),
+        Err(error) => Err(guard.fail(error, request)),
     }
 }
 

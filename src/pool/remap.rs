@@ -108,7 +108,7 @@ fn serve<'a>(
         let plan = match plan(&mut guard, new, below) {
             Ok(Some(plan)) => plan,
             Ok(None) => break,
-            Err(exhausted) => return Err(guard.fail(exhausted.into(), request.requested)),
+            Err(exhausted) => return Err(guard.fail(exhausted.into(), request)),
         };
         guard.leave_behind(&plan);
         let (life, asked) = (guard.arena.life(), plan.reserved());
@@ -125,7 +125,7 @@ fn serve<'a>(
                 failed = true;
                 *refused = if asked == 0 { *refused } else { Some(refusal) };
             }
-            Err(failure) => return Err(guard.fail(failure.say(), request.requested)),
+            Err(failure) => return Err(guard.fail(failure.say(), request)),
         }
     }
     Ok((guard, if failed { Extended::Refused } else { Extended::NoRoom }))

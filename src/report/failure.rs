@@ -97,7 +97,12 @@ impl Verdict {
     /// been asked.
     pub(crate) fn cause(&self) -> FailureCause {
         if self.largest >= self.wanted {
-            if self.too_new { FailureCause::Stamps } else { FailureCause::Alignment }
+            match self.too_new {
+                true => FailureCause::Stamps,
+                false if self.alignment > UNIT => FailureCause::Alignment,
+                // The caller did not ask for it.
+                false => FailureCause::Other,
+            }
         } else if self.free.saturating_add(self.available) >= self.wanted {
             FailureCause::Fragmentation
         } else {

@@ -38,6 +38,7 @@ BFC_REQUEST_ON_STREAM = 1
 BFC_REQUEST_NO_GROWTH = 2
 BFC_REQUEST_SIZE_512 = 8
 BFC_REQUEST_SHORT_LIVED = 16
+BFC_REQUEST_ATTEMPT = 64
 BFC_LOG_ERROR = 1
 BFC_LOG_WARN = 2
 BFC_LOG_INFO = 3
@@ -145,6 +146,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bfc_alloc": (c_int32, (c_int32, c_size_t, POINTER(c_void_p))),
     "bfc_alloc_aligned": (c_int32, (c_int32, c_size_t, c_size_t, POINTER(c_void_p))),
     "bfc_alloc_ex": (c_int32, (c_int32, POINTER(bfc_request_t), POINTER(c_void_p))),
+    "bfc_alloc_failed": (c_int32, (c_int32, POINTER(bfc_request_t))),
     "bfc_alloc_freed_before": (c_int32, (c_int32, c_size_t, c_uint64, POINTER(c_void_p))),
     "bfc_free": (c_int32, (c_int32, c_void_p)),
     "bfc_alloc_async": (c_int32, (c_int32, c_size_t, c_void_p, POINTER(c_void_p))),

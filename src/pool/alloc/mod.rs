@@ -18,7 +18,7 @@ use crate::core::stream_id::Stream;
 use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
-use crate::report;
+use crate::report::{self, failure::Verdict};
 use crate::sys::HostMemoryExhausted;
 use crate::sys::clock::Deadline;
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub(crate) struct RequestParams<'a> {
     pub(crate) in_512: bool,
     /// Whether the request is served only from memory that the pool holds, without growth and without waiting for work.
     pub(crate) no_growth: bool,
+    /// Whether the caller has other ways to serve the request, and calls [`fail`] when it has none left.
+    pub(crate) is_attempt: bool,
     /// Whether the memory will be freed soon.
     pub(crate) short_lived: bool,
     /// The operation that the request is for, if any.
@@ -52,6 +54,24 @@ impl RequestParams<'_> {
     #[inline]
     fn size(&self) -> Option<u64> {
         if self.in_512 { round_up_to_512(self.bytes) } else { round_up(self.bytes) }
+    }
+
+    /// Returns the request for a chunk of this size.
+    #[inline]
+    pub(crate) fn request(&self, size: u64) -> AllocRequest<'_> {
+        AllocRequest {
+            size,
+            requested: self.bytes,
+            alignment: self.alignment,
+            max_stamp: if self.freed_before == 0 { u64::MAX } else { self.freed_before },
+            thorough: false,
+            short_lived: self.short_lived,
+            splits_large: false,
+            stream: self.stream,
+            scope: self.scope,
+            stack: self.stack,
+            is_attempt: self.is_attempt || self.no_growth,
+        }
     }
 }
 
@@ -145,7 +165,9 @@ fn alloc_otherwise(
     if stream != Stream::NONE {
         guard.require_no_timestamps()?;
     }
-    let Some(size) = round_up(bytes) else { return Err(refuse_overflow(guard, bytes)) };
+    let Some(size) = round_up(bytes) else {
+        return Err(refuse_overflow(guard, &AllocRequest::plain(0, bytes, stream)));
+    };
     if size == 0 {
         return Ok(0);
     }
@@ -194,28 +216,11 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
         guard.require_no_timestamps()?;
     }
     let size = if guard.is_guarded() { guarded::chunk_size(params.bytes) } else { params.size() };
-    let Some(size) = size else { return Err(refuse_overflow(guard, params.bytes)) };
+    let Some(size) = size else { return Err(refuse_overflow(guard, &params.request(0))) };
     if size == 0 {
         return Ok(0);
     }
-    let max_stamp = match params.freed_before {
-        0 => u64::MAX,
-        stamp => stamp,
-    };
-    let RequestParams { bytes: requested, alignment, stream, no_growth, short_lived, scope, stack, .. } =
-        *params;
-    let request = AllocRequest {
-        size,
-        requested,
-        alignment,
-        max_stamp,
-        thorough: false,
-        short_lived,
-        splits_large: false,
-        stream,
-        scope,
-        stack,
-    };
+    let (request, no_growth) = (params.request(size), params.no_growth);
     // The limit may have been lowered below what the pool holds.
     if request.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
         return Err(refuse_alignment(guard, &request));
@@ -234,14 +239,15 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
 }
 
 #[cold]
-fn refuse_overflow(guard: Guard<'_>, bytes: u64) -> Error {
-    guard.fail(fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"), bytes)
+fn refuse_overflow(guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
+    let bytes = request.requested;
+    guard.fail(fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"), request)
 }
 
 /// Refuses an alignment larger than the limit, because only chance could provide a place with it.
 #[cold]
 fn refuse_alignment(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    guard.note_failure(request.requested, FailureCause::Alignment, request.stack);
+    guard.note_failure(request, FailureCause::Alignment);
     let (alignment, limit) = (request.alignment, guard.arena.growth().limit());
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
@@ -315,7 +321,7 @@ impl Pause {
         let Some(left) = left else {
             if *looked || guard.backend.get().life().is_none() {
                 return match state.take_failure() {
-                    Some(failure) => Err(guard.fail(failure.say(), request.requested)),
+                    Some(failure) => Err(guard.fail(failure.say(), request)),
                     None => Ok(Next::GiveUp(guard)),
                 };
             }
@@ -343,29 +349,48 @@ impl Pause {
     }
 }
 
-/// Fails a request that nothing could serve. Counts the failure, stores the reason, and logs a report if that is
-/// enabled.
+/// Fails a request that nothing could serve, and stores the reason.
 #[inline(never)]
-fn give_up(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    let verdict = report::failure::Verdict::new(&guard.arena, guard.backend.get().name(), request);
-    guard.note_failure(request.requested, verdict.cause(), request.stack);
+fn give_up(guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
+    let verdict = verdict_of(&guard, request);
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
-    if guard.report_failures && log::is_wanted(Level::Error) && report::failure::is_due() {
-        match failure_report(guard, &verdict) {
+    note_failure(guard, request, &verdict);
+    error
+}
+
+/// Counts a request that the caller has attempted and could not serve in any other way either.
+#[cold]
+pub(crate) fn fail(guard: Guard<'_>, params: &RequestParams<'_>) {
+    let size = if guard.is_guarded() { guarded::chunk_size(params.bytes) } else { params.size() };
+    let request = AllocRequest { is_attempt: false, ..params.request(size.unwrap_or(params.bytes)) };
+    let verdict = verdict_of(&guard, &request);
+    note_failure(guard, &request, &verdict);
+}
+
+fn verdict_of(guard: &Guard<'_>, request: &AllocRequest<'_>) -> Verdict {
+    Verdict::new(&guard.arena, guard.backend.get().name(), request)
+}
+
+/// Counts a failure, unless the caller does, and logs a report if that is enabled.
+#[inline(never)]
+fn note_failure(mut guard: Guard<'_>, request: &AllocRequest<'_>, verdict: &Verdict) {
+    guard.note_failure(request, verdict.cause());
+    if !request.is_attempt
+        && guard.report_failures
+        && log::is_wanted(Level::Error)
+        && report::failure::is_due()
+    {
+        match failure_report(guard, verdict) {
             Ok(text) => log::emit_text(Level::Error, &text),
             Err(_) => {
                 log::emit(Level::Error, format_args!("no host memory for the report of a failed request"))
             }
         }
     }
-    error
 }
 
 #[inline(never)]
-fn failure_report(
-    guard: Guard<'_>,
-    verdict: &report::failure::Verdict,
-) -> Result<String, HostMemoryExhausted> {
+fn failure_report(guard: Guard<'_>, verdict: &Verdict) -> Result<String, HostMemoryExhausted> {
     let snapshot = PoolSnapshot::of(&guard)?;
     drop(guard);
     report::to_string(|out| report::failure::write(out, &snapshot.subject(), Some(verdict)))

@@ -90,7 +90,7 @@ fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
     if guard.is_guarded() {
         guard = guarded::turn(guard)?;
         if let Err(exhausted) = guarded::make_room(&mut guard) {
-            return Err(guard.fail(exhausted.into(), request.requested));
+            return Err(guard.fail(exhausted.into(), request));
         }
     }
     let before = guard.arena.counters().bytes_in_use;
@@ -106,7 +106,7 @@ fn take<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Attempt<'a> {
         }
         Ok(Some(addr)) => Ok(Outcome::Served(addr)),
         Ok(None) => Ok(Outcome::Exhausted(guard)),
-        Err(exhausted) => Err(guard.fail(exhausted.into(), request.requested)),
+        Err(exhausted) => Err(guard.fail(exhausted.into(), request)),
     }
 }
 
@@ -261,7 +261,7 @@ fn grow<'a>(guard: Guard<'a>, request: &AllocRequest<'_>, state: &mut RetryState
         return Ok(Step::Next(guard));
     }
     state.note_tried(Once::Extend);
-    let guard = context_loss::renewed(guard, request.requested)?;
+    let guard = context_loss::renewed(guard, request)?;
     let guard = limits::before_growth(guard, state.least)?;
     let (guard, extended) = match guard.arena.range() {
         None => extend(guard, request, state.least, &mut state.refused)?,

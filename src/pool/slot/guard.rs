@@ -5,6 +5,7 @@ use super::ranges::{self, Place};
 use super::slot::{Inner, Phase, Sleeper, Slot};
 use super::table;
 use super::waiting::{self, busy};
+use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::error::{Error, fail};
 use crate::pool::pool::Pool;
@@ -297,9 +298,9 @@ impl<'a> Guard<'a> {
         self.notify();
     }
 
-    /// Counts a failed request for `requested` bytes whose error message is already stored. Returns `error`.
-    pub(crate) fn fail(mut self, error: Error, requested: u64) -> Error {
-        self.note_failure(requested, FailureCause::Other, 0);
+    /// Counts a failed request whose error message is already stored, unless the caller counts it. Returns `error`.
+    pub(crate) fn fail(mut self, error: Error, request: &AllocRequest<'_>) -> Error {
+        self.note_failure(request, FailureCause::Other);
         error
     }
 

@@ -220,6 +220,7 @@ impl Program {
             stream: Stream::NONE,
             scope: tag.as_ref(),
             stack: 0,
+            is_attempt: false,
         };
         match self.attempt(&request) {
             Some(addr) => self.live.push(addr),
