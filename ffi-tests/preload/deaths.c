@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "preload.h"
 
+#include "bfc.h"
 #include "cudart/cudart.h"
 #include "driver.h"
 
@@ -173,13 +174,17 @@ static void executes_other(void) {
   CHECK(!"exec came back");
 }
 
-/* Every request fails, also the first. */
+/* Every request fails, also the first. Says how many failures the pool has counted, if there is one. */
 static void is_refused(void) {
   void *memory = NULL;
+  bfc_stats_t counted = BFC_STATS_INIT;
   for (size_t times = 1; times <= 3; times++) {
     SAME(cudaMalloc(&memory, times * 100000 * MIB), cudaErrorMemoryAllocation);
     SAME(cudaMallocAsync(&memory, 50000 * MIB, NULL), cudaErrorMemoryAllocation);
   }
+  /* The library is the interposer's: the program is not linked to it. */
+  bfc_status_t (*const stats)(int32_t, bfc_stats_t *) = dlsym(RTLD_DEFAULT, "bfc_stats");
+  if (stats(0, &counted) == BFC_OK) printf("%d failures\n", (int)counted.num_failures);
 }
 
 /* The device has room, the host has not. */

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from stage import BFC, INTERPOSER, LIB, RUNTIMES, SIMULATION, compile, environment, events, preloaded, replay, reported, run, settings, written
+from test_behaviour import MEMORY, program
 
 # What deaths.c and interrupted.py allocate before they die, and what is said of it.
 TRACE = "+ 0 1000 0\n+ 1 2000 0\n- 0 0\n+ 2 3000 0\n"
@@ -129,15 +130,43 @@ def test_an_out_of_memory_is_in_the_report_and_can_be_replayed(deaths, files):
     assert (replayed["failed"], replayed["failure"]["event"], replayed["trace"]["refused"]) == (1, event, 1)
 
 
+def recorded(history):
+    """The only pool of a history."""
+    (pool,) = json.loads(run(BFC, "report", "--json", history, env=environment()))["pools"]
+    return pool
+
+
+def test_a_request_that_is_served_in_the_end_is_no_failure(tmp_path):
+    """The case `last_resort`: the pool cannot grow, so it waits for work and tries again."""
+    history = tmp_path / "history"
+    run(program("waits"), "last_resort", env=preloaded(SIMCUDA_MEMORY=MEMORY, BFC_HISTORY_FILE=history))
+    pool = recorded(history)
+    assert (pool["allocations"], pool["failed"]) == (2, 0)
+
+
 @pytest.mark.parametrize("more", ["", "BFC_MEMORY_LIMIT=100M", "BFC_MEMORY_LIMIT=100M BFC_PRELOAD_ASYNC=1", "BFC_PRELOAD_MAX=1M"])
 def test_every_request_is_refused(more, deaths, files):
-    run(*files.command(deaths, "is_refused"), env=environment(**settings(more)))
+    """Each call counts once: in the report, the trace, the statistics and the history, and that says who called."""
+    history = files.folder / "history"
+    record = {"BFC_HISTORY_FILE": history, "BFC_HISTORY_STACKS": "native"}
+    said = run(*files.command(deaths, "is_refused"), env=environment(**settings(more) | record))
     refused = "  refused      6 requests for want of memory, the largest of 293.0 GiB\n"
     has(files.reported(), ENDED, refused, "  last refused 48.8 GiB: ", "  served       nothing\n")
     sizes = [100_000, 50_000, 200_000, 50_000, 300_000, 50_000]
     assert events(files.trace) == "".join(f"! {size << 20} 0\n" for size in sizes)
     # Each says why.
     assert not [line for line in written(files.trace).splitlines() if line.rstrip().endswith("#")]
+    if "MAX" in more:
+        # No request reached a pool, so there is none.
+        assert (said, history.exists()) == ("", False)
+        return
+    pool = recorded(history)
+    assert (said, pool["failed"]) == ("6 failures\n", 6)
+    assert [failure["requested"] for failure in pool["failures"]] == [size << 20 for size in sizes]
+    assert {failure["cause"] for failure in pool["failures"]} == {"exhaustion"}
+    for failure, caller in zip(pool["failures"], ["cudaMalloc", "cudaMallocAsync"] * 3):
+        names = [frame["function"] for frame in failure["frames"]]
+        assert caller in names and "is_refused" in names, failure
 
 
 @pytest.mark.parametrize("pinned", ["0", "1"])

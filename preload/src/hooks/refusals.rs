@@ -75,7 +75,7 @@ fn note_device(bytes: usize, stream: usize, verdict: Verdict) {
     with_text(verdict, |text| {
         trace::refused(bytes, stream, text);
         if let Some(pool) = current_device().and_then(Pool::of_device) {
-            report::refused(pool, bytes, text);
+            note_in(pool, bytes, verdict, text);
         }
     });
 }
@@ -110,8 +110,14 @@ fn advise(text: &mut Text<MESSAGE>) {
 /// Reports a request like [`note`], for a known pool.
 pub(crate) fn note_of(pool: Pool, code: CUresult, bytes: usize, verdict: Verdict) {
     if code == CUDA_ERROR_OUT_OF_MEMORY {
-        with_text(verdict, |text| report::refused(pool, bytes, text));
+        with_text(verdict, |text| note_in(pool, bytes, verdict, text));
     }
+}
+
+/// The only place where a request becomes a failure: in the report, and in libbfc's statistics and history.
+fn note_in(pool: Pool, bytes: usize, verdict: Verdict, text: &str) {
+    pool.note_failure(bytes, matches!(verdict, Verdict::Pool));
+    report::refused(pool, bytes, text);
 }
 
 /// Returns the device of the current context, which need not be a primary one.

@@ -1,7 +1,8 @@
 //! Single calls of libbfc: one request, one free, one trim.
 
 use bfc_sys::{
-    BFC_ERROR_UNSUPPORTED, BFC_OK, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
+    BFC_ERROR_UNSUPPORTED, BFC_OK, BFC_REQUEST_ATTEMPT, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512,
+    bfc_request_t, bfc_status_t,
 };
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -49,6 +50,7 @@ impl Pool {
         self.request_at(self.alignment_of(bytes), bytes, stream, flags)
     }
 
+    /// Attempts a request. It is not a failure of the program's if this one fails: [`Pool::note_failure`].
     #[inline(never)] // Its arguments for libbfc would be in the frames of all callers that try several times.
     pub(super) fn request_at(
         self,
@@ -67,7 +69,7 @@ impl Pool {
             alignment,
             stream,
             freed_before: 0,
-            flags: flags | on_stream | BFC_REQUEST_SIZE_512,
+            flags: flags | on_stream | BFC_REQUEST_SIZE_512 | BFC_REQUEST_ATTEMPT,
             reserved: 0,
         };
         let mut address = ptr::null_mut();
@@ -81,6 +83,21 @@ impl Pool {
             }
             status => Err(status),
         }
+    }
+
+    /// Counts a request of the program that neither this pool nor the driver has served. `was_asked`: the pool was.
+    #[cold]
+    pub(crate) fn note_failure(self, bytes: usize, was_asked: bool) {
+        let request = bfc_request_t {
+            struct_size: size_of::<bfc_request_t>(),
+            bytes,
+            // To what the pool was not asked for, no chunk was too badly aligned.
+            alignment: if was_asked { self.alignment_of(bytes) } else { 0 },
+            flags: BFC_REQUEST_SIZE_512,
+            ..bfc_request_t::default()
+        };
+        // SAFETY: the struct has the size that it states. Without a pool there is nothing to count in.
+        unsafe { bfc_sys::bfc_alloc_failed(self.ordinal, &request) };
     }
 
     /// Frees a chunk that nothing uses any more. A pool that knows streams gets it on an internal stream, on which
