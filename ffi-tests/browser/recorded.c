@@ -55,7 +55,9 @@ int main(int count, char **arguments) {
     snprintf(name, sizeof name, "half-%d", step);
     mark(name);
   }
+  CHECK(bfc_scope_begin("attention", 3));
   if (bfc_alloc(DEVICE, (size_t)1 << 30, &large) == BFC_OK) return 1;
+  CHECK(bfc_scope_end());
   mark("end");
   CHECK(bfc_history_stop());
   return 0;

@@ -96,6 +96,8 @@ def test_holders_at_each_moment(training, opened):
     row = rows_of_section(page, "#failures")[0]
     assert row["requested"] == f"250.00 MiB ({failure['requested']:,} bytes)"
     assert f"({failure['largest_free']:,} bytes)" in row["largest free chunk"] and row["cause"] == failure["cause"]
+    assert row["operation"] == failure["operation"] == "validation"
+    assert f"250.00 MiB ({failure['requested']}) requested for validation, " in report(training)
 
     marks = rows_of_section(page, "#marks")
     assert [row["mark"] for row in marks] == [mark["name"] for mark in said["marks"]] == [f"step {i} done" for i in range(9)]

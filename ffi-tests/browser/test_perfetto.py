@@ -95,7 +95,7 @@ def test_a_program_in_c(backend, tmp_path):
     (listed,) = pool["failures"]
     assert failure[1:] == (
         "out of memory",
-        {"requested bytes": listed["requested"], "largest free chunk": listed["largest_free"], "cause": listed["cause"]},
+        {"requested bytes": listed["requested"], "largest free chunk": listed["largest_free"], "cause": listed["cause"], "operation": "attention"},
     )
 
     # Each allocation has a slice, for there are few.

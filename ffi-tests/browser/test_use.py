@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from conftest import BFC, page_of
+from conftest import BFC, SIZE, page_of
 
 
 @pytest.fixture
@@ -49,6 +49,16 @@ def test_a_drag_zooms_and_a_double_click_shows_all(page):
         assert " to " in shown(page), chart
         page.mouse.dblclick(x, y)
         assert shown(page) == "", chart
+
+
+def test_a_failed_request_leads_to_its_moment(page):
+    assert shown(page) == ""
+    time = page.locator("#failures td button").inner_text()
+    page.locator("#failures td button").click()
+    begin, end = (float(text.split()[0]) for text in shown(page).split(" to "))
+    assert begin < float(time.split()[0]) < end, (shown(page), time)
+    assert page.locator("#moment option:checked").inner_text() == f"cursor, {time}"
+    assert page.locator("#timeline").bounding_box()["y"] < SIZE["height"] / 2
 
 
 def test_the_wheel_zooms_a_chosen_chart_and_scrolls_otherwise(page):

@@ -138,7 +138,16 @@ class Report {
 
   failures() {
     if (!this.pool.failures.length) return;
-    this.content.append(element("section", { id: "failures", "aria-labelledby": "failures-title" }, element("h2", { id: "failures-title", text: "Out of memory" }), failuresTable(this.pool)));
+    this.content.append(element("section", { id: "failures", "aria-labelledby": "failures-title" }, element("h2", { id: "failures-title", text: "Out of memory" }), failuresTable(this)));
+  }
+
+  /** Shows the time around an event in the charts, and the holders at it. */
+  showMoment(event) {
+    const time = this.pool.events.time[event];
+    const around = (this.pool.to - this.pool.from) / 20;
+    this.view.show(time - around, time + around);
+    this.showHoldersAt(time);
+    document.getElementById("timeline").scrollIntoView();
   }
 
   addresses() {

@@ -3,11 +3,11 @@
 /** How many moments or chunks a table shows. */
 const MOST_TABLE_ROWS = 100;
 
-/** A table whose columns are `[heading, isNumber]`. */
+/** A table whose columns are `[heading, isNumber]`. A cell is a text or an element. */
 function table(caption, columns, rows) {
   const head = columns.map(([text, isNumber]) => element("th", { scope: "col", text, ...(isNumber && { class: "number" }) }));
   const body = rows.map((row) =>
-    element("tr", {}, ...row.map((text, at) => element("td", columns[at][1] ? { class: "number", text } : {}, columns[at][1] ? null : element("bdi", { text })))),
+    element("tr", {}, ...row.map((cell, at) => element("td", columns[at][1] ? { class: "number" } : {}, cell instanceof Node || columns[at][1] ? cell : element("bdi", { text: cell })))),
   );
   return element(
     "div",
@@ -114,12 +114,19 @@ function holdersTable(tree) {
   );
 }
 
-/** The failed requests of a pool. */
-function failuresTable(pool) {
-  const columns = [["time", true], ["requested", true], ["largest free chunk", true], ["in use", true], ["held", true], ["limit", true], ["cause", false]];
-  const rows = pool.failures.slice(0, MOST_TABLE_ROWS).map(({ event, requested, largest_free: largest, cause }) => {
+/** The failed requests of a pool. Their times are buttons, which show that time in the charts. */
+function failuresTable(report) {
+  const { pool } = report;
+  const columns = [["time", true], ["requested", true], ["largest free chunk", true], ["in use", true], ["held", true], ["limit", true], ["cause", false], ["operation", false]];
+  const hasStacks = pool.failures.some(({ stack }) => stack !== 0);
+  if (hasStacks) columns.push(["requested by", false]);
+  const rows = pool.failures.slice(0, MOST_TABLE_ROWS).map(({ event, requested, largest_free: largest, cause, operation, stack }) => {
     const { time, in_use: inUse, held, limit } = pool.events;
-    return [timeText(time[event]), exactText(requested), exactText(largest), bytesText(inUse[event]), bytesText(held[event]), limitText(limit[event]), cause];
+    const show = element("button", { type: "button", text: timeText(time[event]), title: "Show this time in the charts", onclick: () => report.showMoment(event) });
+    const row = [show, exactText(requested), exactText(largest), bytesText(inUse[event]), bytesText(held[event]), limitText(limit[event]), cause, pool.operations[operation]];
+    // The innermost frame first, as in the report for a terminal.
+    if (hasStacks) row.push([...pool.stacks[stack]].reverse().join(" < "));
+    return row;
   });
   const more = pool.failures.length > rows.length ? `, the first ${rows.length}` : "";
   return table(`${plural(pool.failures.length, "failed request")}${more}`, columns, rows);

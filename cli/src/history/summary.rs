@@ -99,6 +99,8 @@ struct Failure {
     in_use: u64,
     held: u64,
     cause: &'static str,
+    /// What the request was for.
+    operation: Option<Rc<str>>,
     /// The backtrace of the request, the innermost frame first.
     frames: Backtrace,
     holders: Vec<Holder>,
@@ -318,10 +320,12 @@ impl PoolSummary {
         }
         for failure in &self.failures {
             let Failure { seconds, phase, requested, largest_free, in_use, held, cause, .. } = failure;
+            let operation = failure.operation.as_deref().map(|name| format!(" for {}", shown(name)));
             let _ = writeln!(
                 text,
-                "  out of memory after {seconds:.3} s{phase}: {} requested, {cause}; {} in use of {} held, largest free chunk {}:",
+                "  out of memory after {seconds:.3} s{phase}: {} requested{}, {cause}; {} in use of {} held, largest free chunk {}:",
                 human(*requested),
+                operation.unwrap_or_default(),
                 human(*in_use),
                 human(*held),
                 human(*largest_free)
@@ -364,6 +368,7 @@ fn failure(history: &History, event: &Recorded, state: &PoolState, phase: Phase)
         in_use: state.in_use,
         held: state.held,
         cause: cause_name(event.cause),
+        operation: history.operation_name(event.pool, event.name),
         frames: history.frames(event.stack).clone(),
         holders: holders(history, event.pool, state),
     }

@@ -51,6 +51,9 @@ struct Failure {
     requested: u64,
     largest_free: u64,
     cause: &'static str,
+    /// Positions in the lists of the pool, as chunks have them.
+    operation: u64,
+    stack: u64,
 }
 
 /// What is known of a pool after each of its events.
@@ -76,7 +79,8 @@ struct Builder {
     space: FreeSpace,
     /// What is held, without what was obtained over it.
     held: Ranges,
-    failures: Vec<Failure>,
+    /// Failed requests, with their positions.
+    failures: Vec<(usize, Recorded)>,
     steps: Vec<(usize, u64)>,
 }
 
@@ -117,12 +121,7 @@ impl Builder {
         self.lives.see(event, u32::try_from(at).unwrap_or(u32::MAX - 1));
         self.follow_free_space(event, state, is_range);
         match event.kind {
-            Kind::OutOfMemory => self.failures.push(Failure {
-                event: at,
-                requested: event.requested,
-                largest_free: event.bytes,
-                cause: cause_name(event.cause),
-            }),
+            Kind::OutOfMemory => self.failures.push((at, *event)),
             Kind::Step => self.steps.push((at, event.bytes)),
             _ => {}
         }
@@ -179,6 +178,15 @@ impl Builder {
         let events = u32::try_from(rows.times.len()).unwrap_or(u32::MAX);
         let chunks = chunk_columns(&lives.chunks, &spans, events, &mut names, columns);
         let regions = region_columns(&lives.regions, &spans, events, columns);
+        let failure = |&(event, failed): &(usize, Recorded)| Failure {
+            event,
+            requested: failed.requested,
+            largest_free: failed.bytes,
+            cause: cause_name(failed.cause),
+            operation: names.operation(failed.name),
+            stack: names.stack(failed.stack),
+        };
+        let failures = failures.iter().map(failure).collect();
         Pool {
             device,
             name: name.unwrap_or_default().to_owned(),
@@ -247,6 +255,18 @@ struct Names {
     stacks: Values<u32>,
 }
 
+impl Names {
+    /// The position of an operation. 0 is none.
+    fn operation(&mut self, number: u32) -> u64 {
+        if number == 0 { 0 } else { self.operations.position(number) }
+    }
+
+    /// The position of a backtrace. 0 is none.
+    fn stack(&mut self, number: u32) -> u64 {
+        if number == 0 { 0 } else { self.stacks.position(number) }
+    }
+}
+
 fn chunk_columns(
     lives: &[Life],
     spans: &[Span],
@@ -254,13 +274,10 @@ fn chunk_columns(
     names: &mut Names,
     columns: &mut Columns,
 ) -> BTreeMap<&'static str, Column> {
-    let operation =
-        |life: &Life| if life.operation == 0 { 0 } else { names.operations.position(life.operation) };
-    let operations: Vec<u64> = lives.iter().map(operation).collect();
+    let operations: Vec<u64> = lives.iter().map(|life| names.operation(life.operation)).collect();
     let stream = |life: &Life| life.stream.map_or(0, |stream| names.streams.position(stream));
     let streams: Vec<u64> = lives.iter().map(stream).collect();
-    let stack = |life: &Life| if life.stack == 0 { 0 } else { names.stacks.position(life.stack) };
-    let stacks: Vec<u64> = lives.iter().map(stack).collect();
+    let stacks: Vec<u64> = lives.iter().map(|life| names.stack(life.stack)).collect();
     let mut column = |of: &dyn Fn(&Life) -> u64| columns.add(&lives.iter().map(of).collect::<Vec<_>>());
     let mut found = BTreeMap::from([
         ("first", column(&|life| u64::from(life.first))),

@@ -115,14 +115,14 @@ impl Writer<'_> {
         match event.kind {
             Kind::Step => self.step(time, pool, Some(event.bytes))?,
             Kind::OutOfMemory => {
-                let failure = Event {
-                    debug_annotations: vec![
-                        number("requested bytes", event.requested),
-                        number("largest free chunk", event.bytes),
-                        text("cause", cause_name(event.cause)),
-                    ],
-                    ..named("out of memory".into())
-                };
+                let mut annotations = vec![
+                    number("requested bytes", event.requested),
+                    number("largest free chunk", event.bytes),
+                    text("cause", cause_name(event.cause)),
+                ];
+                annotations.extend(self.name_of(pool, event.name).map(|name| text("operation", &name)));
+                annotations.extend(self.frames(event));
+                let failure = Event { debug_annotations: annotations, ..named("out of memory".into()) };
                 self.event(time, tracks(pool), EventType::Instant, failure)?;
             }
             Kind::Alloc | Kind::Present => {
@@ -240,10 +240,14 @@ impl Writer<'_> {
             Annotation { pointer_value: Some(event.address), ..annotation("address") },
         ];
         annotations.extend(event.stream.map(|stream| number("stream", stream)));
-        let frames = self.history.frames(event.stack).iter();
-        annotations.extend(frames.map(|frame| text("frame", &frame.function)));
+        annotations.extend(self.frames(event));
         let slice = Event { debug_annotations: annotations, ..named(name) };
         self.event(event.time, uuid, EventType::SliceBegin, slice)
+    }
+
+    /// The backtrace of an event.
+    fn frames(&self, event: &Recorded) -> impl Iterator<Item = Annotation> {
+        self.history.frames(event.stack).iter().map(|frame| text("frame", &frame.function))
     }
 
     fn end_lanes(&mut self, time: u64, pool: u16, address: u64, bytes: u64) -> io::Result<()> {
