@@ -110,6 +110,9 @@ class Pool(unittest.TestCase):
             (TypeError, "memory_limit must be a number of bytes or a size such as '8GiB', not float", bfc.create, {"memory_limit": 0.0}),
             (ValueError, r"memory_limit must be from 0 to 2\*\*64 - 1, not -1", bfc.create, {"memory_limit": -1}),
             (ValueError, r"memory_limit must be .*, not 1844674407", bfc.create, {"memory_limit": 1 << 64}),
+            (ValueError, "memory_limit must not be 0: leave it out", bfc.create, {"memory_limit": 0}),
+            (ValueError, "memory_limit must not be 0: leave it out", bfc.create, {"memory_limit": "0GiB"}),
+            (ValueError, "memory_fraction must not be 0: leave it out", bfc.create, {"memory_fraction": 0.0}),
             (TypeError, "memory_fraction must be a number, not str", bfc.create, {"memory_fraction": "0.5"}),
             (TypeError, "memory_fraction must be a number, not str", bfc.create, {"memory_fraction": ""}),
             (TypeError, "fragmentation_fraction must be a number, not l", bfc.create, {"fragmentation_fraction": []}),
@@ -125,12 +128,21 @@ class Pool(unittest.TestCase):
             (ValueError, "address must be from 0 to .*, not -256", bfc.free, {"address": -256}),
             (ValueError, "stream must be from 0 to .*, not -1", bfc.synchronized, {"stream": -1}),
             (TypeError, "keep_bytes must be a number of bytes or a size such as '8GiB', not float", bfc.trim, {"keep_bytes": 1e6}),
+            # Python takes True for 1.
+            (TypeError, "nbytes must be a number of bytes or a size such as '8GiB', not bool", bfc.alloc, {"nbytes": True}),
+            (TypeError, "alignment must be a number of bytes .*, not bool", bfc.alloc, {"nbytes": 1, "alignment": False}),
+            (TypeError, "stream must be an integer, not bool", bfc.alloc, {"nbytes": 1, "stream": True}),
+            (TypeError, "memory_limit must be a number of bytes .*, not bool", bfc.create, {"memory_limit": True}),
+            (TypeError, "memory_fraction must be a number, not bool", bfc.create, {"memory_fraction": True}),
+            (TypeError, "retry_timeout_ms must be an integer, not bool", bfc.create, {"retry_timeout_ms": True}),
+            (TypeError, "limit_bytes must be a number of bytes .*, not bool", bfc.set_memory_limit, {"limit_bytes": False}),
         ]
         for kind, words, function, arguments in wrong:
             with self.subTest(function=function.__name__, arguments=arguments):
                 self.assertRaisesRegex(kind, f"^{words}", function, 999 if function is bfc.create else DEVICE, **arguments)
         self.assertRaisesRegex(TypeError, "^device must be an integer, not str", bfc.alloc, "cuda", 1)
         self.assertRaisesRegex(ValueError, "^device must be from -2", bfc.stats, 1 << 32)
+        self.assertRaisesRegex(TypeError, "^device must be an integer, not bool", bfc.stats, True)
         with self.assertRaisesRegex(TypeError, "^operation must be a str, not bytes"), bfc.scope(b"x"):  # type: ignore[arg-type]
             pass
         for use in [bfc.onnxruntime.use, bfc.tensorflow.use]:

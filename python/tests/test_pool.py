@@ -52,6 +52,7 @@ class Devices(unittest.TestCase):
         self.assertRaisesRegex(TypeError, "unexpected keyword argument 'limits'", bfc.Pool, DEVICE, limits=1)
         self.assertRaisesRegex(TypeError, "give one of them", bfc.Pool, DEVICE, limit=1, memory_limit=1)
         self.assertRaisesRegex(ValueError, "limit must be a number of bytes", bfc.Pool, DEVICE, limit="much")
+        self.assertRaisesRegex(ValueError, "^limit must not be 0", bfc.Pool, DEVICE, limit=0)
 
 
     def test_keywords_are_those_of_create(self) -> None:

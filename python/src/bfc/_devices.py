@@ -112,7 +112,11 @@ def options(
     ]
     made.flags = sum(flag for wanted, flag in flags if wanted)
     made.memory_limit = _numbers.optional_size(memory_limit, "memory_limit")
+    if memory_limit is not None:
+        _numbers.refuse_zero(made.memory_limit, "memory_limit")
     made.memory_fraction = _numbers.fraction(memory_fraction, "memory_fraction")
+    if memory_fraction is not None:
+        _numbers.refuse_zero(made.memory_fraction, "memory_fraction")
     made.fragmentation_fraction = _numbers.fraction(fragmentation_fraction, "fragmentation_fraction")
     made.initial_region_bytes = _numbers.optional_size(initial_region_bytes, "initial_region_bytes")
     if growth_policy is None:
@@ -160,8 +164,8 @@ def create(
     """Creates the allocator of a device. There is one for each ordinal in a process. No memory is obtained before the first
     allocation.
 
-    An argument that is omitted, or 0, is taken from the environment (``BFC_MEMORY_LIMIT`` and others, docs/environment.md), and
-    without a variable from the default. The six switches (from ``allow_growth`` to ``two_ends``) have the given values: variables
+    An argument that is omitted is taken from the environment (``BFC_MEMORY_LIMIT`` and others, docs/environment.md), and
+    without a variable from the default. 0 has the same meaning, but is refused as a limit or a fraction of the memory. The six switches (from ``allow_growth`` to ``two_ends``) have the given values: variables
     apply only if all six are false. ``BFC_FORCE_ALLOW_GROWTH`` always applies.
 
     :param device: An ordinal: 0 to 255 are devices, as CUDA counts them; :data:`HOST` is the host.
@@ -237,8 +241,8 @@ def trim(device: SupportsIndex, keep_bytes: SupportsIndex | str = 0) -> int:
 def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex | str) -> None:
     """Changes how many bytes the allocator of a device may hold from its backend.
 
-    Allocations stay valid. If the allocator holds more than the limit, it obtains no more memory and releases free memory. 0 is a
-    limit of 0.
+    Allocations stay valid. If the allocator holds more than the limit, it obtains no more memory and releases free memory. With
+    0 it holds no memory beyond what is in use.
 
     :raises Error: see ``bfc_set_memory_limit``.
     """

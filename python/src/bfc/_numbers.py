@@ -60,7 +60,7 @@ def size(value: SupportsIndex | str, what: str) -> int:
         if parsed is None:
             raise ValueError(f"{what} must be a number of bytes or a size such as '8GiB', not {value!r}")
         return parsed
-    if not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{what} must be a number of bytes or a size such as '8GiB', not {type(value).__name__}")
     return unsigned(value, what)
 
@@ -68,6 +68,18 @@ def size(value: SupportsIndex | str, what: str) -> int:
 def optional_size(value: SupportsIndex | str | None, what: str) -> int:
     """The same; 0 for None, which C takes for not given."""
     return 0 if value is None else size(value, what)
+
+
+def refuse_zero(number: float, what: str) -> None:
+    """Refuses a limit of 0, which C takes for not given: a program that computes 0 bytes does not mean all of the memory.
+
+    >>> refuse_zero(size("0 GiB", "limit"), "limit")
+    Traceback (most recent call last):
+        ...
+    ValueError: limit must not be 0: leave it out for the available memory, or set it to 0 later by bfc.set_memory_limit
+    """
+    if number == 0:
+        raise ValueError(f"{what} must not be 0: leave it out for the available memory, or set it to 0 later by bfc.set_memory_limit")
 
 
 def _parsed_size(text: str) -> int | None:
@@ -89,6 +101,8 @@ def fraction(value: SupportsFloat | None, what: str) -> float:
     """A number that may have a fraction; 0 for None, which C takes for not given. What is a share the library knows."""
     if value is None:
         return 0.0
+    if isinstance(value, bool):
+        raise TypeError(f"{what} must be a number, not bool")
     try:
         return ctypes.c_double(value).value  # type: ignore[arg-type]
     except TypeError:
@@ -121,7 +135,7 @@ def path(value: str | os.PathLike[str], what: str) -> bytes:
 
 
 def _index(value: SupportsIndex, what: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what} must be an integer, not {type(value).__name__}") from None
+    # Python takes True for 1. As a number of bytes, a device or a stream it is a mistake.
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} must be an integer, not {type(value).__name__}")
+    return operator.index(value)

@@ -60,7 +60,8 @@ class Pool:
         if limit is not None:
             if options.get("memory_limit") is not None:
                 raise TypeError("limit and memory_limit are the same: give one of them")
-            options["memory_limit"] = _numbers.size(limit, "limit")
+            options["memory_limit"] = limit = _numbers.size(limit, "limit")
+            _numbers.refuse_zero(limit, "limit")
         self._allocator = Allocator(_ordinal(device), options)
 
     @property
