@@ -20,7 +20,7 @@ use crate::options::{DEFAULT_FLAGS, Options, Resolution};
 use crate::pool::alloc::RequestParams;
 use crate::pool::idle_time::{IdleCallback, IdleFunction};
 use crate::pool::listener::RegionCallback;
-use crate::pool::slot::{Guard, Slot};
+use crate::pool::slot::Guard;
 use crate::pool::{
     Pool, alloc, context_loss, free, graph_pools, guarded, idle_callback, lifecycle, order, shrink, snapshot,
 };
@@ -428,14 +428,7 @@ impl Device {
 
     /// Returns the current statistics.
     pub fn stats(self) -> Result<Stats, Error> {
-        Ok(Self::stats_of(&self.enter()?))
-    }
-
-    fn stats_of(guard: &Guard<'_>) -> Stats {
-        let mut stats = guard.arena.stats();
-        stats.metadata_bytes += (size_of::<Slot>() + size_of::<Pool>() - size_of_val(&guard.arena)) as u64;
-        stats.metadata_bytes += guard.metadata_bytes();
-        stats
+        Ok(self.enter()?.stats())
     }
 
     /// Writes the statistics of all allocators of the process as OpenMetrics text. Allocators are copied one after the
@@ -458,7 +451,7 @@ impl Device {
                 Err(_) => device.enter()?,
                 Ok(guard) => guard,
             };
-            let stats = Self::stats_of(&guard);
+            let stats = guard.stats();
             let (name, backend) = snapshot::identity(&guard)?;
             drop(guard);
             samples.try_reserve(1).map_err(HostMemoryExhausted::from)?;

@@ -310,6 +310,30 @@ fn the_report_tells_what_a_person_wants_to_know() {
     assert!(!report.contains("no memory for"), "nothing failed: no verdict");
 }
 
+/// The metadata is one number, with the allocator's own tables and those beside it.
+#[test]
+fn reports_have_the_numbers_of_the_statistics() {
+    let pool = Pool::host(64 * MIB, |options| options.flags |= BFC_ALLOW_GROWTH);
+    let live = [3000, MIB, 20 * MIB].map(|bytes| pool.get(bytes));
+    let stats = pool.stats();
+    let map = &parse(&pool)["stats"];
+    for (name, value) in [
+        ("metadata_bytes", stats.metadata_bytes),
+        ("pool_bytes", stats.pool_bytes),
+        ("num_chunks", stats.num_chunks),
+    ] {
+        assert_eq!(number(map, name), value, "{name}");
+    }
+    let report = pool.report();
+    let line = report.lines().find(|line| line.contains("allocator metadata")).expect("a line");
+    assert!(
+        line.ends_with(&format!(" {} bytes", stats.metadata_bytes)),
+        "{line}, not {}",
+        stats.metadata_bytes
+    );
+    live.into_iter().for_each(|address| pool.put(address));
+}
+
 /// What each operation holds, the largest first, by the path of its scopes and the step of the innermost.
 #[test]
 fn holders_by_operation() {

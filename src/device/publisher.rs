@@ -141,7 +141,7 @@ fn look_at(device: Device, pool: &mut Pool) -> Entry {
     };
     put_text(&mut pool.backend, guard.backend.get().name());
     put_text(&mut pool.name, &guard.name);
-    Entry::Live(Device::stats_of(&guard), guard.arena.names().len() != 0)
+    Entry::Live(guard.stats(), guard.arena.names().len() != 0)
 }
 
 fn copy_statistics(pool: &mut Pool, stats: &Stats) {

@@ -15,7 +15,6 @@ use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 use crate::history;
-use crate::report::Subject;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -185,12 +184,5 @@ impl Pool {
         if let Some(life) = self.backend.get().life() {
             life.end();
         }
-    }
-
-    /// Returns the data that reports are written from.
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        let guards = self.guards.as_ref().map(|guards| guards.summary());
-        let (device, name, backend) = (self.device, &*self.name, self.backend.get().name());
-        Subject { device, name, backend, view: self.arena.view(), guards }
     }
 }

@@ -3,6 +3,7 @@
 use super::pool::Pool;
 use super::slot::{Guard, Slot};
 use crate::core::arena::{Room, Snapshot};
+use crate::core::stats::Stats;
 use crate::error::Error;
 use crate::report::{Guarding, Subject};
 use crate::sys::{HostMemoryExhausted, try_box};
@@ -12,6 +13,7 @@ pub(crate) struct PoolSnapshot {
     device: i32,
     backend: &'static str,
     name: String,
+    stats: Stats,
     /// The numbers of damaged guards and of unchecked frees, if the debug mode is on.
     guards: Option<(u64, u64)>,
     /// The debug mode's last message.
@@ -58,6 +60,23 @@ pub(super) struct PoolRoom {
     arena: Room,
 }
 
+impl Guard<'_> {
+    /// Returns the current statistics. Their metadata includes what the allocator has beside the arena.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = self.arena.stats();
+        let beside = size_of::<Slot>() + size_of::<Pool>() - size_of_val(&self.arena);
+        stats.metadata_bytes += beside as u64 + self.metadata_bytes();
+        stats
+    }
+
+    /// Returns the data that reports are written from.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let guards = self.guards.as_ref().map(|guards| guards.summary());
+        let (device, name, backend) = (self.device, &*self.name, self.backend.get().name());
+        Subject { device, name, backend, stats: self.stats(), view: self.arena.view(), guards }
+    }
+}
+
 impl Pool {
     pub(super) fn snapshot_room(&self) -> PoolRoom {
         let last = self.guards.as_ref().map_or(0, |guards| guards.summary().last.len());
@@ -68,7 +87,7 @@ impl Pool {
 impl PoolSnapshot {
     fn new() -> Self {
         let (name, last, arena) = (String::new(), String::new(), Snapshot::new());
-        PoolSnapshot { device: 0, backend: "", name, guards: None, last, arena }
+        PoolSnapshot { device: 0, backend: "", name, stats: Stats::default(), guards: None, last, arena }
     }
 
     /// Returns a copy of a locked pool, for a report about this moment. Its memory is obtained with the lock held too.
@@ -87,7 +106,7 @@ impl PoolSnapshot {
     }
 
     /// Copies a pool. Returns false if the reserved memory is not enough.
-    fn copy(&mut self, pool: &Pool) -> bool {
+    fn copy(&mut self, pool: &Guard<'_>) -> bool {
         let guards = pool.guards.as_ref().map(|guards| guards.summary());
         let (name, last) = (&*pool.name, guards.map_or("", |guards| guards.last));
         let fits = name.len() <= self.name.capacity() && last.len() <= self.last.capacity();
@@ -95,6 +114,7 @@ impl PoolSnapshot {
             return false;
         }
         (self.device, self.backend) = (pool.device, pool.backend.get().name());
+        self.stats = pool.stats();
         self.guards = guards.map(|guards| (guards.violations, guards.unchecked));
         self.name.clear();
         self.name.push_str(name);
@@ -106,7 +126,7 @@ impl PoolSnapshot {
     pub(super) fn subject(&self) -> Subject<'_> {
         let last = self.last.as_str();
         let guards = self.guards.map(|(violations, unchecked)| Guarding { violations, unchecked, last });
-        let PoolSnapshot { device, backend, name, arena, .. } = self;
-        Subject { device: *device, name, backend, view: arena.view(), guards }
+        let PoolSnapshot { device, backend, name, stats, arena, .. } = self;
+        Subject { device: *device, name, backend, stats: *stats, view: arena.view(), guards }
     }
 }

@@ -4,7 +4,7 @@ use super::tally::{self, BinTally};
 use super::{Bytes, Counted, Guarding, Subject, occupancy};
 use crate::core::arena::{Arena, RegionGrowth, View};
 use crate::core::request::AllocRequest;
-use crate::core::stats::{FailureCause, Failures};
+use crate::core::stats::{FailureCause, Failures, Stats};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
 use std::fmt::{self, Write};
@@ -176,11 +176,10 @@ fn is_due_at(next: &AtomicU64, now: u64) -> bool {
 
 /// Writes the report. With a verdict it begins with the failed request.
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<&Verdict>) -> fmt::Result {
-    let Subject { device, name, backend, view, guards } = subject;
-    let stats = view.stats();
+    let Subject { device, name, backend, stats, view, guards } = subject;
     writeln!(out, "memory of allocator \"{name}\" on device {device} ({backend} backend)")?;
     if let Some(verdict) = verdict {
-        write_verdict(out, view, verdict)?;
+        write_verdict(out, stats, view, verdict)?;
     }
     let free = view.usable_bytes() - stats.bytes_in_use;
     let line = |out: &mut dyn Write, what: &str, bytes: u64| {
@@ -228,14 +227,14 @@ fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
     if *violations == 0 { Ok(()) } else { writeln!(out, "  the last: {last}") }
 }
 
-fn write_verdict(out: &mut dyn Write, view: &View<'_>, verdict: &Verdict) -> fmt::Result {
+fn write_verdict(out: &mut dyn Write, stats: &Stats, view: &View<'_>, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
     let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
     match cause {
         FailureCause::Exhaustion => {
             let why = if verdict.refused {
                 "The backend has no more memory"
-            } else if verdict.wanted > view.stats().bytes_limit {
+            } else if verdict.wanted > stats.bytes_limit {
                 "The request is larger than the limit"
             } else {
                 "The limit leaves too little"

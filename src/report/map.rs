@@ -5,17 +5,17 @@ use super::{Guarding, Subject, failure};
 use crate::core::arena::View;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::stats::Failures;
+use crate::core::stats::{Failures, Stats};
 use crate::core::streams::Order;
 use crate::core::units::{NUM_BINS, bin_floor, bin_of};
 use std::fmt::{self, Write};
 
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
-    let Subject { device, name, backend, ref view, guards } = *subject;
+    let Subject { device, name, backend, stats, ref view, guards } = *subject;
     write!(out, "{{\"schema\":1,\"device\":{device},\"name\":")?;
     string(out, name)?;
     write!(out, ",\"backend\":\"{backend}\",")?;
-    write_stats(out, view)?;
+    write_stats(out, &stats, view)?;
     write_counters(out, view, guards)?;
     write_failures(out, &view.counters().failures)?;
     write_bins(out, view)?;
@@ -38,8 +38,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
     out.write_str("]}")
 }
 
-fn write_stats(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
-    let stats = view.stats();
+fn write_stats(out: &mut dyn Write, stats: &Stats, view: &View<'_>) -> fmt::Result {
     out.write_str("\"stats\":{")?;
     for (name, value) in stats.fields() {
         write!(out, "\"{name}\":{value},")?;

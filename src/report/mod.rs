@@ -15,6 +15,7 @@ mod tally;
 pub(crate) use self::tally::each_holder;
 
 use crate::core::arena::View;
+use crate::core::stats::Stats;
 use crate::error::Fallible;
 use crate::sys::HostMemoryExhausted;
 use std::fmt;
@@ -25,6 +26,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) device: i32,
     pub(crate) name: &'a str,
     pub(crate) backend: &'static str,
+    pub(crate) stats: Stats,
     pub(crate) view: View<'a>,
     /// Present if the debug mode is on.
     pub(crate) guards: Option<Guarding<'a>>,

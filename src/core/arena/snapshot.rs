@@ -7,7 +7,7 @@ use super::arena::Arena;
 use crate::core::heap::{Chunks, Region, Regions, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::op_names::Names;
-use crate::core::stats::{Counters, Stats};
+use crate::core::stats::Counters;
 use crate::core::streams::{Mark, Order, StreamHeap};
 use crate::core::tables::{room_for, with_margin};
 use crate::sys::HostMemoryExhausted;
@@ -15,7 +15,6 @@ use crate::sys::HostMemoryExhausted;
 /// Totals of the whole arena.
 #[derive(Clone, Copy, Default)]
 struct Totals {
-    stats: Stats,
     counters: Counters,
     usable_bytes: u64,
     /// `None` without a reserved range.
@@ -82,7 +81,6 @@ impl Arena {
 
     fn totals(&self) -> Totals {
         Totals {
-            stats: self.stats(),
             counters: *self.counters(),
             usable_bytes: self.usable_bytes(),
             unmapped_bytes: self.range().map(|_| self.unmapped_bytes()),
@@ -139,10 +137,6 @@ impl Snapshot {
 }
 
 impl View<'_> {
-    pub(crate) fn stats(&self) -> &Stats {
-        &self.totals.stats
-    }
-
     pub(crate) fn counters(&self) -> &Counters {
         &self.totals.counters
     }
