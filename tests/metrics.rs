@@ -64,6 +64,16 @@ fn each_allocator_has_the_values_of_its_statistics() {
     pools[0].put(kept);
 }
 
+/// A rule that divides by the limit is not about such an allocator.
+#[test]
+fn no_limit_is_infinite() {
+    let _alone = ALONE.lock();
+    let pool = Pool::host(u64::MAX, |options| options.flags |= BFC_ALLOW_GROWTH);
+    let (text, start) = (metrics(), format!("bfc_limit_bytes{{device=\"{}\"", pool.device()));
+    let sample = text.lines().find(|line| line.starts_with(&start)).expect("a sample");
+    assert!(sample.ends_with("} +Inf"), "{sample}");
+}
+
 #[test]
 fn a_destroyed_allocator_is_left_out_and_no_message_is_set() {
     let _alone = ALONE.lock();

@@ -41,8 +41,7 @@ fn filled_by_operations() -> Pool {
     pool
 }
 
-const LARGEST: &str =
-    "8.00 KiB in 2 of weights, 2.00 KiB in 1 of no operation, 1.00 KiB in 1 of cache, and 2 other operations";
+const LARGEST: &str = "8.00 KiB in 2 of weights, 2.00 KiB in 1 of (no operation), 1.00 KiB in 1 of cache, and 2 other operations";
 
 #[test]
 fn a_refused_destruction_names_what_is_live() {
@@ -334,6 +333,19 @@ fn reports_have_the_numbers_of_the_statistics() {
     live.into_iter().for_each(|address| pool.put(address));
 }
 
+#[test]
+fn a_limit_that_no_device_has_is_none() {
+    let pool = Pool::host(u64::MAX, |options| options.flags |= BFC_ALLOW_GROWTH);
+    let address = pool.get(MIB);
+    let report = pool.report();
+    assert!(
+        report.contains("\n  limit                             none\n") && !report.contains("EiB"),
+        "{report}"
+    );
+    assert!(number(&parse(&pool)["stats"], "bytes_limit") > 1 << 60, "the statistics are numbers");
+    pool.put(address);
+}
+
 /// What each operation holds, the largest first, by the path of its scopes and the step of the innermost.
 #[test]
 fn holders_by_operation() {
@@ -362,7 +374,7 @@ fn holders_by_operation() {
     assert_eq!(operation_of(held[3]), named("attention", 1));
     let report = pool.report();
     let place = |name: &str| report.find(name).unwrap_or_else(|| panic!("no {name} in\n{report}"));
-    let lines = ["  attention/softmax\n", "  attention\n", "  (unnamed)\n"].map(place);
+    let lines = ["  attention/softmax\n", "  attention\n", "  (no operation)\n"].map(place);
     assert!(lines.is_sorted(), "{report}");
     // A chunk that is handed out anew belongs to whoever has it now.
     pool.put(held[1]);

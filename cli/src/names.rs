@@ -1,10 +1,16 @@
 //! Names from a program or a file, as they are shown.
 
 use os::terminal::is_harmful;
+use os::terms::NO_OPERATION;
 
 /// A name without characters that control a terminal, or the direction of text. It has no line ends either.
 pub fn shown(name: &str) -> String {
     name.chars().map(|character| if is_harmful(character) { '\u{fffd}' } else { character }).collect()
+}
+
+/// The operation that holds memory.
+pub fn operation(name: Option<&str>) -> String {
+    name.map_or(NO_OPERATION.into(), shown)
 }
 
 /// What a pool is on.

@@ -15,7 +15,7 @@ use crate::inspect::walk;
 use crate::names;
 use crate::new_file;
 use crate::replay::Job;
-use crate::size::human;
+use crate::size::{self, human};
 use crate::trace::{ALIGNMENT, Event, Trace};
 
 /// The size of the picture in pixels, and the columns of a curve.
@@ -180,7 +180,7 @@ impl Picture {
             human(self.live.peak),
             human(self.in_use.peak),
             human(self.held.peak),
-            human(self.limit)
+            size::limit(self.limit)
         );
         let head = format!("<title>{}</title>\n<desc>{description}</desc>\n", escaped(&self.title));
         let begin = text.find(">\n").map_or(text.len(), |at| at + 2);

@@ -9,7 +9,7 @@ use crate::find_limit::{Found, ratio};
 use crate::inspect::{Failure, Inspection, Peak, in_turns};
 use crate::output::table;
 use crate::replay::{Job, Run};
-use crate::size::{counted, human};
+use crate::size::{self, counted, human};
 use crate::trace::Trace;
 
 #[derive(Serialize)]
@@ -322,7 +322,7 @@ fn plan_row(pool: &PoolConfig, planned: u64, allocs: u64) -> Option<(&'static st
 
 fn pool_row(pool: &PoolConfig, limit: Option<u64>) -> String {
     let mut words = vec![pool.backend.name().to_owned()];
-    words.extend(limit.map(|limit| format!("limit {}", human(limit))));
+    words.extend(limit.map(|limit| format!("limit {}", size::limit(limit))));
     words.extend(pool.device_capacity.map(|bytes| format!("capacity {}", human(bytes))));
     let growth = if pool.growth_policy == Some(GrowthPolicy::Need) { "growth by need" } else { "growth" };
     let flags = [

@@ -1,5 +1,7 @@
 //! Sizes and shares as people write them on a command line.
 
+use os::terms::{NO_LIMIT, is_no_limit};
+
 /// Units a size may carry, longest spelling first so that `KiB` is not read as `K`.
 const UNITS: [(&str, u64); 13] = [
     ("kib", 1 << 10),
@@ -94,6 +96,11 @@ pub fn human(bytes: u64) -> String {
     format!("{:.2} {name} ({bytes})", bytes as f64 / unit as f64)
 }
 
+/// A limit for people. One that no device has is none.
+pub fn limit(bytes: u64) -> String {
+    if is_no_limit(bytes) { NO_LIMIT.to_owned() } else { human(bytes) }
+}
+
 /// `1 event`, `2 events`.
 pub fn counted(count: usize, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
@@ -158,6 +165,7 @@ mod tests {
         assert_eq!(human(20 << 30), "20.00 GiB (21474836480)");
         assert_eq!(human(256 << 40), "256.00 TiB (281474976710656)");
         assert_eq!(human(u64::MAX), "16.00 EiB (18446744073709551615)");
+        assert_eq!((limit(8 << 30), limit(u64::MAX)), (human(8 << 30), "none".to_owned()));
     }
 
     #[test]

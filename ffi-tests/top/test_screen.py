@@ -95,7 +95,7 @@ def test_it_shows_the_figures_follows_them_and_obeys_keys(start, screen):
     text = top.shows(str(writer.pid), "weights", "3.00M", "attention", "in use 3.00M")
     assert "1 pool" in text and "sorted by in use" in text
     writer.do("alloc 2 1048576")
-    top.shows("in use 5.00M", "(unnamed)")
+    top.shows("in use 5.00M", "(no operation)")
     assert "5.00M" in top.shows("allocations             5")
 
     other = start("second")

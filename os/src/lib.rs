@@ -9,6 +9,7 @@ pub mod descriptors;
 pub mod files;
 pub mod signals;
 pub mod terminal;
+pub mod terms;
 pub mod variables;
 
 /// Returns the error number of the last system call of this thread.

@@ -17,7 +17,7 @@ use crate::error::{DeferredError, Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::report::live::LargestHolders;
-use crate::report::{Counted, to_string};
+use crate::report::{Counted, Limit, to_string};
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::{thread, try_box, try_box_with};
 use std::ffi::c_void;
@@ -42,8 +42,9 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
     log::emit(
         Level::Info,
         format_args!(
-            "device {device}: created an allocator: {} backend, limit {limit} bytes",
-            backend.get().name()
+            "device {device}: created an allocator: {} backend, limit {}",
+            backend.get().name(),
+            Limit(limit)
         ),
     );
     if let Some((requests, bytes)) = plan {

@@ -7,6 +7,7 @@ use crate::core::request::AllocRequest;
 use crate::core::stats::{FailureCause, Failures, Stats};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
+use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -140,6 +141,8 @@ impl fmt::Display for Verdict {
         write!(f, "{} are free, the largest piece is {}, ", Bytes(free), Bytes(largest))?;
         if self.refused {
             f.write_str("and the backend gives no more")?;
+        } else if is_no_limit(available) {
+            f.write_str("and there is no limit")?;
         } else {
             write!(f, "and the limit leaves {} to grow", Bytes(available))?;
         }
@@ -185,7 +188,11 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     let line = |out: &mut dyn Write, what: &str, bytes: u64| {
         writeln!(out, "  {what:<24}{:>14}{bytes:>20} bytes", Bytes(bytes).to_text().as_str())
     };
-    line(out, "limit", stats.bytes_limit)?;
+    if is_no_limit(stats.bytes_limit) {
+        writeln!(out, "  {:<24}{NO_LIMIT:>14}", "limit")?;
+    } else {
+        line(out, "limit", stats.bytes_limit)?;
+    }
     line(out, "held from the backend", stats.pool_bytes)?;
     line(out, "in use", stats.bytes_in_use)?;
     line(out, "requested by callers", stats.bytes_requested)?;
@@ -321,7 +328,7 @@ fn write_holders(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     }
     writeln!(out, "  largest holders            bytes    chunks  last step  operation")?;
     for holder in holders.iter().take(SHOWN) {
-        let name = view.names.name(holder.name).unwrap_or("(unnamed)");
+        let name = view.names.name(holder.name).unwrap_or(NO_OPERATION);
         let bytes = Bytes(holder.bytes).to_text();
         writeln!(out, "  {:>30} {:>9} {:>10}  {name}", bytes.as_str(), holder.chunks, holder.last_step)?;
     }

@@ -2,12 +2,13 @@
 
 use super::{Bytes, Counted, tally};
 use crate::core::arena::View;
+use os::terms::NO_OPERATION;
 use std::fmt;
 
 /// How many operations are named.
 const SHOWN: usize = 3;
 
-/// The operations that hold most: `: 4.00 MiB in 2 of weights, 1.00 KiB in 1 of no operation`. Nothing if nothing is live,
+/// The operations that hold most: `: 4.00 MiB in 2 of weights, 1.00 KiB in 1 of (no operation)`. Nothing if nothing is live,
 /// or if there is no host memory to sum it up.
 pub(crate) struct LargestHolders<'a>(pub(crate) View<'a>);
 
@@ -17,7 +18,7 @@ impl fmt::Display for LargestHolders<'_> {
         let holders = tally::holders(view).unwrap_or_default();
         for (position, holder) in holders.iter().take(SHOWN).enumerate() {
             let gap = if position == 0 { ": " } else { ", " };
-            let name = view.names.name(holder.name).unwrap_or("no operation");
+            let name = view.names.name(holder.name).unwrap_or(NO_OPERATION);
             write!(f, "{gap}{} in {} of {name}", Bytes(holder.bytes), holder.chunks)?;
         }
         match holders.len().saturating_sub(SHOWN) {

@@ -18,6 +18,7 @@ use crate::core::arena::View;
 use crate::core::stats::Stats;
 use crate::error::Fallible;
 use crate::sys::HostMemoryExhausted;
+use os::terms::{NO_LIMIT, is_no_limit};
 use std::fmt;
 
 /// The data of a report.
@@ -58,6 +59,15 @@ impl fmt::Display for Bytes {
                 write!(f, "{}.{:02} {unit}", hundredths / 100, hundredths % 100)
             }
         }
+    }
+}
+
+/// A limit, as a sentence has it.
+pub(crate) struct Limit(pub(crate) u64);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_no_limit(self.0) { f.write_str(NO_LIMIT) } else { write!(f, "{} bytes", self.0) }
     }
 }
 

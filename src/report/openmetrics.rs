@@ -3,6 +3,7 @@
 //! The `bfc` command compiles this file too, so it uses nothing else of the library. The samples of one metric must
 //! stand together in this format, so the text is written from copies of all allocators' statistics.
 
+use os::terms::is_no_limit;
 use std::fmt::{self, Display, Write};
 
 /// How the values of a metric change.
@@ -40,6 +41,9 @@ const fn gauge(name: &'static str, statistic: &'static str, help: &'static str) 
     Metric { name, kind: Kind::Gauge, help, statistic }
 }
 
+/// The statistic that is infinite if there is no limit.
+const LIMIT: &str = "bytes_limit";
+
 /// All metrics, in the order of the fields of `bfc_stats_t`. docs/metrics.md shows them.
 pub(crate) const METRICS: [Metric; 17] = [
     counter("bfc_allocations", "num_allocs", "Successful allocations."),
@@ -50,7 +54,7 @@ pub(crate) const METRICS: [Metric; 17] = [
     gauge("bfc_requested_bytes", "bytes_requested", "Requested bytes of the chunks in use."),
     gauge("bfc_requested_peak_bytes", "peak_bytes_requested", "The highest bfc_requested_bytes."),
     gauge("bfc_largest_allocation_bytes", "largest_alloc_size", "Size of the largest chunk handed out."),
-    gauge("bfc_limit_bytes", "bytes_limit", "The most bytes that may be held from the backend."),
+    gauge("bfc_limit_bytes", LIMIT, "The most bytes that may be held from the backend."),
     gauge("bfc_held_bytes", "pool_bytes", "Bytes held from the backend."),
     gauge("bfc_held_peak_bytes", "peak_pool_bytes", "The highest bfc_held_bytes."),
     gauge(
@@ -93,7 +97,10 @@ pub(crate) fn write<S: Source>(out: &mut dyn Write, sources: &[S], poisoned: Opt
             let Some(value) = source.value(statistic) else { continue };
             write!(out, "{name}{}{{", metric.suffix())?;
             source.labels(&mut Labels { out: &mut *out, is_first: true })?;
-            writeln!(out, "}} {value}")?;
+            match *statistic == LIMIT && is_no_limit(value) {
+                true => out.write_str("} +Inf\n")?,
+                false => writeln!(out, "}} {value}")?,
+            }
         }
     }
     if let Some(value) = poisoned {

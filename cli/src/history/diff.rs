@@ -7,12 +7,13 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use clap::Args;
+use os::terms::is_no_limit;
 use serde::Serialize;
 
 use super::snapshot::{Place, PoolAt, Snapshot, Totals};
 use crate::names::{self, shown};
 use crate::output::Output;
-use crate::size::human;
+use crate::size::{self, human};
 
 /// How many operations are listed as text, and how many sizes of each.
 const LISTED: usize = 20;
@@ -199,6 +200,10 @@ impl PoolDifference {
                 continue;
             }
             let _ = match is_bytes {
+                // Only of limits: to none there is no distance.
+                true if is_no_limit(pair.a.max(pair.b)) => {
+                    writeln!(text, "  {name:<12} {} to {}", size::limit(pair.a), size::limit(pair.b))
+                }
                 true => {
                     writeln!(text, "  {name:<12} {} to {}: {}", human(pair.a), human(pair.b), pair.bytes())
                 }
@@ -221,7 +226,7 @@ impl PoolDifference {
 
 impl OperationDifference {
     fn write(&self, text: &mut String) {
-        let name = self.operation.as_deref().map_or("(no operation)".into(), shown);
+        let name = names::operation(self.operation.as_deref());
         let _ = writeln!(
             text,
             "    {:>12}  {name}: {} in {} to {} in {}",

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::reader::History;
 use super::stacks::{Backtrace, Frame};
 use super::timeline::PoolState;
-use crate::names::shown;
+use crate::names::{self, shown};
 use crate::size::{counted, human};
 
 /// How many operations are listed.
@@ -36,7 +36,7 @@ pub struct HolderStack {
 
 pub fn write_holders(text: &mut String, holders: &[Holder]) {
     for holder in holders {
-        let name = holder.operation.as_deref().map_or("(no operation)".into(), shown);
+        let name = names::operation(holder.operation.as_deref());
         let _ = writeln!(
             text,
             "    {:>11}  {}  {name}",

@@ -282,7 +282,7 @@ impl PoolLeaks {
             );
         }
         for operation in self.operations.iter().take(LISTED) {
-            let name = operation.operation.as_deref().map_or("(no operation)".into(), shown);
+            let name = names::operation(operation.operation.as_deref());
             let _ = writeln!(
                 text,
                 "    {:>11}  {}  {name}: {}, allocated {}",

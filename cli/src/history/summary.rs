@@ -14,7 +14,7 @@ use super::stacks::Backtrace;
 use super::timeline::{PoolState, follow};
 use crate::names::{self, shown};
 use crate::process::Liveness;
-use crate::size::{counted, human};
+use crate::size::{self, counted, human};
 
 /// How many failures and marks are listed.
 const LISTED: usize = 10;
@@ -291,7 +291,7 @@ impl PoolSummary {
             0 => String::new(),
             changes => format!(", after {}", counted(changes as usize, "change")),
         };
-        let _ = writeln!(text, "  limit        {}{changes}", human(self.limit));
+        let _ = writeln!(text, "  limit        {}{changes}", size::limit(self.limit));
         let _ =
             writeln!(text, "  held         {}, at most {}", human(self.held), human(self.peak_held.bytes));
         let live = counted(self.live, "allocation");

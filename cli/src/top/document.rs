@@ -28,8 +28,8 @@ The JSON document of --json (sizes in bytes, times in nanoseconds since 1970; fi
       allocs_per_second, frees_per_second   between the last two readings, or null
       fragmentation  1 - largest free block / free bytes; null without free bytes
       overhead       pool_bytes / bytes_requested; null if nothing is live
-      holders[]      operation (empty for memory without a name), bytes, chunks,
-                     last_step; at most 8, the largest first
+      holders[]      operation (null for memory that was allocated outside of all
+                     scopes), bytes, chunks, last_step; at most 8, the largest first
       holders_time   when they were summed up; null without named operations
   unreadable[]   file, reason";
 
@@ -68,7 +68,7 @@ struct PoolPart<'a> {
 
 #[derive(Serialize)]
 struct HolderPart<'a> {
-    operation: &'a str,
+    operation: Option<&'a str>,
     bytes: u64,
     chunks: u64,
     last_step: u64,
@@ -111,7 +111,7 @@ pub fn document(reading: &Reading, rows: &[Row]) -> Result<String> {
 fn pool(row: &Row) -> PoolPart<'_> {
     let pool = &row.pool;
     let holders = pool.holders.iter().map(|holder| HolderPart {
-        operation: &holder.operation,
+        operation: holder.operation.as_deref(),
         bytes: holder.bytes,
         chunks: holder.chunks,
         last_step: holder.last_step,

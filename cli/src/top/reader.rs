@@ -84,8 +84,8 @@ pub struct PoolReading {
 /// The memory in use of one operation.
 #[derive(Debug, Clone)]
 pub struct HolderReading {
-    /// Empty for memory without a name.
-    pub operation: String,
+    /// None for memory that was allocated outside of all scopes.
+    pub operation: Option<String>,
     pub bytes: u64,
     pub chunks: u64,
     pub last_step: u64,
@@ -299,7 +299,7 @@ fn of_record(pool: &Pool) -> Result<Option<PoolReading>> {
         other => bail!("{other} is no state"),
     };
     let holders = pool.holders.iter().filter(|holder| holder.bytes != 0).map(|holder| HolderReading {
-        operation: text(&holder.name),
+        operation: Some(text(&holder.name)).filter(|name| !name.is_empty()),
         bytes: holder.bytes,
         chunks: holder.chunks,
         last_step: holder.last_step,

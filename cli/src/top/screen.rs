@@ -1,5 +1,6 @@
 //! The screen of `bfc top`: a table of pools, and the selected pool's figures and largest holders.
 
+use os::terms::NO_OPERATION;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -167,7 +168,7 @@ fn holders(row: &Row) -> Vec<Line<'static>> {
     }
     let mut lines = vec![Line::from("largest holders    chunks    step  operation")];
     lines.extend(row.pool.holders.iter().map(|holder| {
-        let name = if holder.operation.is_empty() { "(unnamed)" } else { &holder.operation };
+        let name = holder.operation.as_deref().unwrap_or(NO_OPERATION);
         let (bytes, name) = (short(holder.bytes), plain(name, 120));
         Line::from(format!("{bytes:>15} {:>9} {:>7}  {name}", holder.chunks, holder.last_step))
     }));

@@ -55,7 +55,7 @@ fn example() -> App {
         training.name = "bfc".into();
         training.holders_time = 1;
         let holder = |operation: &str, bytes, chunks| HolderReading {
-            operation: operation.into(),
+            operation: Some(operation.to_owned()).filter(|name| !name.is_empty()),
             bytes,
             chunks,
             last_step: 300 + step,
@@ -186,7 +186,7 @@ fn a_process_runs_stalls_has_ended_or_is_elsewhere() {
     let pools: Vec<_> = running.pools.iter().map(|it| (it.device, it.statistics[3])).collect();
     assert_eq!((&*running.program, &*pools), ("train", &[(7, 1 << 20), (256, 9)][..]));
     let holders = &running.pools[0].holders;
-    assert_eq!((holders.len(), &*holders[0].operation, holders[0].last_step), (1, "op", 2));
+    assert_eq!((holders.len(), holders[0].operation.as_deref(), holders[0].last_step), (1, Some("op"), 2));
     fs::remove_dir_all(folder).expect("a folder");
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
+
 use super::rates::Row;
 use super::reader::{Reading, State};
 use crate::names::shown;
@@ -79,8 +81,7 @@ pub fn cells(row: &Row) -> [String; COLUMNS.len()] {
         bytes("bytes_requested"),
         bytes("bytes_in_use"),
         bytes("pool_bytes"),
-        // No limit is a number that no device has.
-        if limit >= 1 << 60 { "none".into() } else { short(limit) },
+        if is_no_limit(limit) { NO_LIMIT.into() } else { short(limit) },
         bytes("peak_bytes_in_use"),
         factor(row.overhead()),
         percent(row.fragmentation()),
@@ -135,7 +136,7 @@ pub fn once(reading: &Reading, rows: &[Row]) -> String {
         let (id, device) = (row.process.id, row.pool.device);
         let _ = writeln!(text, "\nlargest holders of process {id}, device {device}:");
         for holder in &row.pool.holders {
-            let name = if holder.operation.is_empty() { "(unnamed)" } else { &holder.operation };
+            let name = holder.operation.as_deref().unwrap_or(NO_OPERATION);
             let chunks =
                 crate::size::counted(usize::try_from(holder.chunks).unwrap_or(usize::MAX), "allocation");
             let _ = writeln!(text, "  {:>7}  {}, {chunks}", short(holder.bytes), plain(name, 120));

@@ -111,6 +111,33 @@ fn a_history_is_summarized() {
 }
 
 #[test]
+fn a_limit_that_no_device_has_is_none() {
+    let folder = crate::run::folder("no-limit");
+    let [trace, none, some, picture] =
+        ["small.trace", "none.history", "some.history", "none.svg"].map(|name| folder.join(name));
+    std::fs::write(&trace, SMALL).expect("writable");
+    let replay = |limit: &str, history: &Path| {
+        let mut replay = bfc();
+        replay.args(["replay", "--growth", "--repeat", "1", "--limit", limit]).arg(&trace);
+        run_to(0, replay.env("BFC_HISTORY_FILE", history).env("BFC_HISTORY", "1024")).0
+    };
+    let said = replay(&u64::MAX.to_string(), &none);
+    replay("8MiB", &some);
+    run_to(0, bfc().arg("report").arg(&none).arg("-o").arg(&picture));
+    let drawn = std::fs::read_to_string(&picture).expect("written");
+    let summary = run_to(0, bfc().arg("report").arg(&none)).0;
+    let difference = run_to(0, bfc().arg("diff").args([&none, &some])).0;
+    for (text, part) in [
+        (said, "limit none"),
+        (drawn, "Limit: none."),
+        (summary, "\n  limit        none\n"),
+        (difference, "\n  limit        none to 8.00 MiB (8388608)\n"),
+    ] {
+        assert!(text.contains(part) && !text.contains("EiB"), "no {part:?} in\n{text}");
+    }
+}
+
+#[test]
 fn a_history_is_written_to_a_file_of_its_owner() {
     let folder = crate::run::folder("history-output");
     let (trace, history, output) =

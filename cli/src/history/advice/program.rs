@@ -7,7 +7,7 @@ use crate::history::layout::{Kind, options};
 use crate::history::reader::{History, PoolOptions, Recorded};
 use crate::history::timeline::PoolState;
 use crate::simulated_device::Region;
-use crate::size::{counted, human};
+use crate::size::{self, counted, human};
 use crate::trace::{Parser, Trace};
 
 /// The causes of failures that more memory would have avoided: exhaustion and fragmentation.
@@ -257,7 +257,7 @@ impl Program {
         if let Some(limit) = unreached_limit {
             notes.push(format!(
                 "the device had no more although the limit was {}: the replays have the {} that the run held at most",
-                human(limit),
+                size::limit(limit),
                 human(self.limit)
             ));
         }

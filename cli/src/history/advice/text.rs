@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Advice, OutOfMemory, PoolAdvice, Tried};
 use crate::names::{self, shown};
-use crate::size::{counted, human};
+use crate::size::{self, counted, human};
 
 impl Advice {
     /// The advice for people.
@@ -31,7 +31,7 @@ impl PoolAdvice {
             shown(&self.name),
             counted(self.requests, "request"),
             human(self.live),
-            human(self.limit)
+            size::limit(self.limit)
         );
         let rows: Vec<[String; 5]> = self.changes.iter().map(Tried::row).collect();
         let heading = ["options", "out of memory", "held", "overhead", "lowest limit"].map(str::to_owned);

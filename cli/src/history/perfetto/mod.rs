@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, Write};
 
+use os::terms::{NO_OPERATION, is_no_limit};
 use prost::Message;
 
 use super::layout::{Kind, cause_name};
@@ -172,7 +173,8 @@ impl Writer<'_> {
     }
 
     fn counters(&mut self, time: u64, pool: u16, state: &PoolState) -> io::Result<()> {
-        let values = [state.requested, state.in_use, state.held, state.limit];
+        let limit = if is_no_limit(state.limit) { 0 } else { state.limit };
+        let values = [state.requested, state.in_use, state.held, limit];
         for (index, value) in values.into_iter().enumerate() {
             let Some(shown) = self.pools.get_mut(&pool) else { continue };
             if shown.counters[index].replace(value) != Some(value) {
@@ -233,7 +235,7 @@ impl Writer<'_> {
             };
             self.track(track)?;
         }
-        let name = self.name_of(event.pool, event.name).unwrap_or_else(|| "(no operation)".into());
+        let name = self.name_of(event.pool, event.name).unwrap_or_else(|| NO_OPERATION.into());
         let mut annotations = vec![
             number("bytes", event.bytes),
             number("requested bytes", event.requested),
