@@ -1,16 +1,16 @@
 //! A few steps of training over libbfc in Rust: a pool, buffers that come and go, the statistics, and what
 //! the library says when something goes wrong. `cargo run --example allocate`
 
-use bfc::{BackendKind, Device, Error, Options, scope};
+use bfc::{BackendKind, Device, Error, HOST_DEVICE, Options, scope};
 
 fn main() -> Result<(), Error> {
-    // 256 is host memory; a GPU is 0, 1, ...
-    let host = Device::new(256)?;
+    // A GPU's ordinal is 0, 1, ...
+    let host = Device::new(HOST_DEVICE)?;
     host.create(Some(&Options {
         backend: BackendKind::Host,
         memory_limit: 16 << 20,
         name: Some("trainer"),
-        ..Options::growing()
+        ..Options::recommended()
     }))?;
 
     scope::begin("weights", 0)?;

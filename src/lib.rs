@@ -6,11 +6,11 @@
 //! detailed reports about the use of memory.
 //!
 //! ```
-//! use bfc::{Device, Options};
+//! use bfc::{Device, HOST_DEVICE, Options};
 //!
 //! # fn main() -> Result<(), bfc::Error> {
-//! let host = Device::new(256)?;
-//! host.create(Some(&Options { memory_limit: 64 << 20, ..Options::growing() }))?;
+//! let host = Device::new(HOST_DEVICE)?;
+//! host.create(Some(&Options { memory_limit: 64 << 20, ..Options::recommended() }))?;
 //! let address = host.alloc(1000)?;
 //! assert_eq!(host.allocated_size(address)?, 1024);
 //! host.free(address)?;
@@ -44,8 +44,8 @@ pub use device::history::{
 pub use device::{AddressRange, Device, MAX_DEVICES, Request};
 pub use error::Error;
 pub use options::{
-    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
-    SubAllocator, TIMESTAMPS, TWO_ENDS,
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, HOST_DEVICE, Options, PINNED_DEVICE,
+    QUARANTINE, SPLIT_ALWAYS, SubAllocator, TIMESTAMPS, TWO_ENDS,
 };
 
 /// Returns the message of this thread's last failure. A success does not change it.

@@ -14,8 +14,8 @@ pub(crate) use self::history::with_stacks_as_set as with_history_stacks;
 pub(crate) use self::limit::{Limit, share_of};
 pub(crate) use self::resolution::{Resolution, SetVariable};
 pub use self::types::{
-    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE, SPLIT_ALWAYS,
-    SubAllocator, TIMESTAMPS, TWO_ENDS,
+    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, HOST_DEVICE, Options, PINNED_DEVICE,
+    QUARANTINE, SPLIT_ALWAYS, SubAllocator, TIMESTAMPS, TWO_ENDS,
 };
 pub(crate) use self::types::{DEFAULT_FLAGS, LAST_CUDA_DEVICE};
 
@@ -211,6 +211,18 @@ mod tests {
             let cuda = Options { backend: BackendKind::Cuda, ..Options::default() };
             assert!(matches!(cuda.choose_backend(device), Err(Error::InvalidArgument)), "{device}");
         }
+    }
+
+    #[test]
+    fn the_recommended_options_are_those_of_an_allocator_without_options() {
+        let settings = |options: Options<'_>, default_flags| {
+            let resolved = options.resolve(HOST_DEVICE, default_flags).unwrap().settings;
+            Settings { seed: 0, ..resolved }
+        };
+        let [recommended, without] =
+            [settings(Options::recommended(), 0), settings(Options::default(), DEFAULT_FLAGS)];
+        assert_eq!(format!("{recommended:?}"), format!("{without:?}"));
+        assert_eq!((without.growth, without.split_always), (RegionGrowth::ByNeed, true));
     }
 
     #[test]

@@ -145,6 +145,10 @@ impl GrowthPolicy {
     }
 }
 
+/// The ordinal of host memory.
+pub const HOST_DEVICE: i32 = 256;
+/// The ordinal of pinned host memory.
+pub const PINNED_DEVICE: i32 = 257;
 /// The last ordinal of a CUDA device. The first is 0.
 pub(crate) const LAST_CUDA_DEVICE: i32 = 255;
 
@@ -173,7 +177,8 @@ impl SubAllocator {
     }
 }
 
-/// The options of a new allocator. A field left 0 is taken from the environment, or else from the default.
+/// The options of a new allocator. A field left 0 is taken from the environment, or else from the default. Most programs
+/// begin with [`Options::recommended`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
     /// The source of regions.
@@ -201,7 +206,15 @@ pub struct Options<'a> {
 }
 
 impl Options<'_> {
-    /// Returns options with growth and garbage collection on, and everything else from the environment or the default.
+    /// Returns options for most programs, the same as those of an allocator without options: growth by need unless
+    /// `BFC_GROWTH` says otherwise, garbage collection, and every remainder split off. `Options::default()` has no
+    /// growth: the first allocation takes one region of the whole limit.
+    pub fn recommended() -> Self {
+        Options { flags: DEFAULT_FLAGS, growth_policy: GrowthPolicy::PreferNeed, ..Options::default() }
+    }
+
+    /// Returns options with growth and garbage collection on. Regions double and small remainders are not split off, as
+    /// in TensorFlow: [`Options::recommended`] holds less.
     pub fn growing() -> Self {
         Options { flags: ALLOW_GROWTH | GARBAGE_COLLECTION, ..Options::default() }
     }
@@ -213,9 +226,9 @@ impl Options<'_> {
             backend => backend,
         };
         Ok(match (backend, device) {
-            (BackendKind::Auto, 256) => BackendKind::Host,
+            (BackendKind::Auto, HOST_DEVICE) => BackendKind::Host,
             (BackendKind::Auto, 0..=LAST_CUDA_DEVICE) => BackendKind::Cuda,
-            (BackendKind::Auto, 257) => {
+            (BackendKind::Auto, PINNED_DEVICE) => {
                 return Err(fail!(
                     Error::BackendUnavailable,
                     "pinned host memory (ordinal 257) is not in this version of libbfc; \
