@@ -38,7 +38,7 @@ class buffer final : public std::pmr::memory_resource {
 int main() {
   buffer memory;
   // Ordinals 258 to 1023 are the program's to use. The buffer has to outlive the pool.
-  const bfc::pool pool(500, bfc::options::growing().upstream(memory).memory_limit(12u << 20).name("containers"));
+  const bfc::pool pool(500, bfc::options::recommended().upstream(memory).memory_limit(12u << 20).name("containers"));
   bfc::memory_resource resource(pool);
   {
     std::pmr::vector<double> samples(100'000, 0.5, &resource);
