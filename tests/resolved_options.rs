@@ -108,7 +108,7 @@ fn the_defaults_and_what_the_options_set() {
         "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": true,
         "two_ends": false, "guard": false,
         "report_on_failure": false, "trim_after": 0, "huge_pages": "auto", "numa": "default", "populate": false,
-        "growth_policy": "need", "plan": false, "environment": [],
+        "growth_policy": "need", "plan": false, "costs": [], "environment": [],
     });
     assert_eq!(resolved("256", &[]), expected);
     let zeros = resolved("0 options", &[]);
@@ -119,6 +119,27 @@ fn the_defaults_and_what_the_options_set() {
         (&json!(MIB), &json!(0.1), &json!(256))
     );
     assert_eq!((&full["split_always"], &full["retry_timeout_ms"]), (&json!(true), &json!(5)));
+}
+
+/// What to set where a setting can make a pool hold much more than a program needs.
+#[test]
+fn costly_settings_come_with_advice() {
+    let named = |how: &str, set: &[(&str, &str)]| {
+        let all = resolved(how, set);
+        let costs = all["costs"].as_array().expect("a list");
+        costs.iter().map(|cost| format!("{}: {}", cost["setting"], cost["advice"])).collect::<Vec<_>>()
+    };
+    let growth = "\"allow_growth\": \"set BFC_ALLOW_GROWTH\"";
+    let policy = "\"growth_policy\": \"set BFC_GROWTH_NEED (or BFC_GROWTH=need)\"";
+    let split = "\"split_always\": \"set BFC_SPLIT_ALWAYS\"";
+    assert_eq!(named("256 options", &[]), [growth, split]);
+    assert_eq!(named("256 options grow", &[]), [policy, split]);
+    assert_eq!(named("256 options grow split need", &[]), [""; 0]);
+    assert_eq!(named("256 options limit", &[]), [""; 0], "a small limit costs little");
+    assert_eq!(named("258 host_vmm grow", &[]), [""; 0], "mapped memory does not double, and splits");
+    assert_eq!(named("258 host_vmm", &[]), [growth]);
+    assert_eq!(named("256", &[("BFC_ALLOW_GROWTH", "0")]), [growth]);
+    assert_eq!(named("256", &[("BFC_GROWTH", "tensorflow"), ("BFC_SPLIT_ALWAYS", "0")]), [policy, split]);
 }
 
 #[test]

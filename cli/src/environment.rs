@@ -68,7 +68,16 @@ pub struct Resolved {
     garbage_collection: bool,
     split_always: bool,
     two_ends: bool,
+    costs: Vec<Cost>,
     environment: Vec<Variable>,
+}
+
+/// A setting that makes pools hold more memory than most programs need.
+#[derive(Deserialize, Serialize)]
+pub struct Cost {
+    setting: String,
+    effect: String,
+    advice: String,
 }
 
 /// A variable of the environment.
@@ -141,6 +150,20 @@ impl Resolved {
             initial_region: Some(self.initial_region_bytes).filter(|&bytes| bytes != 0),
             ..config.clone()
         }
+    }
+
+    /// Returns the settings that make pools hold more memory than most programs need.
+    pub fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+
+    /// Returns these settings with their effect and what to set instead.
+    pub fn advice(&self) -> Vec<(&str, String)> {
+        let advised = self
+            .costs
+            .iter()
+            .map(|Cost { setting, effect, advice }| (setting.as_str(), format!("{effect}; {advice}")));
+        advised.collect()
     }
 
     /// Returns every variable of the environment whose name begins with `BFC_`, by name.

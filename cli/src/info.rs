@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::device::probe;
-use crate::environment::{Resolved, Variable};
+use crate::environment::{Cost, Resolved, Variable};
 use crate::library::{CallError, Library};
 use crate::output::{Output, progress, table};
 
@@ -34,7 +34,9 @@ The JSON document of --json (fields may be added):
                  not, or null)
   environment[]  the BFC_ variables that are set: name, value, used (whether it determines a
                  setting of an allocator without options), remark (the effect of a value that
-                 is not simply used, or null)";
+                 is not simply used, or null)
+  costs[]        the settings that make an allocator without options hold more memory than
+                 most programs need: setting, effect, advice (what to set instead)";
 
 /// Ordinals as the contract lays them out: 0 is a device, 256 the host, 258 the caller's own.
 const BACKENDS: [(&str, &str, u32, i32); 7] = [
@@ -53,6 +55,7 @@ struct Document<'a> {
     library: LibraryInfo,
     backends: Vec<Probed>,
     environment: &'a [Variable],
+    costs: &'a [Cost],
 }
 
 #[derive(Serialize)]
@@ -78,8 +81,8 @@ pub fn info(args: &Info, library: &Library, output: &mut Output) -> Result<()> {
     let resolved = Resolved::defaults(library)?;
     let environment = resolved.variables();
     if args.json {
-        let document =
-            Document { schema: "bfc-info/1", library: found, backends: probe_all(library), environment };
+        let (backends, costs) = (probe_all(library), resolved.costs());
+        let document = Document { schema: "bfc-info/1", library: found, backends, environment, costs };
         return output.write_json(&document);
     }
     output.write(&table("library", &[("path", found.path), ("version", found.version)]))?;
@@ -94,7 +97,11 @@ pub fn info(args: &Info, library: &Library, output: &mut Output) -> Result<()> {
 
     let rows = resolved.remarks();
     let text = table("\nenvironment", &rows);
-    output.write(&if rows.is_empty() { text + "  no BFC_ variable is set\n" } else { text })
+    output.write(&if rows.is_empty() { text + "  no BFC_ variable is set\n" } else { text })?;
+
+    let rows = resolved.advice();
+    let heading = "\nsettings that hold more memory than most programs need";
+    if rows.is_empty() { Ok(()) } else { output.write(&table(heading, &rows)) }
 }
 
 /// Tries each backend. A driver may take seconds to start.

@@ -1,7 +1,7 @@
 //! The out-of-memory report.
 
 use super::tally::{self, BinTally};
-use super::{Bytes, Counted, Guarding, Subject, occupancy};
+use super::{Bytes, Counted, Guarding, Subject, costs, occupancy};
 use crate::core::arena::{Arena, RegionGrowth, View};
 use crate::core::request::AllocRequest;
 use crate::core::stats::{FailureCause, Failures, Stats};
@@ -182,7 +182,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     let Subject { device, name, backend, stats, view, guards } = subject;
     writeln!(out, "memory of allocator \"{name}\" on device {device} ({backend} backend)")?;
     if let Some(verdict) = verdict {
-        write_verdict(out, stats, view, verdict)?;
+        write_verdict(out, stats, verdict)?;
     }
     let free = view.usable_bytes() - stats.bytes_in_use;
     let line = |out: &mut dyn Write, what: &str, bytes: u64| {
@@ -217,6 +217,9 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
         writeln!(out, "  {planned} at the places of the plan")?;
     }
     write_failures(out, &view.counters().failures)?;
+    for cost in costs::of(subject) {
+        writeln!(out, "  {cost}")?;
+    }
     if let Some(guards) = guards {
         write_guards(out, guards)?;
     }
@@ -234,7 +237,7 @@ fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
     if *violations == 0 { Ok(()) } else { writeln!(out, "  the last: {last}") }
 }
 
-fn write_verdict(out: &mut dyn Write, stats: &Stats, view: &View<'_>, verdict: &Verdict) -> fmt::Result {
+fn write_verdict(out: &mut dyn Write, stats: &Stats, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
     let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
     match cause {

@@ -1,7 +1,7 @@
 //! The memory map as JSON. The schema is in docs/memory-map.md. `schema` counts its versions.
 
 use super::tally::{self, BinTally};
-use super::{Guarding, Subject, failure};
+use super::{Guarding, Subject, costs, failure};
 use crate::core::arena::View;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
@@ -18,6 +18,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
     write_stats(out, &stats, view)?;
     write_counters(out, view, guards)?;
     write_failures(out, &view.counters().failures)?;
+    write_costs(out, subject)?;
     write_bins(out, view)?;
     out.write_str("\"regions\":[")?;
     for (position, (_, region)) in view.regions.iter().enumerate() {
@@ -66,6 +67,17 @@ fn write_failures(out: &mut dyn Write, failures: &Failures) -> fmt::Result {
         Some(cause) => write!(out, "\"{}\"}},", cause.name()),
         None => out.write_str("null},"),
     }
+}
+
+fn write_costs(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
+    out.write_str("\"costs\":[")?;
+    for (position, cost) in costs::of(subject).enumerate() {
+        let (comma, choice) = (if position == 0 { "" } else { "," }, cost.choice);
+        let (setting, advice) = (choice.setting(), choice.advice());
+        write!(out, "{comma}{{\"setting\":\"{setting}\",\"bytes\":{},\"of\":{},", cost.bytes, cost.of)?;
+        write!(out, "\"advice\":\"{advice}\"}}")?;
+    }
+    out.write_str("],")
 }
 
 fn write_bins(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 //! Reports are written to any `fmt::Write`, from a copy taken at one moment and with the lock open. Without host memory
 //! for a copy they are written in place, with the lock held, because they are needed most when memory has run out.
 
+mod costs;
 pub(crate) mod failure;
 pub(crate) mod live;
 pub(crate) mod map;

@@ -91,6 +91,17 @@ fn info_tells_what_becomes_of_a_value() {
     }
 }
 
+#[test]
+fn info_names_costly_settings() {
+    let growth = "the first allocation takes one region of the whole limit; set BFC_ALLOW_GROWTH";
+    let (table, _) = run_to(0, bfc().arg("info").env("BFC_ALLOW_GROWTH", "0"));
+    assert_eq!(row(&table, "allow_growth"), Some(growth), "{table}");
+    let document = json(bfc().arg("info").env("BFC_ALLOW_GROWTH", "0"));
+    assert_eq!(document["costs"][0]["setting"], "allow_growth");
+    let (table, _) = run_to(0, bfc().arg("info"));
+    assert!(!table.contains("hold more memory"), "{table}");
+}
+
 /// The command has the library's rules a second time; here they are held against the library's warnings.
 #[test]
 fn what_info_calls_ignored_the_library_ignores() {

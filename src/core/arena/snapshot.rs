@@ -4,7 +4,7 @@
 //! without the lock ([`Snapshot::make_room`]). So only a few tables are copied, unchanged, while the lock is held.
 
 use super::arena::Arena;
-use crate::core::heap::{Chunks, Region, Regions, State};
+use crate::core::heap::{Chunks, Region, RegionGrowth, Regions, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::op_names::Names;
 use crate::core::stats::Counters;
@@ -21,6 +21,8 @@ struct Totals {
     unmapped_bytes: Option<u64>,
     /// The bytes of the unmapped chunk at the end of the range.
     tail_bytes: u64,
+    growth: RegionGrowth,
+    splits_always: bool,
 }
 
 /// A copy of the data for reports.
@@ -85,6 +87,8 @@ impl Arena {
             usable_bytes: self.usable_bytes(),
             unmapped_bytes: self.range().map(|_| self.unmapped_bytes()),
             tail_bytes: self.vm.tail(self.heap()),
+            growth: self.settings().growth,
+            splits_always: self.settings().split_always,
         }
     }
 }
@@ -154,6 +158,22 @@ impl View<'_> {
     /// Returns the bytes of a region. In a range, the unmapped chunk at the end is left out.
     pub(crate) fn extent(&self, region: &Region) -> u64 {
         region.bytes - self.totals.tail_bytes
+    }
+
+    /// Returns how regions are chosen.
+    pub(crate) fn growth(&self) -> RegionGrowth {
+        self.totals.growth
+    }
+
+    /// Returns whether every remainder is split off.
+    pub(crate) fn splits_always(&self) -> bool {
+        self.totals.splits_always
+    }
+
+    /// Returns the bytes at the ends of the regions that nothing was ever handed out of. 0 in a reserved range, whose used
+    /// part is not tracked.
+    pub(crate) fn never_used_bytes(&self) -> u64 {
+        self.regions.iter().map(|(_, region)| region.base + region.bytes - region.touched).sum()
     }
 
     /// Returns whether a chunk is unmapped.

@@ -5,13 +5,14 @@ use crate::core::units::{UNIT, round_down, round_up_saturating};
 pub(crate) const DEFAULT_INITIAL_REGION: u64 = 2 << 20;
 
 /// How the size of a region is chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum RegionGrowth {
     /// One region of the whole limit.
     Whole,
     /// Each region has twice the size of the one before, as in TensorFlow.
     Doubling,
     /// A region has what the request needs, about as often as a share of the pool has room for it; see [`SHARE`].
+    #[default]
     ByNeed,
 }
 
