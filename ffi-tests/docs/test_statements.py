@@ -77,9 +77,10 @@ def test_each_statement_is_on_its_page_and_has_a_test(listed):
 
 def test_each_promise_of_reliability_has_its_tests():
     lines = (ROOT / RELIABILITY).read_text().splitlines()
-    rows = [line.split(" | ") for line in lines if line.startswith("| ") and not line.startswith(("| promise", "| what"))]
-    assert len(rows) > 20
-    tests = [test.strip("` ") for row in rows for test in row[1].split(", ")]
+    promises = [line for line in lines if line.startswith("- ")]
+    listed = [line.removeprefix("    - Tests: ") for line in lines if line.startswith("    - Tests: ")]
+    assert len(listed) == len(promises) > 20
+    tests = [test.strip("` ") for line in listed for test in line.split(", ")]
     assert not list(filter(None, map(why_it_is_none, tests)))
 
 
