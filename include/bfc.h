@@ -176,7 +176,8 @@
 #define BFC_REQUEST_SHORT_LIVED (1u << 4)
 
 // For bfc_request_t: an attempt of a caller that has other ways to serve the request. A failure is not counted, not
-// recorded in the history, and no report is written. Once no attempt is left, bfc_alloc_failed counts the request.
+// recorded in the history, and no report is written. Once no attempt is left, bfc_alloc_failed counts the request. With
+// BFC_REQUEST_NO_GROWTH, a small attempt fails where a request that may grow would spare a large free chunk.
 #define BFC_REQUEST_ATTEMPT (1u << 6)
 
 // Level of a message, for BFC_LOG and bfc_log_callback_t: a failure that the caller may not have noticed.

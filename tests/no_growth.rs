@@ -165,3 +165,18 @@ fn sizes_are_multiples_of_512_on_request() {
     assert_eq!(pool.alloc_ex(&largest), NONE);
     pool.check();
 }
+
+/// A caller that can ask again with growth leaves large chunks to large requests; one that cannot has what there is.
+#[test]
+fn a_small_attempt_leaves_large_chunks_whole() {
+    let pool = Pool::host(GIB, |options| (options.flags, options.growth_policy) = (GROWING, BFC_GROWTH_NEED));
+    let [_kept, free] = [64, 64].map(|size| pool.get(size * MIB));
+    pool.put(free);
+    let attempt = |flags| pool.alloc_ex(&bfc_request_t { flags, ..request(1000) });
+    assert_eq!(attempt(BFC_REQUEST_NO_GROWTH | BFC_REQUEST_ATTEMPT), NONE);
+    assert_eq!(attempt(BFC_REQUEST_NO_GROWTH), Ok(free));
+    pool.put(free);
+    let small = attempt(BFC_REQUEST_ATTEMPT).expect("the pool grows");
+    assert!(small.wrapping_sub(free) >= 64 * MIB);
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}

@@ -122,7 +122,8 @@ pub const BFC_REQUEST_SIZE_512: u32 = 1u32 << 3;
 /// of a free chunk, like the sizes that BFC_TWO_ENDS learns, with the same exceptions.
 pub const BFC_REQUEST_SHORT_LIVED: u32 = 1u32 << 4;
 /// For bfc_request_t: an attempt of a caller that has other ways to serve the request. A failure is not counted, not
-/// recorded in the history, and no report is written. Once no attempt is left, bfc_alloc_failed counts the request.
+/// recorded in the history, and no report is written. Once no attempt is left, bfc_alloc_failed counts the request. With
+/// BFC_REQUEST_NO_GROWTH, a small attempt fails where a request that may grow would spare a large free chunk.
 pub const BFC_REQUEST_ATTEMPT: u32 = 1u32 << 6;
 
 /// Level of a message, for BFC_LOG and bfc_log_callback_t: a failure that the caller may not have noticed.

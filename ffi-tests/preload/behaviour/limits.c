@@ -216,6 +216,16 @@ static void frees_with_work(void) {
   no_misuse();
 }
 
+/* A small request takes no part of the place of the next large one, for which the limit has no second. */
+static void small_beside_large(void) {
+  for (int round = 0; round < 4; round++) {
+    OK(cudaFree(pooled(400 * MIB)));
+    pooled(512);
+  }
+  CHECK(simcuda_used(0) <= 402 * MIB);
+  no_misuse();
+}
+
 static const Case CASES[] = {
     {"sizes", sizes, "BFC_PRELOAD_MIN=1000 BFC_PRELOAD_MAX=1M"},
     {"all_sizes", all_sizes, NULL},
@@ -241,6 +251,9 @@ static const Case CASES[] = {
     {"few_frees_of_less_than_256_mib", few_frees_of_less_than_256_mib, WITHOUT_PROBES},
     {"few_frees_of_256_mib", few_frees_of_256_mib, WITHOUT_PROBES},
     {"frees_with_work", frees_with_work, NULL},
+    {"small_beside_large", small_beside_large, "BFC_MEMORY_LIMIT=600M"},
+    {"small_beside_large_sync", small_beside_large, "BFC_MEMORY_LIMIT=600M BFC_PRELOAD_FREE=sync"},
+    {"small_beside_large_async", small_beside_large, "BFC_MEMORY_LIMIT=600M BFC_PRELOAD_ASYNC=1"},
     {"others", others, NULL},
     {"in_vain", in_vain, NULL},
     {"taken_by_others", taken_by_others, NULL},

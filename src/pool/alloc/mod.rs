@@ -66,7 +66,8 @@ impl RequestParams<'_> {
             max_stamp: if self.freed_before == 0 { u64::MAX } else { self.freed_before },
             thorough: false,
             short_lived: self.short_lived,
-            splits_large: false,
+            // It cannot ask again with growth, so it has what there is.
+            splits_large: self.no_growth && !self.is_attempt,
             stream: self.stream,
             scope: self.scope,
             stack: self.stack,

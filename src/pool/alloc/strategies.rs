@@ -62,7 +62,7 @@ pub(super) fn search<'a>(
 ) -> Attempt<'a> {
     state.least = request.size;
     'search: loop {
-        let RetryState { splits_large, .. } = *state;
+        let splits_large = request.splits_large || state.splits_large;
         // While chunks are left to share or to merge, the search is repeated after each piece.
         let thorough = state.thorough && !guard.arena.is_settling();
         let request = &AllocRequest { thorough, splits_large, ..*request };
@@ -119,8 +119,11 @@ fn grow_for_small<'a>(
     let Some(bytes) = guard.arena.small_region_for(request) else {
         return Ok(Step::Next(guard));
     };
+    if state.no_growth {
+        return Ok(Step::Next(guard));
+    }
     state.splits_large = true;
-    if state.no_growth || bytes == 0 {
+    if bytes == 0 {
         return Ok(Step::Again(guard));
     }
     guard = limits::before_growth(guard, bytes)?;
