@@ -292,7 +292,9 @@ fn files_of_processes_that_were_killed_long_ago_are_removed() {
             names
         };
         let own = std::process::id().to_string();
-        let mut expected = vec![own.clone(), "2000000003".into(), "2000000004".into(), "notes".into()];
+        let mut expected =
+            ["2000000003", "2000000004", "2000000007", "empty", "notes"].map(str::to_owned).to_vec();
+        expected.push(own);
         expected.sort();
         eventually("the stale file is removed", || (names() == expected).then_some(()));
         return;
@@ -319,6 +321,14 @@ fn files_of_processes_that_were_killed_long_ago_are_removed() {
     fs::write(path.join("2000000002"), file(MAGIC, here, now - 601_000_000_000)).expect("writable");
     fs::write(path.join("2000000003"), file(MAGIC, here, now)).expect("writable");
     fs::write(path.join("2000000004"), file(MAGIC, here + 1, 1)).expect("writable");
+    // Those of processes that were killed before they had written anything.
+    for (name, bytes, age) in
+        [("2000000005", 0, 601), ("2000000006", FILE_BYTES, 601), ("2000000007", 0, 0), ("empty", 0, 601)]
+    {
+        fs::write(path.join(name), vec![0; bytes]).expect("writable");
+        let file = fs::OpenOptions::new().write(true).open(path.join(name)).expect("it is there");
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).expect("it is ours");
+    }
     fs::write(path.join("notes"), "a file of the user's").expect("writable");
     publishing(NAME, &folder);
     fs::remove_dir_all(folder).expect("a folder");

@@ -22,6 +22,22 @@ pub const POOL_NAME: usize = 64;
 pub const HOLDER_NAME: usize = 120;
 /// The bytes of a whole file.
 pub const FILE_BYTES: usize = HEADER_BYTES + POOLS * size_of::<Record>();
+/// What a process that was killed has left is removed after so many seconds.
+pub const KEPT_SECONDS: u64 = 600;
+
+/// Returns the process whose file has this name: `PID`, or `PID.NAMESPACE`.
+pub fn process_of(name: &[u8]) -> Option<u32> {
+    let name = std::str::from_utf8(name).ok()?;
+    let (process, namespace) = name.split_once('.').unwrap_or((name, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number(process) && is_number(namespace) { process.parse().ok() } else { None }
+}
+
+/// Returns whether the process of a file with this beginning has not finished it. The magic is written last. Such a file is
+/// being created, or its process was killed meanwhile.
+pub fn is_unfinished(start: &[u8]) -> bool {
+    start.iter().take(MAGIC.len()).all(|&byte| byte == 0)
+}
 
 /// The statistics in a record, under the names of `bfc_stats_t` and in its order.
 pub const STATISTICS: [&str; 17] = [
@@ -212,6 +228,14 @@ mod tests {
     fn record() -> Record {
         let copy = || [const { AtomicU64::new(0) }; WORDS];
         Record { sequence: AtomicU64::new(0), copies: [copy(), copy()] }
+    }
+
+    #[test]
+    fn names_of_files_are_numbers() {
+        let names = ["17", "17.4026531836", "", "x", "17.", "17.x", "-1", "99999999999", "."];
+        let found = names.map(|name| process_of(name.as_bytes()));
+        assert_eq!(found[..2], [Some(17), Some(17)]);
+        assert!(found[2..].iter().all(Option::is_none), "{found:?}");
     }
 
     #[test]

@@ -56,24 +56,3 @@ fn shared_memory_folder() -> Result<CString, HostMemoryExhausted> {
     let mut digits = [0; 20];
     joined(&[b"/dev/shm/libbfc-", decimal(user.into(), &mut digits)])
 }
-
-/// Returns the process whose file has this name: `PID`, or `PID.NAMESPACE`.
-pub(super) fn process_of(name: &CStr) -> Option<u32> {
-    let name = name.to_str().ok()?;
-    let (process, namespace) = name.split_once('.').unwrap_or((name, "0"));
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if is_number(process) && is_number(namespace) { process.parse().ok() } else { None }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_files_are_numbers() {
-        let names = [c"17", c"17.4026531836", c"", c"x", c"17.", c"17.x", c"-1", c"99999999999", c"."];
-        let found = names.map(process_of);
-        assert_eq!(found[..2], [Some(17), Some(17)]);
-        assert!(found[2..].iter().all(Option::is_none), "{found:?}");
-    }
-}

@@ -1,7 +1,7 @@
 //! The statistics of this process in a file that `bfc top` reads (`BFC_PUBLISH`).
 //!
 //! ```text
-//!   layout     the file: header, a record for each pool      location   the folder, and names of files in it
+//!   layout     the file: header, a record for each pool      location   the folder
 //!   publication   the one file of this process
 //! ```
 //!

@@ -1,7 +1,10 @@
 //! The one file of this process: creating it, writing rounds, and removing it at the end.
 
-use super::layout::{ENDED, FILE_BYTES, HEADER_BYTES, Header, MAGIC, POOLS, PUBLISHING, Pool, Record};
-use super::location::{self, Location, NoLocation, process_of};
+use super::layout::{
+    ENDED, FILE_BYTES, HEADER_BYTES, Header, KEPT_SECONDS, MAGIC, POOLS, PUBLISHING, Pool, Record,
+    is_unfinished, process_of,
+};
+use super::location::{self, Location, NoLocation};
 use crate::log::{self, Level};
 use crate::sys::c_string::{decimal, joined};
 use crate::sys::file_mapping::FileMapping;
@@ -31,8 +34,6 @@ static CURRENT: Mutex<Option<Publication>> = Mutex::new(None);
 /// The mapped file, which stays mapped. Null without one.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 
-/// A file of a process that was killed stays readable for so long, in nanoseconds.
-const KEPT_NS: u64 = 600 * 1_000_000_000;
 /// How many entries of the folder are looked at.
 const MOST_ENTRIES: usize = 4096;
 
@@ -196,19 +197,32 @@ impl Round {
 pub(crate) fn remove_stale_files() {
     let Ok(Location { folder, .. }) = location::find() else { return };
     let Ok(names) = folder.names(MOST_ENTRIES) else { return };
-    let (namespace, now) = (sys::process_namespace(), clock::unix_ns());
-    for name in names.iter().filter(|name| process_of(name).is_some()) {
-        let is_stale = head_of(&folder, name).is_some_and(|head| {
-            let process = process_of(name).unwrap_or(0);
-            // Numbers of another namespace say nothing here.
-            word(&head, offset_of!(Header, namespace)) == namespace
-                && sys::has_ended(process, word(&head, offset_of!(Header, started)))
-                && now.saturating_sub(word(&head, offset_of!(Header, updated))) > KEPT_NS
-        });
-        if is_stale {
+    let namespace = sys::process_namespace();
+    for name in &names {
+        if let Some(process) = process_of(name.to_bytes())
+            && last_use(&folder, name, process, namespace).is_some_and(is_long_ago)
+        {
             folder.remove(name);
         }
     }
+}
+
+/// Returns when a file was last written, in nanoseconds since 1970, if it belongs to no process that may still run.
+fn last_use(folder: &Folder, name: &CStr, process: u32, namespace: u64) -> Option<u64> {
+    let mut start = [const { MaybeUninit::uninit() }; MAGIC.len()];
+    if is_unfinished(folder.read_start(name, &mut start).ok()?) {
+        // A process that still runs has finished it long before it is removed.
+        return folder.changed(name);
+    }
+    let head = head_of(folder, name)?;
+    // Numbers of another namespace say nothing here.
+    let has_ended = word(&head, offset_of!(Header, namespace)) == namespace
+        && sys::has_ended(process, word(&head, offset_of!(Header, started)));
+    has_ended.then(|| word(&head, offset_of!(Header, updated)))
+}
+
+fn is_long_ago(time: u64) -> bool {
+    clock::unix_ns().saturating_sub(time) > KEPT_SECONDS * 1_000_000_000
 }
 
 /// Forgets the file in a forked child. What the child's copy of an interrupted call still writes does not reach it.

@@ -90,6 +90,12 @@ impl Folder {
         facts_of_link(Some(&self.0), name).ok().map(|facts| facts.st_ino)
     }
 
+    /// Returns when a file was last changed, in nanoseconds since 1970, to the second.
+    pub(crate) fn changed(&self, name: &CStr) -> Option<u64> {
+        let facts = facts_of_link(Some(&self.0), name).ok()?;
+        u64::try_from(facts.st_mtime).ok()?.checked_mul(1_000_000_000)
+    }
+
     /// Removes a file. One that is not there, or is a folder, stays as it is.
     pub(crate) fn remove(&self, name: &CStr) {
         let _ = files::remove_in(Some(&self.0), name);

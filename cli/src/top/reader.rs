@@ -6,6 +6,7 @@ use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
@@ -14,7 +15,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, bail};
 
 use super::layout::{
-    ENDED, FAILED, FAMILY, FILE_BYTES, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, Pool, Record,
+    ENDED, FAILED, FAMILY, FILE_BYTES, HEADER_BYTES, Header, KEPT_SECONDS, LIVE, MAGIC, POOLS, Pool, Record,
+    is_unfinished, process_of,
 };
 use crate::process::{self, Liveness};
 
@@ -91,8 +93,6 @@ pub struct HolderReading {
     pub last_step: u64,
 }
 
-/// The file of a process that has ended is removed after this time.
-const KEPT: Duration = Duration::from_secs(600);
 /// A process counts as stalled after this time, and after ten of its intervals.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// A record is written four times a second, so the second try should succeed.
@@ -162,13 +162,12 @@ impl Folder {
             Err(error) => return reading.unreadable.push((self.path.clone(), error.to_string())),
         };
         for name in entries.flatten().map(|entry| entry.file_name()) {
-            let read = read_file(&self.inside(&name), SystemTime::now());
-            match read {
-                // It was removed meanwhile, or is being created.
-                Ok(None) => {}
-                Ok(Some((process, Keep::Yes))) => reading.processes.push(process),
+            let is_named = process_of(name.as_bytes()).is_some();
+            match read_file(&self.inside(&name), is_named, SystemTime::now()) {
+                Ok(Found::Nothing) => {}
+                Ok(Found::Process(process)) => reading.processes.push(process),
                 // A failure shows in the next reading.
-                Ok(Some((_, Keep::No))) => drop(fs::remove_file(self.inside(&name))),
+                Ok(Found::Stale) => drop(fs::remove_file(self.inside(&name))),
                 Err(error) => reading.unreadable.push((self.path.join(&name), format!("{error:#}"))),
             }
         }
@@ -183,17 +182,20 @@ fn require_own(facts: &fs::Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file of a process is kept.
-#[derive(Debug, PartialEq, Eq)]
-enum Keep {
-    Yes,
-    No,
+/// What a file is.
+enum Found {
+    Process(Process),
+    /// It was removed meanwhile, or is being created.
+    Nothing,
+    /// Its process has ended long ago.
+    Stale,
 }
 
-fn read_file(path: &Path, now: SystemTime) -> Result<Option<(Process, Keep)>> {
+/// Reads a file. `is_named` says that it has the name of a process's file.
+fn read_file(path: &Path, is_named: bool, now: SystemTime) -> Result<Found> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
         opened => opened.context("cannot be opened, or is a symbolic link")?,
     };
     let facts = file.metadata().context("cannot be examined")?;
@@ -205,8 +207,11 @@ fn read_file(path: &Path, now: SystemTime) -> Result<Option<(Process, Keep)>> {
     let length = facts.len();
     let read = read_up_to(&file, &mut bytes).context("cannot be read")?;
     let bytes = &bytes[..read];
-    if bytes.iter().take(MAGIC.len()).all(|&byte| byte == 0) && !bytes.is_empty() {
-        return Ok(None);
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let is_long_ago = |time| now.saturating_sub(time) > Duration::from_secs(KEPT_SECONDS);
+    if is_named && is_unfinished(bytes) {
+        let changed = Duration::from_secs(facts.mtime().try_into().unwrap_or(0));
+        return Ok(if is_long_ago(changed) { Found::Stale } else { Found::Nothing });
     }
     if !bytes.starts_with(FAMILY) {
         bail!("is no file of published statistics");
@@ -225,15 +230,13 @@ fn read_file(path: &Path, now: SystemTime) -> Result<Option<(Process, Keep)>> {
     if sizes.iter().any(|&(there, here)| there as usize != here) {
         bail!("is damaged: the header has other sizes than this version's");
     }
-    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut process = head(bytes, now);
     for index in 0..POOLS {
         process.pools.extend(read_record(&file, bytes, index)?);
     }
     process.pools.sort_by_key(|pool| pool.device);
-    let age = now.saturating_sub(Duration::from_nanos(process.updated));
-    let keep = if process.state == State::Ended && age > KEPT { Keep::No } else { Keep::Yes };
-    Ok(Some((process, keep)))
+    let is_stale = process.state == State::Ended && is_long_ago(Duration::from_nanos(process.updated));
+    Ok(if is_stale { Found::Stale } else { Found::Process(process) })
 }
 
 fn head(bytes: &[u8], now: Duration) -> Process {

@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::mem::offset_of;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -206,6 +207,17 @@ fn what_a_killed_process_left_is_removed_after_some_time() {
     assert_eq!((read.processes.len(), read.unreadable.len()), (2, 0));
     let left = ["590", "610", "620"].map(|name| folder.join(name).exists());
     assert_eq!(left, [true, false, true]);
+    // Of a process that was killed before it had written anything, and of one that is creating its file.
+    for (name, bytes, age) in [("1", 0, 610), ("2.5", FILE_BYTES, 610), ("3", 0, 0), ("notes", 0, 610)] {
+        fs::write(folder.join(name), vec![0; bytes]).expect("writable");
+        let file = fs::OpenOptions::new().write(true).open(folder.join(name)).expect("it is there");
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).expect("it is ours");
+    }
+    let read = read_all(std::slice::from_ref(&folder));
+    let notes = (folder.join("notes"), "is no file of published statistics".into());
+    assert_eq!((read.processes.len(), read.unreadable), (2, vec![notes]));
+    let left = ["1", "2.5", "3", "notes"].map(|name| folder.join(name).exists());
+    assert_eq!(left, [false, false, true, true]);
     fs::remove_dir_all(folder).expect("a folder");
 }
 
