@@ -4,7 +4,7 @@
 //! (cuMemFreeAsync).
 
 use crate::sim::Sim;
-use crate::state::work::{Source, Work};
+use crate::state::work::Work;
 
 impl Sim {
     /// Returns the ending memory that contains an address, unless the pool has handed the address out again.
@@ -18,7 +18,9 @@ impl Sim {
         if self.ending.is_empty() {
             return;
         }
-        if let Some((at, start)) = touched(work).into_iter().find_map(|at| Some((at, self.ending_at(at)?))) {
+        if let Some((at, start)) =
+            work.touches().into_iter().find_map(|touch| Some((touch.at, self.ending_at(touch.at)?)))
+        {
             self.record.misuse(format!(
                 "work that touches {at:#x} is launched after cuMemFreeAsync of {start:#x} has returned"
             ));
@@ -30,22 +32,5 @@ impl Sim {
         if self.ending.get(&at).is_some_and(|ending| ending.unique == unique) {
             self.ending.remove(&at);
         }
-    }
-}
-
-/// Returns the first address of each range that work accesses.
-fn touched(work: &Work) -> Vec<u64> {
-    match work {
-        Work::Fill { at, bytes: 1.., .. } | Work::Expect { at, bytes: 1.., .. } => vec![*at],
-        Work::Set { at, count: 1.., .. } | Work::Words { at, words: 1.., .. } => vec![*at],
-        Work::WriteValue { at, .. } | Work::WaitValue { at, .. } => vec![*at],
-        Work::All(works) => works.iter().flat_map(touched).collect(),
-        Work::Compare { at, wrong, .. } => vec![*at, *wrong],
-        Work::CopyWords { to, from, words: 1.. } => vec![*to, *from],
-        Work::Copy { to, from, bytes: 1.., .. } => match from {
-            Source::Address(from) => vec![*to, *from],
-            Source::Staged(_) => vec![*to],
-        },
-        _ => Vec::new(),
     }
 }

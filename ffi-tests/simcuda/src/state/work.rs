@@ -134,6 +134,31 @@ pub(crate) enum Source {
     Staged(Vec<u8>),
 }
 
+/// A range of memory that work touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Touch {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) way: Way,
+}
+
+/// How work touches memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Reads,
+    Writes,
+    /// Stores a word that other work may store or poll at the same time.
+    Stores,
+    /// Waits for such a word.
+    Polls,
+}
+
+impl Touch {
+    fn new(at: u64, bytes: u64, way: Way) -> Self {
+        Self { at, bytes, way }
+    }
+}
+
 impl Work {
     /// Returns work as one item.
     pub(crate) fn of_all(mut works: Vec<Work>) -> Self {
@@ -143,20 +168,46 @@ impl Work {
         }
     }
 
+    /// Returns the ranges of memory that it touches, none of them empty. Those of a function of the program are not
+    /// known.
+    pub(crate) fn touches(&self) -> Vec<Touch> {
+        let mut touches = match *self {
+            Self::Fill { at, bytes, .. } => vec![Touch::new(at, bytes, Way::Writes)],
+            Self::Expect { at, bytes, .. } => vec![Touch::new(at, bytes, Way::Reads)],
+            Self::Set { at, count, width, .. } => {
+                vec![Touch::new(at, count.saturating_mul(width), Way::Writes)]
+            }
+            Self::Words { at, words, .. } => vec![Touch::new(at, words * 4, Way::Writes)],
+            Self::Compare { at, words, wrong, .. } => {
+                vec![Touch::new(at, words * 4, Way::Reads), Touch::new(wrong, 4, Way::Stores)]
+            }
+            Self::CopyWords { to, from, words } => {
+                vec![Touch::new(to, words * 4, Way::Writes), Touch::new(from, words * 4, Way::Reads)]
+            }
+            Self::Copy { to, ref from, bytes, .. } => {
+                let target = Touch::new(to, bytes, Way::Writes);
+                match *from {
+                    Source::Address(from) => vec![target, Touch::new(from, bytes, Way::Reads)],
+                    Source::Staged(_) => vec![target],
+                }
+            }
+            Self::WriteValue { at, bytes, .. } => vec![Touch::new(at, bytes, Way::Stores)],
+            Self::WaitValue { at, bytes, .. } => vec![Touch::new(at, bytes, Way::Polls)],
+            Self::All(ref works) => works.iter().flat_map(Self::touches).collect(),
+            _ => Vec::new(),
+        };
+        touches.retain(|touch| touch.bytes > 0);
+        touches
+    }
+
     /// Returns whether it stores to an address.
     pub(crate) fn stores_to(&self, address: u64) -> bool {
-        let within = |at: u64, bytes: u64| address.checked_sub(at).is_some_and(|offset| offset < bytes);
-        match *self {
-            Self::Fill { at, bytes, .. } | Self::WriteValue { at, bytes, .. } => within(at, bytes),
-            Self::Set { at, count, width, .. } => within(at, count.saturating_mul(width)),
-            Self::Words { at, words, .. } | Self::CopyWords { to: at, words, .. } => within(at, words * 4),
-            Self::Copy { to, bytes, .. } => within(to, bytes),
-            Self::Compare { wrong, .. } => within(wrong, 4),
-            // A function of the program may store anywhere.
-            Self::Call { .. } | Self::Callback { .. } => true,
-            Self::All(ref works) => works.iter().any(|work| work.stores_to(address)),
-            _ => false,
-        }
+        let stores = |touch: Touch| {
+            matches!(touch.way, Way::Writes | Way::Stores)
+                && address.checked_sub(touch.at).is_some_and(|offset| offset < touch.bytes)
+        };
+        // A function of the program may store anywhere.
+        matches!(self, Self::Call { .. } | Self::Callback { .. }) || self.touches().into_iter().any(stores)
     }
 
     /// Returns what to call with the lock open, in a context that works or has failed with a code. A host function
