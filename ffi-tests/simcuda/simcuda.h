@@ -62,9 +62,11 @@ typedef enum simcuda_option {
   SIMCUDA_STREAM_QUERIES_UNSAFE = 17, /* 1: cuStreamGetId, cuStreamGetCtx and cuStreamGetDevice, of any stream, are among the
                                         potentially unsafe calls that captures forbid; 0: no capture forbids them, unless
                                         SIMCUDA_CAPTURED_STREAMS_HIDE does */
-  SIMCUDA_HOST_FUNCTIONS_CALL = 18 /* what becomes of a driver's call in a host function, callback or simulated kernel. 0: it
+  SIMCUDA_HOST_FUNCTIONS_CALL = 18, /* what becomes of a driver's call in a host function, callback or simulated kernel. 0: it
                                       is refused and counted as a misuse; 1: it is made, and is a misuse only if it waits
                                       for the stream that runs the function */
+  SIMCUDA_RACES = 19 /* uses of the same memory that nothing orders, at least one of them no read. 0: they are not looked
+                        for; 1: each is a misuse and printed to stderr; 2: the first one aborts the process */
 } simcuda_option;
 /* clang-format on */
 

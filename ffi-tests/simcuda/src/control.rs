@@ -9,7 +9,7 @@ use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUresult, CUstream};
 use crate::abi::{Answer, put_text, text};
 use crate::exports::{FUNCTIONS, named};
 use crate::handles::Kind;
-use crate::options::{MOST_DEVICES, Options};
+use crate::options::{Choice, MOST_DEVICES, Options};
 use crate::rules::streams;
 use crate::sim::{self, Guard};
 use crate::state::context::Device;
@@ -57,10 +57,14 @@ extern "C" fn simcuda_shutdown() {
 #[unsafe(no_mangle)]
 extern "C" fn simcuda_set(option: c_int, value: i64) -> CUresult {
     let is_granule = value >= PAGE as i64 && value.count_ones() == 1;
-    if option == crate::options::Choice::Granularity as c_int && !is_granule {
+    if option == Choice::Granularity as c_int && !is_granule {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    let known = sim::lock().options.set(option, value);
+    let mut sim = sim::lock();
+    let known = sim.options.set(option, value);
+    if option == Choice::Races as c_int {
+        sim.races = sim.options.is_on(Choice::Races).then(Box::default);
+    }
     if known { CUDA_SUCCESS } else { CUDA_ERROR_INVALID_VALUE }
 }
 

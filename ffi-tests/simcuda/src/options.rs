@@ -3,7 +3,7 @@
 use std::env;
 
 /// The number of options in `simcuda.h`. A value is a whole number.
-pub(crate) const COUNT: usize = 19;
+pub(crate) const COUNT: usize = 20;
 
 /// See `simcuda.h`, whose enumerators have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +28,7 @@ pub(crate) enum Choice {
     GraphOrder = 16,
     StreamQueriesUnsafe = 17,
     HostFunctionsCall = 18,
+    Races = 19,
 }
 
 /// Every option with the environment variable that sets its default, and the default without it.
@@ -51,6 +52,7 @@ const DEFAULTS: [(Choice, &str, i64); COUNT] = [
     (Choice::GraphOrder, "SIMCUDA_GRAPH_ORDER", 0),
     (Choice::StreamQueriesUnsafe, "SIMCUDA_STREAM_QUERIES_UNSAFE", 1),
     (Choice::HostFunctionsCall, "SIMCUDA_HOST_FUNCTIONS_CALL", 0),
+    (Choice::Races, "SIMCUDA_RACES", 0),
 ];
 
 /// How long a blocking call waits for another thread to resolve what looks like a deadlock.
@@ -62,6 +64,9 @@ pub(crate) const POISON_FILL: i64 = 1;
 /// The end of a primary context also ends mappings and physical memory. The second value also ends reserved ranges.
 pub(crate) const ENDS_MAPPINGS: i64 = 1;
 pub(crate) const ENDS_RANGES: i64 = 2;
+
+/// The first race aborts the process.
+pub(crate) const RACES_ABORT: i64 = 2;
 
 /// The byte that freed memory is filled with.
 pub(crate) const POISON: u8 = 0xdd;

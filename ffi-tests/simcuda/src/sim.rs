@@ -27,6 +27,7 @@ use crate::state::memory::Living;
 use crate::state::module::{Function, Module};
 use crate::state::physical::{Mapping, Physical, Reservation, Store};
 use crate::state::pool::Pool;
+use crate::state::races::Races;
 use crate::state::record::Record;
 use crate::state::stream::{Event, Point, Stream};
 use crate::system;
@@ -80,6 +81,9 @@ pub(crate) struct Sim {
     pub(crate) physical: BTreeMap<u64, Physical>,
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
+
+    /// None unless races are looked for.
+    pub(crate) races: Option<Box<Races>>,
 
     /// Messages that were sent and not received, by channel (`Work::Send`).
     pub(crate) messages: BTreeMap<u64, u64>,
@@ -172,6 +176,7 @@ impl Sim {
             physical: BTreeMap::new(),
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            races: options.is_on(Choice::Races).then(Box::default),
             messages: BTreeMap::new(),
             is_deadlocked: false,
             clock: 0,

@@ -26,7 +26,7 @@ fn the_constants_agree() {
     let mut ours = constants! {
         DRIVER_VERSION POISON REUSE_ADDRESSES SYNCHRONIZE_WAITS FREE_SYNCHRONIZES HOLD_NEW RECYCLE_HANDLES
         GRANULARITY VMM POOLS PEERS RESET_ENDS EVENTS_LIE STALE_ABORTS DEADLOCK_MILLISECONDS CAPTURED_STREAMS_HIDE GRAPH_ORDER
-        STREAM_QUERIES_UNSAFE HOST_FUNCTIONS_CALL
+        STREAM_QUERIES_UNSAFE HOST_FUNCTIONS_CALL RACES
         CONTEXTS STREAMS EVENTS ALLOCATIONS PHYSICAL RESERVATIONS MAPPINGS GRAPHS CAPTURES RETAINS
     };
     let mut theirs = enumerators();
@@ -38,9 +38,9 @@ fn the_constants_agree() {
 #[test]
 fn the_defaults_are_those_of_the_header() {
     let machine = machine(1);
-    let values = (0..=steer::HOST_FUNCTIONS_CALL).map(|option| machine.steer.get(option)).collect::<Vec<_>>();
-    assert_eq!(values, [13050, 0, 1, 0, 1, 0, 0, 2 << 20, 1, 1, 1, 0, 0, 0, 10_000, 0, 0, 1, 0]);
-    assert_eq!(machine.steer.set(steer::HOST_FUNCTIONS_CALL + 1, 1), CUDA_ERROR_INVALID_VALUE);
+    let values = (0..=steer::RACES).map(|option| machine.steer.get(option)).collect::<Vec<_>>();
+    assert_eq!(values, [13050, 0, 1, 0, 1, 0, 0, 2 << 20, 1, 1, 1, 0, 0, 0, 10_000, 0, 0, 1, 0, 0]);
+    assert_eq!(machine.steer.set(steer::RACES + 1, 1), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(machine.steer.set(steer::GRANULARITY, 5000), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(machine.steer.live(steer::RETAINS + 1), u64::MAX);
 }

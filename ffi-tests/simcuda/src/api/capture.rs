@@ -7,6 +7,7 @@ use cuda_sys::*;
 use crate::abi::{Answer, get, put, put_if};
 use crate::handles::Kind;
 use crate::options::Choice;
+use crate::rules::races::Queued;
 use crate::rules::streams;
 use crate::sim::{self, Sim};
 use crate::state::graph::{Capture, Executable};
@@ -208,22 +209,37 @@ pub(crate) fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) -> Answer
     sim.forbid_implicit(number, true)?;
     let frees = sim.launch_memory(&graph, auto_free, is_captured)?;
     let mut after: Vec<Point> = last.into_iter().filter(|_| !is_captured).collect();
+    let mut begin = after.clone();
+    for work in frees {
+        sim.queue(number, work, std::mem::take(&mut after))?;
+    }
+    begin.push(sim.end_of(number));
     let reversed = sim.options.is_on(Choice::GraphOrder);
-    for work in frees.into_iter().chain(graph.ordered(reversed)) {
-        match work {
+    let mut launch = Vec::new();
+    for (work, before) in graph.ordered(reversed) {
+        let (item, event) = match work {
             Work::RecordNode { event } if !is_captured => {
-                sim.record_event(event, number, std::mem::take(&mut after))?
+                sim.record_event(event, number, std::mem::take(&mut after))?;
+                (Some(sim.end_of(number)), Some(sim.end_of(number)))
             }
-            Work::WaitNode { event } if !is_captured => after.extend(sim.event(event)?.recorded()),
-            work => drop(sim.queue(number, work, std::mem::take(&mut after))?),
-        }
+            Work::WaitNode { event } if !is_captured => {
+                let recorded = sim.event(event)?.recorded();
+                after.extend(recorded);
+                (None, recorded)
+            }
+            work => (Some(sim.queue(number, work, std::mem::take(&mut after))?), None),
+        };
+        launch.push(Queued { after: before, item, event });
     }
     if !after.is_empty() {
         sim.queue(number, Work::Nothing, after)?;
     }
     let end = sim.end_of(number);
-    if let Some(there) = sim.executables.get_mut(&handle).filter(|_| !is_captured) {
-        there.set_last(end);
+    if !is_captured {
+        sim.order_branches(handle, &launch, &begin, end);
+        if let Some(there) = sim.executables.get_mut(&handle) {
+            there.set_last(end);
+        }
     }
     drop(streams::run_ready(sim));
     Ok(())
@@ -259,6 +275,9 @@ fn destroy(kind: Kind, handle: u64) -> Answer {
     if !was_there {
         sim.stale(kind, handle);
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if let Some(races) = &mut sim.races {
+        races.end_executable(handle);
     }
     sim.settle_graph_memory();
     Ok(())

@@ -124,7 +124,10 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Answer {
     let mut sim = streams::run_ready(sim::lock());
     let point = observed(&mut sim, event)?;
     match point.is_none_or(|point| sim.is_done(point)) {
-        true => Ok(()),
+        true => {
+            sim.learn(point.as_slice());
+            Ok(())
+        }
         false => {
             sim.pass_a_moment();
             Err(CUDA_ERROR_NOT_READY)
@@ -148,6 +151,7 @@ pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CU
     let mut sim = streams::run_ready(sim::lock());
     sim.current()?;
     let mut times = [0; 2];
+    let mut points = Vec::new();
     let [first, second] = [start, end].map(|event| event.addr() as u64);
     if sim.event(first)?.context() != sim.event(second)?.context() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
@@ -159,7 +163,9 @@ pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CU
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         *time = event.reached().ok_or(CUDA_ERROR_NOT_READY)?;
+        points.extend(event.recorded());
     }
+    sim.learn(&points);
     let [start, end] = times.map(|nanoseconds| nanoseconds as f64 / 1e6);
     put(milliseconds, (end - start) as f32)
 }

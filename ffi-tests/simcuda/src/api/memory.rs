@@ -8,7 +8,7 @@ use crate::abi::{Answer, put, put_if};
 use crate::options::Choice;
 use crate::rules::blocking;
 use crate::sim;
-use crate::state::memory::Origin;
+use crate::state::memory::{Allocation, Origin};
 use crate::system::round_up;
 
 pub(crate) fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Answer {
@@ -72,7 +72,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Answer {
         return Ok(());
     }
     let allocation = sim.allocations.get(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let (origin, device, unique) = (allocation.origin, allocation.device, allocation.unique);
+    let &Allocation { origin, device, unique, bytes, .. } = allocation;
     match origin {
         _ if allocation.is_ending => return Err(CUDA_ERROR_INVALID_VALUE),
         Origin::Host(_) | Origin::Registered(_) | Origin::Imported { .. } => {
@@ -82,13 +82,18 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Answer {
             let points = sim.all_of(|_, of| of == device);
             sim = blocking::finish(sim, &points)?;
         }
-        Origin::Graph => return sim.free_graph_memory(address),
+        Origin::Graph => {
+            sim.free_graph_memory(address)?;
+            sim.check_host_free(address, bytes, "free");
+            return Ok(());
+        }
         _ => (),
     }
     // Another thread may have freed it while this one waited.
     if sim.allocations.get(&address).is_none_or(|allocation| allocation.unique != unique) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    sim.check_host_free(address, bytes, "free");
     sim.release(address);
     Ok(())
 }

@@ -67,7 +67,10 @@ pub(crate) fn cuStreamQuery(stream: CUstream) -> Answer {
     let mut sim = streams::run_ready(sim::lock());
     let points = observed(&mut sim, stream)?;
     match points.iter().all(|point| sim.is_done(*point)) {
-        true => Ok(()),
+        true => {
+            sim.learn(&points);
+            Ok(())
+        }
         false => {
             sim.pass_a_moment();
             Err(CUDA_ERROR_NOT_READY)

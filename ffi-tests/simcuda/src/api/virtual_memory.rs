@@ -170,6 +170,7 @@ pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Answer {
     let mut sim = open()?;
     let mappings = sim.mappings_of(address, size as u64);
     let mappings = mappings.filter(|found| !found.is_empty()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    sim.check_host_free(address, size as u64, "unmapping");
     for at in mappings {
         sim.remove_mapping(at);
     }

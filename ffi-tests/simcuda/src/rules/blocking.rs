@@ -44,6 +44,7 @@ pub(crate) fn finish(mut sim: Guard, points: &[Point]) -> Answer<Guard> {
             sim = advance(sim, *point, &mut stuck_since)?;
         }
     }
+    sim.learn(points);
     Ok(run_ready(sim))
 }
 

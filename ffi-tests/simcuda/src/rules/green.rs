@@ -9,7 +9,7 @@ use crate::options::Choice;
 use crate::sim::{self, Sim};
 use crate::state::context::{Context, primary};
 use crate::state::green::{Green, Multiprocessors};
-use crate::state::stream::{Role, Stream};
+use crate::state::stream::{Point, Role, Stream};
 use crate::system;
 
 /// Since this version a green context may be current to several threads.
@@ -103,10 +103,20 @@ impl Sim {
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
         self.forbid_captured_in(context)?;
-        let gates = std::mem::take(&mut self.gates);
-        self.gates = gates.into_iter().filter(|(_, point)| !self.is_done(*point)).collect();
-        self.gates
-            .extend(point.filter(|_| !self.options.is_on(Choice::EventsLie)).map(|point| (context, point)));
+        if let Some(point) = point.filter(|_| !self.options.is_on(Choice::EventsLie)) {
+            self.add_gate(context, point);
+        }
         Ok(())
+    }
+
+    /// Makes the work that a context is given from now on wait for a point.
+    pub(crate) fn add_gate(&mut self, context: u64, point: Point) {
+        let gates = std::mem::take(&mut self.gates);
+        let matters = |(other, gate): &(u64, Point)| {
+            let is_implied = *other == context && gate.stream == point.stream;
+            !is_implied && (!self.is_done(*gate) || self.is_in_order(*gate))
+        };
+        self.gates = gates.into_iter().filter(matters).collect();
+        self.gates.push((context, point));
     }
 }

@@ -80,6 +80,7 @@ impl Sim {
     }
 
     pub(crate) fn give_addresses_back(&mut self, device: CUdevice, span: (u64, u64)) {
+        self.forget_touched(span.0, span.1);
         let fill = self.options.get(Choice::Poison) == POISON_FILL;
         if let Some(Some(arena)) = self.arenas.get_mut(device as usize) {
             arena.give_back(span, fill);
@@ -118,11 +119,14 @@ impl Sim {
             Origin::Pool(_) => return self.return_to_pool(at, None),
             // The allocation belongs to its graph, which ends it.
             Origin::Graph => return,
-            Origin::Host(_) | Origin::Imported { .. } => system::unreserve(span.0, span.1),
+            Origin::Host(_) | Origin::Imported { .. } => {
+                self.forget_touched(span.0, span.1);
+                system::unreserve(span.0, span.1)
+            }
             Origin::Plain | Origin::Managed => {
                 self.give_device_back(device, round_up(bytes, ALIGNMENT), span)
             }
-            Origin::Registered(_) => (),
+            Origin::Registered(_) => self.forget_touched(at, bytes),
         }
         self.allocations.remove(&at);
     }

@@ -11,6 +11,7 @@ pub(crate) mod graph_memory;
 mod green;
 pub(crate) mod memory;
 pub(crate) mod pools;
+pub(crate) mod races;
 mod reset;
 pub(crate) mod streams;
 pub(crate) mod virtual_memory;

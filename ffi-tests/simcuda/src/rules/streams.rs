@@ -115,6 +115,9 @@ impl Sim {
         self.carry_out_memory_work(number);
         self.destroy_stream(number);
         self.streams.remove(&number);
+        if let Some(races) = &mut self.races {
+            races.forget_stream(number);
+        }
     }
 
     /// Allocations and frees of memory that belongs to no context are done nevertheless.
@@ -129,8 +132,10 @@ impl Sim {
     }
 
     fn remove_if_over(&mut self, number: u64) {
-        if self.streams.get(&number).is_some_and(Stream::is_over) {
-            self.streams.remove(&number);
+        if self.streams.get(&number).is_some_and(Stream::is_over)
+            && let Some(stream) = self.streams.remove(&number)
+        {
+            self.end_in_order(number, &stream);
         }
     }
 
@@ -147,7 +152,10 @@ impl Sim {
     /// Returns the points after everything queued on the streams of some contexts and devices.
     pub(crate) fn all_of(&self, are: impl Fn(u64, CUdevice) -> bool) -> Vec<Point> {
         let streams = self.streams.iter().filter(|(_, stream)| are(stream.context(), stream.device()));
-        streams.map(|(number, stream)| Point { stream: *number, item: stream.issued() }).collect()
+        let ends = streams.map(|(number, stream)| Point { stream: *number, item: stream.issued() });
+        let races = self.races.iter();
+        let gone = races.flat_map(|races| races.gone(|gone| are(gone.context, gone.device)));
+        ends.chain(gone).collect()
     }
 
     /// Returns whether work queued on a stream from now on comes after a point elsewhere, because of waits for events
@@ -191,9 +199,9 @@ impl Sim {
                     self.contexts.get(&stream.context()).map(|context| self.end_of(context.legacy()));
                 legacy.into_iter().collect()
             }
-            _ => Vec::new(),
+            _ => return Vec::new(),
         };
-        points.into_iter().filter(|point| !self.is_done(*point)).collect()
+        points.into_iter().chain(self.gone_blocking(stream)).collect()
     }
 
     /// Returns what work of a stream's context waits for by cuCtxWaitEvent. "If the context passed to hCtx is the primary
@@ -239,9 +247,10 @@ impl Sim {
         self.check_launched(&work);
         after.extend(self.implicit(number));
         after.extend(self.gates(number));
-        after.retain(|point| !self.is_done(*point));
+        let pending = after.iter().copied().filter(|point| !self.is_done(*point)).collect();
         let Some(stream) = self.streams.get_mut(&number) else { return Point { stream: number, item: 0 } };
-        let item = stream.push(work, after);
+        let item = stream.push(work, pending);
+        self.put_in_order(Point { stream: number, item }, after);
         sim::wake();
         Point { stream: number, item }
     }
@@ -317,6 +326,7 @@ pub(crate) fn run_next(mut sim: Guard, number: u64) -> Guard {
     let Some(item) = stream.begin(system::thread()) else { return sim };
     let health = sim.sticky(context);
     let context = sim.root(context);
+    sim.run_in_order(Point { stream: number, item: item.number }, &item.work, health.is_none());
     if let Some(call) = item.work.call(health) {
         drop(sim);
         calling_thread::run_work(call);

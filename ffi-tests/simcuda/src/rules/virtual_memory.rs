@@ -139,6 +139,7 @@ impl Sim {
     /// Unmaps the mapping at an address, which becomes reserved again.
     pub(crate) fn remove_mapping(&mut self, at: u64) {
         let Some(mapping) = self.mappings.remove(&at) else { return };
+        self.forget_touched(at, mapping.bytes());
         system::unmap_to_reserved(at, mapping.bytes());
         if let Some(physical) = self.physical.get_mut(&mapping.handle()) {
             physical.unmap();

@@ -113,10 +113,11 @@ impl Graph {
     }
 
     /// Returns the work in an order allowed by the dependencies: that of the capture, or its reverse where two nodes
-    /// are not ordered.
-    pub(crate) fn ordered(self, reversed: bool) -> Vec<Work> {
+    /// are not ordered. Each has the places in that order of its predecessors.
+    pub(crate) fn ordered(self, reversed: bool) -> Vec<(Work, Vec<usize>)> {
         let mut left: Vec<Option<Node>> = self.nodes.into_iter().map(Some).collect();
         let mut order = Vec::with_capacity(left.len());
+        let mut places = vec![0; left.len()];
         while order.len() < left.len() {
             let is_ready = |node: &Option<Node>| {
                 node.as_ref().is_some_and(|node| node.after.iter().all(|before| left[*before].is_none()))
@@ -124,8 +125,9 @@ impl Graph {
             let next =
                 if reversed { left.iter().rposition(is_ready) } else { left.iter().position(is_ready) };
             // A node comes only after earlier ones, so one is always ready.
-            let Some(node) = next.and_then(|next| left[next].take()) else { break };
-            order.push(node.work);
+            let Some((next, node)) = next.and_then(|next| Some((next, left[next].take()?))) else { break };
+            places[next] = order.len();
+            order.push((node.work, node.after.iter().map(|before| places[*before]).collect()));
         }
         order
     }

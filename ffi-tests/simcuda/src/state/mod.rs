@@ -4,6 +4,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod array;
+pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod faults;
 pub(crate) mod function;
@@ -14,6 +15,8 @@ pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod physical;
 pub(crate) mod pool;
+pub(crate) mod races;
 pub(crate) mod record;
 pub(crate) mod stream;
+pub(crate) mod touched;
 pub(crate) mod work;

@@ -33,6 +33,7 @@ pub(crate) struct Record {
     misuses: Vec<String>,
     misuse_count: u64,
     mismatches: u64,
+    races: u64,
     /// How often a handle that is not live was used, by kind.
     stale: BTreeMap<Kind, u64>,
 }
@@ -53,6 +54,13 @@ impl Record {
         let sequence = self.begun;
         self.calls.push_back(Call { sequence, thread, function, arguments, count, result: None });
         sequence
+    }
+
+    /// Returns the call that a thread is in, and its sequence number.
+    pub(crate) fn current(&self, thread: u64) -> Option<(&'static str, u64)> {
+        let mut open = self.calls.iter().rev().filter(|call| call.thread == thread);
+        let call = open.next().filter(|call| call.result.is_none())?;
+        Some((call.function.symbol(), call.sequence))
     }
 
     pub(crate) fn end(&mut self, sequence: u64, result: CUresult) {
@@ -91,6 +99,12 @@ impl Record {
         if self.misuses.len() < MOST_WORDS {
             self.misuses.push(words);
         }
+    }
+
+    /// Counts a race and returns how many there are.
+    pub(crate) fn race(&mut self) -> u64 {
+        self.races += 1;
+        self.races
     }
 
     /// Records the use of a handle that is not live.

@@ -200,6 +200,21 @@ impl Work {
         touches
     }
 
+    /// Returns its kind, for messages.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Fill { .. } => "kernel simcuda_fill",
+            Self::Expect { .. } => "kernel simcuda_expect",
+            Self::Words { .. } => "kernel fill",
+            Self::Compare { .. } => "kernel expect",
+            Self::CopyWords { .. } => "kernel copy",
+            Self::Copy { .. } => "copy",
+            Self::Set { .. } => "memset",
+            Self::All(works) => works.first().map_or("work", Self::name),
+            _ => "work",
+        }
+    }
+
     /// Returns whether it stores to an address.
     pub(crate) fn stores_to(&self, address: u64) -> bool {
         let stores = |touch: Touch| {

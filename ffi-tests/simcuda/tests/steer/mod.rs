@@ -103,6 +103,7 @@ pub const CAPTURED_STREAMS_HIDE: c_int = 15;
 pub const GRAPH_ORDER: c_int = 16;
 pub const STREAM_QUERIES_UNSAFE: c_int = 17;
 pub const HOST_FUNCTIONS_CALL: c_int = 18;
+pub const RACES: c_int = 19;
 
 // `simcuda_kind`.
 pub const CONTEXTS: c_int = 0;
