@@ -378,6 +378,52 @@ fn memory_that_is_used_is_neither_unmapped_nor_freed() {
     assert_eq!(machine.steer.misuses(), 2);
 }
 
+/// "A copy (in the implicit NULL stream) between the memories of two different devices: does not start until all commands
+/// previously issued to either device have completed and runs to completion before any commands [...] issued after the copy
+/// to either device can start" (guide, Peer-to-Peer Memory Copy).
+#[test]
+fn a_synchronous_copy_between_devices_is_behind_all_work_of_both_and_before_all_that_follows() {
+    let machine = machine(2);
+    machine.steer.set(steer::RACES, 1);
+    let (one, other) = (machine.enter(1), machine.enter(0));
+    machine.enable_peer(one, 0).unwrap();
+    let (here, memory) = (stream(&machine), machine.alloc(64).unwrap());
+    machine.set_current(one).unwrap();
+    let (there, to) = (stream(&machine), machine.alloc(64).unwrap());
+    let peer = |is_synchronous: bool| {
+        let functions = (machine.driver.cuMemcpyPeer().unwrap(), machine.driver.cuMemcpyPeerAsync().unwrap());
+        let code = match is_synchronous {
+            // SAFETY: the memory is the machine's.
+            true => unsafe { functions.0(to, one, memory, other, 64) },
+            // SAFETY: as above.
+            false => unsafe { functions.1(to, one, memory, other, 64, there) },
+        };
+        answer(code).unwrap();
+    };
+    for is_synchronous in [true, false] {
+        machine.hold(here);
+        machine.fill(here, memory, 64, 1).unwrap();
+        machine.fill(there, to, 64, 2).unwrap();
+        peer(is_synchronous);
+        machine.fill(there, to, 64, 3).unwrap();
+        machine.fill(here, memory, 64, 4).unwrap();
+        if is_synchronous {
+            assert_eq!(machine.byte(to), 2, "the copy waits for the held work");
+        }
+        machine.release(here);
+        assert_eq!(
+            machine.steer.misuses(),
+            if is_synchronous { 0 } else { 1 },
+            "{:?}",
+            machine.steer.misuse_texts()
+        );
+        for context in [one, other] {
+            machine.set_current(context).unwrap();
+            machine.synchronize().unwrap();
+        }
+    }
+}
+
 #[test]
 fn the_check_is_off_unless_it_is_asked_for() {
     let machine = ready();

@@ -14,6 +14,7 @@ use crate::abi::Answer;
 use crate::rules::blocking;
 use crate::rules::streams;
 use crate::sim::{self, Guard, Sim};
+use crate::state::context::Agent;
 use crate::state::memory::Origin;
 use crate::state::work::{Source, Work};
 
@@ -89,7 +90,16 @@ pub(super) fn copy_rows(
         works.push(Work::Copy { to, from: source, bytes: bytes as u64, named });
     }
     let work = Work::of_all(works);
-    let (sim, point) = streams::submit(sim, number, work, Vec::new())?;
+    let devices = match stream {
+        None => sim.serialized(current, named, to, from),
+        Some(_) => Vec::new(),
+    };
+    let pending = sim.all_of(|_, device| devices.contains(&device));
+    let (mut sim, point) = streams::submit(sim, number, work, pending)?;
+    let contexts = sim.contexts.iter().filter(|(_, context)| devices.contains(&context.device()));
+    for context in contexts.map(|(handle, _)| *handle).collect::<Vec<_>>() {
+        sim.add_gate(context, point);
+    }
     let blocks = match stream {
         None => target != Side::Device || origin == Side::Pinned || sim.synchronizes(to),
         Some(_) if is_captured => false,
@@ -114,6 +124,23 @@ fn settle(sim: Guard, stream: u64, to: u64, from: u64) -> Answer<Guard> {
 }
 
 impl Sim {
+    /// Returns the devices whose work a synchronous copy waits for, and whose later work waits for it: "A copy (in the
+    /// implicit NULL stream) between the memories of two different devices: does not start until all commands previously
+    /// issued to either device have completed and runs to completion before any commands [...] issued after the copy to
+    /// either device can start" (guide, Peer-to-Peer Memory Copy). cudaMemcpyPeer adds the current device.
+    fn serialized(&self, current: Agent, named: Option<[Agent; 2]>, to: u64, from: u64) -> Vec<CUdevice> {
+        let mapped = |at| Some(self.physical.get(&self.mapping_at(at)?.1.handle())?.device());
+        let there = |at| self.find(at).map(|(_, there)| there.device).or_else(|| mapped(at));
+        let [to, from] = match named {
+            Some(named) => named.map(|agent| Some(agent.device)),
+            None => [to, from].map(there),
+        };
+        match (to, from) {
+            (Some(to), Some(from)) if to != from => vec![current.device, to, from],
+            _ => Vec::new(),
+        }
+    }
+
     /// "Synchronize every synchronous memory operation initiated on this region" (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS).
     fn synchronizes(&self, at: u64) -> bool {
         self.find(at).is_some_and(|(_, there)| there.sync_memops)
