@@ -441,6 +441,33 @@ fn the_check_is_off_unless_it_is_asked_for() {
     assert_eq!(machine.steer.misuses(), 1);
 }
 
+#[test]
+fn a_race_is_printed_and_ends_the_process_if_a_test_wants_it() {
+    const CHILD: &str = "SIMCUDA_TEST_RACES_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let machine = ready();
+        let memory = machine.alloc(8).unwrap();
+        for stream in [0, 0].map(|_| stream(&machine)) {
+            machine.fill(stream, memory, 8, 1).unwrap();
+        }
+        return;
+    }
+    for (races, succeeds, said) in [
+        ("0", true, ""),
+        ("1", true, "orders the two\n"),
+        ("2", false, "orders the two; SIMCUDA_RACES is 2\n"),
+    ] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "a_race_is_printed_and_ends_the_process_if_a_test_wants_it", "--nocapture"]);
+        let child = child.env(CHILD, "1").env("SIMCUDA_RACES", races).output().unwrap();
+        assert_eq!(child.status.success(), succeeds);
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("simcuda: race: ")).collect();
+        assert_eq!(lines.len(), usize::from(races != "0"), "{stderr}");
+        assert!(stderr.contains(said), "{stderr}");
+    }
+}
+
 /// However long a program runs, what the check remembers is bounded, and forgetting makes no false report.
 #[test]
 fn a_long_run_stays_correct() {
