@@ -11,7 +11,7 @@ DEVICE = 300
 HOSTILE = "<img src=x onerror=hacked=1>"
 
 
-def run_program(folder, *arguments):
+def run_program(folder, *arguments, **variables):
     program = programs.compiled(
         "browser-recorded",
         [ROOT / "ffi-tests/browser/recorded.c"],
@@ -20,7 +20,7 @@ def run_program(folder, *arguments):
         language="c",
     )
     history = folder / "program.history"
-    said = programs.run(program, *arguments, env=programs.environment(BFC_HISTORY_FILE=history))
+    said = programs.run(program, *arguments, env=programs.environment(BFC_HISTORY_FILE=history, **variables))
     lines = [line.split() for line in said.splitlines()]
     marks = {name: (int(requested), int(held)) for name, requested, _, held in lines}
     in_use = {name: int(used) for name, _, used, _ in lines}

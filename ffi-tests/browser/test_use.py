@@ -228,10 +228,29 @@ def test_each_figure_has_a_table_and_each_control_a_name(page):
     assert all(name.strip() for name in names) and len(names) > 20
 
 
+# The controls that are not within the window, and the cells of text whose lines have a few letters only.
+CUT_OFF = """() => [...document.querySelectorAll("button, select, input, .card, .entry, .shown")].filter((control) => {
+    const { left, right } = control.getBoundingClientRect();
+    return left < 0 || right > innerWidth;
+}).map((control) => `${control.id || control.className || control.textContent}: ${control.getBoundingClientRect().right}`)"""
+SQUEEZED = """() => [...document.querySelectorAll(".scroll td, .scroll th")].filter((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    const lines = new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size;
+    return lines > 1 && cell.textContent.length / lines < 6;
+}).map((cell) => cell.textContent)"""
+
+
 def test_a_narrow_window_has_all_of_it(page):
-    page.set_viewport_size({"width": 420, "height": 800})
+    page.set_viewport_size({"width": 390, "height": 844})
+    for section in ("timeline", "addresses", "holders", "fragmentation", "requests"):
+        open_table(page, section)
+    # The longest choices.
+    page.select_option("#moment", index=1)
     drawn(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(SQUEEZED) == []
 
 
 def work_of_a_zoom(page):

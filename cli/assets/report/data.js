@@ -45,7 +45,7 @@ class Pool {
     this.summary = summary;
     this.device = pool.device;
     this.name = safeName(pool.name);
-    this.operations = ["(no operation)", ...pool.operations.map(safeName)];
+    this.operations = [NO_OPERATION, ...pool.operations.map(safeName)];
     this.streams = ["no stream", ...pool.streams];
     this.stacks = [["(no backtrace)"], ...pool.stacks.map((frames) => frames.map(safeName))];
     this.spans = pool.spans;
@@ -53,6 +53,9 @@ class Pool {
     this.events = all(pool.events);
     this.chunks = all(pool.chunks);
     this.regions = all(pool.regions);
+    this.hasOperations = pool.operations.length > 0;
+    this.hasStacks = pool.stacks.length > 0;
+    this.callers = callersOf(this.stacks);
     this.count = this.events.time.length;
     this.from = this.count ? this.events.time[0] : 0;
     this.to = this.count ? this.events.time[this.count - 1] : 0;
@@ -81,6 +84,18 @@ class Pool {
   get title() {
     const device = this.device === null ? "Unknown device" : `Device ${this.device}`;
     return this.name ? `${device} (${this.name})` : device;
+  }
+
+  /** What tells the chunks apart best: the names of a program that has scopes, else where it allocates, else the sizes. */
+  get property() {
+    if (this.hasOperations) return "operation";
+    return this.hasStacks ? "backtrace" : "size";
+  }
+
+  /** Who has allocated a chunk: its operation, and without one its backtrace. */
+  holderOf(i) {
+    const { operation, stack } = this.chunks;
+    return operation[i] === 0 && stack[i] !== 0 ? this.callers[stack[i]] : this.operations[operation[i]];
   }
 
   /** The last event at or before a time; -1 if there is none. */
@@ -117,6 +132,31 @@ class Pool {
     if (!span) return "–";
     return `0x${(BigInt(span.address) + BigInt(Math.floor(place - span.offset))).toString(16)}`;
   }
+}
+
+/** A name for each backtrace: its innermost frame, and the caller that tells it from all others. */
+function callersOf(stacks) {
+  // A tree from the innermost frames outwards, with the number of backtraces through each frame.
+  const root = new Map();
+  const walk = (frames, visit) => {
+    let children = root;
+    for (let depth = 0; depth < frames.length; depth++) {
+      const frame = frames[frames.length - 1 - depth];
+      if (!children.has(frame)) children.set(frame, { count: 0, children: new Map() });
+      const node = children.get(frame);
+      if (visit(node, depth, frame)) return;
+      children = node.children;
+    }
+  };
+  for (const frames of stacks) walk(frames, (node) => void node.count++);
+  return stacks.map((frames) => {
+    let name = frames.at(-1);
+    walk(frames, (node, depth, frame) => {
+      if (depth > 0) name = `${frames.at(-1)} ← ${depth > 1 ? "… ← " : ""}${frame}`;
+      return node.count === 1;
+    });
+    return name;
+  });
 }
 
 /** The position of the first number that is at least `value`. */

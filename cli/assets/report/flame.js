@@ -3,22 +3,33 @@
 /** The widest flame graph has so many rows. */
 const MOST_ROWS = 48;
 const ROW = 24;
+/** A block with more than this share of the one above it is its continuation, and tells nothing apart. */
+const TRUNK = 0.95;
 
-/** How the holders are grouped: the names of the rows of a chunk, from the outermost. */
-const GROUPINGS = {
-  "operation, then size": (pool, i) => [...pathOf(pool, i), sizeClassText(sizeClass(pool.chunks.bytes[i]))],
-  "size, then operation": (pool, i) => [sizeClassText(sizeClass(pool.chunks.bytes[i])), ...pathOf(pool, i)],
-  "backtrace, then operation": (pool, i) => [...pool.stacks[pool.chunks.stack[i]], pool.operations[pool.chunks.operation[i]]],
-  "stream, then operation": (pool, i) => [pool.streams[pool.chunks.stream[i]], ...pathOf(pool, i)],
-};
-
-/** The scopes of a chunk's operation. */
-function pathOf(pool, i) {
-  return pool.operations[pool.chunks.operation[i]].split("/");
+/** How the holders of a pool are grouped, the best first: for each way the names of the rows of a chunk, from the outermost. */
+function groupingsOf(pool) {
+  const { operation, stack, stream, bytes } = pool.chunks;
+  const size = (i) => sizeClassText(sizeClass(bytes[i]));
+  const frames = (i) => pool.stacks[stack[i]];
+  // The scopes.
+  const path = (i) => pool.operations[operation[i]].split("/");
+  const groupings = pool.hasOperations
+    ? {
+        "operation, then size": (i) => [...path(i), size(i)],
+        "size, then operation": (i) => [size(i), ...path(i)],
+        "backtrace, then operation": pool.hasStacks && ((i) => [...frames(i), pool.operations[operation[i]]]),
+        "stream, then operation": (i) => [pool.streams[stream[i]], ...path(i)],
+      }
+    : {
+        "backtrace, then size": pool.hasStacks && ((i) => [...frames(i), size(i)]),
+        size: (i) => [size(i)],
+        "stream, then size": (i) => [pool.streams[stream[i]], size(i)],
+      };
+  return Object.fromEntries(Object.entries(groupings).filter(([, rows]) => rows));
 }
 
 /** The tree of what is live after an event. A node has the bytes and the number of the chunks in it. */
-function holdersTree(pool, event, grouping) {
+function holdersTree(pool, event, rowsOf) {
   const root = { name: "in use", bytes: 0, own: 0, count: 0, children: new Map() };
   const add = (path, bytes, count) => {
     let node = root;
@@ -34,7 +45,7 @@ function holdersTree(pool, event, grouping) {
     node.own += bytes;
   };
   if (event < 0 || event >= pool.count) return root;
-  pool.eachLive(event, (i) => add(GROUPINGS[grouping](pool, i), pool.chunks.bytes[i], 1));
+  pool.eachLive(event, (i) => add(rowsOf(i), pool.chunks.bytes[i], 1));
   const unknown = pool.events.in_use[event] - pool.events.known[event];
   if (unknown > 0) add(["(allocated by events that were displaced)"], unknown, 0);
   return root;
@@ -52,6 +63,9 @@ class Flame {
     const root = d3.hierarchy(tree, (node) => [...node.children.values()]);
     root.sum((node) => node.own).sort((a, b) => b.value - a.value || (a.data.name < b.data.name ? -1 : 1));
     this.root = d3.partition()(root);
+    this.fork = this.root;
+    // What the program began with is in front of all backtraces.
+    while (this.fork.children?.[0]?.children && this.fork.children[0].value > TRUNK * this.fork.value) this.fork = this.fork.children[0];
     this.zoom(this.root);
   }
 
@@ -101,13 +115,14 @@ class Flame {
     return made;
   }
 
-  /** Blocks have the colour of the outermost name, paler the deeper they are. */
+  /** Blocks have the colour of their name in the row where the graph forks, paler the deeper they are. */
   color(node) {
-    if (node.depth === 0) return theme.isDark ? "#3c4352" : "#d7dce4";
-    const top = node.ancestors().at(-2);
-    const rank = this.root.children.indexOf(top);
+    const { fork } = this;
+    const trunk = theme.isDark ? "#3c4352" : "#d7dce4";
+    if (node.depth <= fork.depth) return trunk;
+    const rank = fork.children.indexOf(node.ancestors().at(-fork.depth - 2));
     const color = OKABE_ITO[rank] ?? (theme.isDark ? OTHERS.dark : OTHERS.light);
-    return mixed(color, theme.surface, Math.max(0.4, 1 - 0.14 * (node.depth - 1)));
+    return mixed(color, theme.surface, Math.max(0.4, 1 - 0.14 * (node.depth - fork.depth - 1)));
   }
 
   key(event) {

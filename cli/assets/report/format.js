@@ -59,6 +59,9 @@ function sizeClassText(number) {
   return `${bytesTick(number === 0 ? 0 : from)} to ${bytesTick(2 * from)}`;
 }
 
+/** What holds memory that was allocated outside of all scopes, as the command writes it. */
+const NO_OPERATION = "(no operation)";
+
 /** Creates an element. Text is never markup. */
 function element(name, properties = {}, ...children) {
   const made = document.createElement(name);

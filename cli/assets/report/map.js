@@ -3,7 +3,16 @@
 // once, however many there are.
 
 const UNKNOWN = "#b04a4a";
-const COLORINGS = { operation: "operation", stream: "stream", age: "lifetime", size: "size" };
+/** How many frames of a backtrace a chunk shows, from the innermost. */
+const MOST_FRAMES = 8;
+const COLORINGS = { operation: "operation", backtrace: "backtrace", stream: "stream", age: "lifetime", size: "size" };
+
+/** The colorings that tell chunks of a pool apart, the best first. */
+function coloringsOf(pool) {
+  const isThere = { operation: pool.hasOperations, backtrace: pool.hasStacks };
+  const there = Object.keys(COLORINGS).filter((name) => isThere[name] ?? true);
+  return [pool.property, ...there.filter((name) => name !== pool.property)];
+}
 
 class AddressMap extends Plot {
   constructor(report, host, height) {
@@ -35,7 +44,7 @@ class AddressMap extends Plot {
     this.pool = pool;
     this.kinds = momentsOf(pool);
     [this.low, this.high] = [0, pool.extent];
-    this.coloring = "operation";
+    this.coloring = pool.property;
     this.query = "";
     this.outline = element("div", { class: "map-outline", hidden: "" });
     this.tip = element("div", { class: "tip", hidden: "" });
@@ -59,6 +68,7 @@ class AddressMap extends Plot {
     };
     this.byOperation = order("operation", pool.operations);
     this.byStream = order("stream", pool.streams);
+    this.byStack = order("stack", pool.callers);
     const { from, to } = pool.chunks;
     this.ages = from.map((begin, i) => Math.min(to[i], pool.to) - begin);
     this.longest = Math.max(1000, pool.to - pool.from);
@@ -76,6 +86,8 @@ class AddressMap extends Plot {
         return cividis(Math.log(Math.max(chunks.bytes[i], 256) / 256) / Math.log(this.greatest / 256));
       case "stream":
         return this.colorOfRank(this.byStream.ranks[chunks.stream[i]]);
+      case "backtrace":
+        return this.colorOfRank(this.byStack.ranks[chunks.stack[i]]);
       default:
         return this.colorOfRank(this.byOperation.ranks[chunks.operation[i]]);
     }
@@ -97,10 +109,11 @@ class AddressMap extends Plot {
       if (!pixels.has(key)) pixels.set(key, pixelOf(isFound ? color : mixed(color, theme.free, 0.16)));
       return pixels.get(key);
     };
-    const { operation, place, bytes } = pool.chunks;
+    const functions = query ? pool.stacks.map((frames) => frames.some((frame) => frame.toLowerCase().includes(query))) : [];
+    const { operation, stack, place, bytes } = pool.chunks;
     this.found = [];
     this.pixels = Uint32Array.from(operation, (name, i) => {
-      const isFound = !query || names[name] || (place[i] <= address && address < place[i] + bytes[i]);
+      const isFound = !query || names[name] || functions[stack[i]] || (place[i] <= address && address < place[i] + bytes[i]);
       if (query && isFound) this.found.push(i);
       return pixel(this.colorOf(i), isFound);
     });
@@ -266,13 +279,13 @@ class AddressMap extends Plot {
   }
 
   nameOf(chunk) {
-    return this.pool.chunks.is_known[chunk] ? this.pool.operations[this.pool.chunks.operation[chunk]] : "(allocated by an event that was displaced)";
+    return this.pool.chunks.is_known[chunk] ? this.pool.holderOf(chunk) : "(allocated by an event that was displaced)";
   }
 
   /** What is known of a chunk, as names and values. */
   describe(chunk) {
     const { pool } = this;
-    const { bytes, requested, from, to, place, stream, step, is_known: isKnown } = pool.chunks;
+    const { bytes, requested, from, to, place, stream, stack, step, is_known: isKnown } = pool.chunks;
     const rows = [["size", exactText(bytes[chunk])]];
     if (isKnown[chunk]) {
       rows.push(["requested", exactText(requested[chunk])], ["allocated", timeText(from[chunk])]);
@@ -281,6 +294,7 @@ class AddressMap extends Plot {
     if (to[chunk] !== Infinity && isKnown[chunk]) rows.push(["lived", timeText(to[chunk] - from[chunk])]);
     rows.push(["address", pool.addressText(place[chunk])], ["stream", pool.streams[stream[chunk]]]);
     if (isKnown[chunk]) rows.push(["step", countText(step[chunk])]);
+    if (stack[chunk] !== 0) rows.push(["called by", pool.stacks[stack[chunk]].slice(-MOST_FRAMES).reverse().join(" ← ")]);
     return rows;
   }
 
@@ -294,20 +308,24 @@ class AddressMap extends Plot {
 
   /** The legend of the coloring. */
   legend() {
+    const unknown = this.pool.chunks.is_known.includes(0) ? [["allocated before the first event", UNKNOWN, NaN]] : [];
+    const entry = ([name, color, bytes]) =>
+      element("span", { class: "entry" }, swatch(color), element("bdi", { text: name }), Number.isNaN(bytes) ? null : element("small", { text: `${bytesText(bytes)} at the peak` }));
     if (this.coloring === "age" || this.coloring === "size") {
       const [low, high] = this.coloring === "age" ? [`${timeText(1000)} or less`, timeText(this.longest)] : ["256 B", bytesText(this.greatest)];
       const steps = CIVIDIS.map((color) => swatch(color));
-      return [element("span", { text: low }), element("span", { class: "ramp" }, ...steps), element("span", { text: high })];
+      return [element("span", { text: low }), element("span", { class: "ramp" }, ...steps), element("span", { text: high }), ...unknown.map(entry)];
     }
-    const [{ all, atPeak }, names] = this.coloring === "stream" ? [this.byStream, this.pool.streams] : [this.byOperation, this.pool.operations];
+    const [{ all, atPeak }, names] = {
+      operation: [this.byOperation, this.pool.operations],
+      backtrace: [this.byStack, this.pool.callers],
+      stream: [this.byStream, this.pool.streams],
+    }[this.coloring];
     const shown = all.slice(0, OKABE_ITO.length);
     const entries = shown.map((name, rank) => [names[name], this.colorOfRank(rank), atPeak[name]]);
     const rest = all.slice(OKABE_ITO.length);
     if (rest.length) entries.push([plural(rest.length, "other"), this.colorOfRank(99), rest.reduce((sum, name) => sum + atPeak[name], 0)]);
-    if (this.pool.chunks.is_known.includes(0)) entries.push(["allocated before the first event", UNKNOWN, NaN]);
-    return entries.map(([name, color, bytes]) =>
-      element("span", { class: "entry" }, swatch(color), element("bdi", { text: name }), Number.isNaN(bytes) ? null : element("small", { text: `${bytesText(bytes)} at the peak` })),
-    );
+    return [...entries, ...unknown].map(entry);
   }
 }
 

@@ -152,8 +152,8 @@ class Report {
 
   addresses() {
     const coloring = element("select", { id: "coloring" });
-    for (const [name, text] of Object.entries(COLORINGS)) coloring.append(element("option", { value: name, text }));
-    const search = element("input", { type: "search", id: "search", placeholder: "operation or 0x address", autocomplete: "off", spellcheck: "false" });
+    for (const name of coloringsOf(this.pool)) coloring.append(element("option", { value: name, text: COLORINGS[name] }));
+    const search = element("input", { type: "search", id: "search", placeholder: "operation, function or 0x address", autocomplete: "off", spellcheck: "false" });
     const result = element("output", { id: "found", for: "search" });
     const legend = element("div", { class: "legend", id: "map-legend" });
     const [host, section] = this.section(
@@ -189,8 +189,8 @@ class Report {
     pool.marks.filter(({ event }) => event >= 0).slice(0, 200).forEach(({ event, text }) => option(event, `mark: ${text}`));
     option(pool.count - 1, "end");
     const groupings = element("select", { id: "grouping" });
-    const known = Object.keys(GROUPINGS).filter((name) => !name.startsWith("backtrace") || pool.stacks.length > 1);
-    for (const name of known) groupings.append(element("option", { value: name, text: name }));
+    const ways = groupingsOf(pool);
+    for (const name of Object.keys(ways)) groupings.append(element("option", { value: name, text: name }));
     const host = element("div", { class: "flame", role: "group", "aria-label": "Flame graph. Arrow keys move, Enter zooms in, Escape zooms out." });
     const total = element("p", { class: "about", id: "holders-total" });
     const section = element(
@@ -207,7 +207,7 @@ class Report {
     let tree;
     const update = () => {
       const event = Number(moments.value);
-      tree = holdersTree(pool, event, groupings.value);
+      tree = holdersTree(pool, event, ways[groupings.value]);
       flame.show(tree);
       const live = `${exactText(tree.bytes)} in use in ${plural(tree.count, "allocation")}`;
       total.textContent = `${live}, ${bytesText(pool.events.held[event])} held, largest free piece ${bytesText(pool.events.largest_free[event])}.`;

@@ -76,7 +76,7 @@ function chunksTable(report) {
   }
   const count = shown.length;
   shown.sort((a, b) => bytes[b] - bytes[a] || from[a] - from[b]);
-  const columns = [["operation", false], ["size", true], ["requested", true], ["allocated", true], ["freed", true], ["address", true], ["stream", false], ["step", true]];
+  const columns = [["allocated by", false], ["size", true], ["requested", true], ["allocated", true], ["freed", true], ["address", true], ["stream", false], ["step", true]];
   const rows = shown.slice(0, MOST_TABLE_ROWS).map((i) => {
     const known = pool.chunks.is_known[i] === 1;
     return [
@@ -164,5 +164,5 @@ function marksTable(marks) {
 }
 
 function limitText(limit) {
-  return limit === 0 || limit >= 2 ** 50 ? "none" : bytesText(limit);
+  return limit >= 2 ** 50 ? "none" : bytesText(limit);
 }

@@ -176,7 +176,7 @@ impl Builder {
         let mut names = Names::default();
         let (device, name) = history.pool(number).unzip();
         let events = u32::try_from(rows.times.len()).unwrap_or(u32::MAX);
-        let chunks = chunk_columns(&lives.chunks, &spans, events, &mut names, columns);
+        let chunks = chunk_columns(history, &lives.chunks, &spans, events, &mut names, columns);
         let regions = region_columns(&lives.regions, &spans, events, columns);
         let failure = |&(event, failed): &(usize, Recorded)| Failure {
             event,
@@ -184,7 +184,7 @@ impl Builder {
             largest_free: failed.bytes,
             cause: cause_name(failed.cause),
             operation: names.operation(failed.name),
-            stack: names.stack(failed.stack),
+            stack: names.stack(history, failed.stack),
         };
         let failures = failures.iter().map(failure).collect();
         Pool {
@@ -253,6 +253,7 @@ struct Names {
     operations: Values<u32>,
     streams: Values<u64>,
     stacks: Values<u32>,
+    by_frames: HashMap<*const Frame, u32>,
 }
 
 impl Names {
@@ -261,13 +262,17 @@ impl Names {
         if number == 0 { 0 } else { self.operations.position(number) }
     }
 
-    /// The position of a backtrace. 0 is none.
-    fn stack(&mut self, number: u32) -> u64 {
-        if number == 0 { 0 } else { self.stacks.position(number) }
+    /// The position of a backtrace. 0 is none. Backtraces that differ only in addresses have the same frames, and are one.
+    fn stack(&mut self, history: &History, number: u32) -> u64 {
+        match &**history.frames(number) {
+            [] => 0,
+            frames => self.stacks.position(*self.by_frames.entry(frames.as_ptr()).or_insert(number)),
+        }
     }
 }
 
 fn chunk_columns(
+    history: &History,
     lives: &[Life],
     spans: &[Span],
     events: u32,
@@ -277,7 +282,7 @@ fn chunk_columns(
     let operations: Vec<u64> = lives.iter().map(|life| names.operation(life.operation)).collect();
     let stream = |life: &Life| life.stream.map_or(0, |stream| names.streams.position(stream));
     let streams: Vec<u64> = lives.iter().map(stream).collect();
-    let stacks: Vec<u64> = lives.iter().map(|life| names.stack(life.stack)).collect();
+    let stacks: Vec<u64> = lives.iter().map(|life| names.stack(history, life.stack)).collect();
     let mut column = |of: &dyn Fn(&Life) -> u64| columns.add(&lives.iter().map(of).collect::<Vec<_>>());
     let mut found = BTreeMap::from([
         ("first", column(&|life| u64::from(life.first))),
