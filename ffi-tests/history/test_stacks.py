@@ -113,6 +113,44 @@ def test_without_debug_information_there_are_functions_alone(tmp_path):
     assert [frame["file"] for frame in stacks[0]["frames"][:2]] == [None, None]
 
 
+LIBRARY = """
+#include <bfc.h>
+#include <stddef.h>
+__attribute__((noinline)) void *load_weights(size_t bytes) {
+  void *ptr = NULL;
+  bfc_alloc(256, bytes, &ptr);
+  return ptr;
+}
+"""
+OPENS = """
+#include <bfc.h>
+#include <dlfcn.h>
+#include <unistd.h>
+int main(void) {
+  bfc_options_t options = BFC_OPTIONS_INIT;
+  void *library = dlopen("./libloader.so", RTLD_NOW);
+  void *(*load)(size_t);
+  options.backend = BFC_BACKEND_HOST;
+  options.memory_limit = 1 << 20;
+  if (library == NULL || chdir("/") != 0 || bfc_create(256, &options) != BFC_OK) return 1;
+  load = (void *(*)(size_t))dlsym(library, "load_weights");
+  return load == NULL || load(100000) == NULL;
+}
+"""
+
+
+def test_a_library_that_was_opened_by_a_relative_path_has_functions(tmp_path):
+    """Also after the program has gone to another folder."""
+    flags = [f"-I{programs.PREFIX}/include", f"-L{programs.LIB}", f"-Wl,-rpath,{programs.LIB}"]
+    for name, text, options in ("libloader.so", LIBRARY, ["-shared", "-fPIC"]), ("program", OPENS, []):
+        (tmp_path / f"{name}.c").write_text(text)
+        programs.run(programs.compiler("c"), "-O2", *flags, *options, tmp_path / f"{name}.c", "-o", tmp_path / name, "-lbfc", "-ldl")
+    file = tmp_path / "history"
+    programs.run("sh", "-c", f"cd {tmp_path} && exec ./program", env=programs.environment(BFC_HISTORY_FILE=file, BFC_HISTORY_STACKS="native"))
+    _, [stack] = stacks_at_the_peak(file)
+    assert [frame["function"] for frame in stack["frames"][:2]] == ["load_weights", "main"]
+
+
 def test_a_stripped_program_has_the_module_and_the_offset(tmp_path):
     _, stacks = stacks_at_the_peak(recorded(tmp_path, compiled(tmp_path, "-O2", "-s")))
     assert all(frame["function"].startswith("program+0x") for frame in stacks[0]["frames"][:2])

@@ -37,7 +37,7 @@ def test_the_figures_are_those_of_bfc_stats(start, top, processes):
     def holders():
         (pool,) = processes()[writer.pid]["pools"]
         found = [(holder["operation"], holder["bytes"], holder["chunks"], holder["last_step"]) for holder in pool["holders"]]
-        return found if found == [("", 3 * MIB, 3, 0), ("forward", 60 * 5120, 60, 7)] else None
+        return found if found == [(None, 3 * MIB, 3, 0), ("forward", 60 * 5120, 60, 7)] else None
 
     eventually("the holders are summed up", holders)
     text = top("--once")

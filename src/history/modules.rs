@@ -3,6 +3,7 @@
 
 use super::layout::ModuleHead;
 use super::recording;
+use crate::sys::mapped_path::{MOST_LINE, mapped_path};
 use std::ffi::{CStr, c_int, c_void};
 
 /// Records the modules that are new since the last time. The dynamic loader's lock is held meanwhile, so that they stay.
@@ -37,10 +38,19 @@ unsafe extern "C" fn see(info: *mut libc::dl_phdr_info, _size: usize, is_first: 
         match path.to_bytes() {
             // The program itself has no name here.
             b"" => recording::add_program_module(&head, build_id),
-            path => recording::add_module(&head, build_id, path),
+            path @ [b'/', ..] => recording::add_module(&head, build_id, path),
+            path => add_by_mapping(&head, build_id, path),
         }
     }
     0
+}
+
+/// Records a module that was opened by a relative path. Without a file, which the kernel's own module does not have, it keeps
+/// its name.
+#[inline(never)]
+fn add_by_mapping(head: &ModuleHead, build_id: &[u8], name: &[u8]) {
+    let mut line = [0; MOST_LINE];
+    recording::add_module(head, build_id, mapped_path(head.start, &mut line).unwrap_or(name));
 }
 
 /// The kind of a note, after the name "GNU".

@@ -12,6 +12,7 @@ pub(crate) mod futex;
 pub(crate) mod host;
 pub(crate) mod huge_pages;
 pub(crate) mod lock;
+pub(crate) mod mapped_path;
 pub(crate) mod mapping;
 pub(crate) mod memfile;
 pub(crate) mod mutex;
