@@ -14,25 +14,28 @@ mod openmetrics;
 mod rates;
 mod reader;
 mod screen;
+mod serve;
 mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
 
 use std::io::{IsTerminal, stdin, stdout};
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
+use crate::new_file;
 use crate::output::{Output, complain};
 use crate::size;
 use rates::Rates;
 use reader::{Reading, State};
 
 /// What `bfc top` is asked for.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Top {
     /// Print the statistics once, as text. So it is without this option where standard input or output is no terminal
     #[arg(long, conflicts_with_all = ["json", "openmetrics"])]
@@ -44,6 +47,14 @@ pub struct Top {
     /// Print OpenMetrics text once: the metrics of bfc_metrics, with the labels pid and program
     #[arg(long)]
     openmetrics: bool,
+    /// With --openmetrics: answer GET /metrics by HTTP, for Prometheus. A port alone is one of 127.0.0.1; 0 is any free one
+    #[arg(long, value_name = "[ADDRESS:]PORT", requires = "openmetrics", conflicts_with_all = ["output", "interval"],
+        value_parser = serve::parse_address)]
+    listen: Option<String>,
+    /// With --openmetrics: write to a file, which readers see as a whole, for the textfile collector of the node exporter.
+    /// With --interval again and again
+    #[arg(long, value_name = "FILE", requires = "openmetrics")]
+    output: Option<PathBuf>,
     /// Show only this process; may be repeated
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
@@ -59,7 +70,9 @@ Examples:
   bfc run --publish -- ./train                  so does any other
   bfc top --once                                all pools of all processes, once
   bfc top --json                                the same for programs
-  bfc top --openmetrics                         the same for Prometheus";
+  bfc top --openmetrics                         the same for Prometheus
+  bfc top --openmetrics --listen 9465           by HTTP, at http://127.0.0.1:9465/metrics
+  bfc top --openmetrics --interval 15 --output /var/lib/prometheus/node-exporter/libbfc.prom";
 
 /// What `bfc top --help` ends with.
 pub use document::SCHEMA;
@@ -99,7 +112,7 @@ pub fn top(args: &Top, output: &mut Output) -> Result<()> {
     args.require(&first)?;
     if args.openmetrics {
         warn_of(&first);
-        return output.write(&metrics::text(&Rates::default().take(&first)));
+        return openmetrics(args, &first, output);
     }
     if args.json && args.interval.is_some() {
         return follow(args, first, output);
@@ -108,6 +121,24 @@ pub fn top(args: &Top, output: &mut Output) -> Result<()> {
         return once(args, first, output);
     }
     terminal::show(|| args.read(), first, args.interval(Duration::from_secs(1)))
+}
+
+fn openmetrics(args: &Top, first: &Reading, output: &mut Output) -> Result<()> {
+    let text = |reading: &Reading| metrics::text(&Rates::default().take(reading));
+    if let Some(address) = &args.listen {
+        let own = args.clone();
+        return serve::serve(address, move || text(&own.read()));
+    }
+    let Some(path) = &args.output else { return output.write(&text(first)) };
+    loop {
+        let now = text(&args.read());
+        // Another user's process may read it.
+        new_file::write_shared(path, |out| Ok(out.write_all(now.as_bytes())?))?;
+        if args.interval.is_none() {
+            return Ok(());
+        }
+        sleep(args.interval(SHORT));
+    }
 }
 
 fn once(args: &Top, first: Reading, output: &mut Output) -> Result<()> {

@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::common::{SMALL, bfc, library, run_to};
 use crate::history::made::{Chunk, Made};
@@ -42,13 +43,30 @@ fn each_command_has_examples_and_each_runs() {
             for name in ["train.history", "before.history", "after.history"] {
                 fs::write(folder.join(name), &history).expect("writable");
             }
+            // The port of the example may be another program's.
+            let line =
+                line.replace("bfc top --openmetrics --listen 9465", "exec bfc top --openmetrics --listen 0");
             let mut shell = Command::new("sh");
             shell.args(["-euc", &line]).current_dir(&folder).env("PATH", &path);
             shell.env("BFC_LIBRARY", library()).env("BFC_PRELOAD_LIBRARY", interposer);
+            if line.contains("--listen") {
+                runs_on(&mut shell);
+                continue;
+            }
             // Of it --check finds out that nothing was served.
             run_to(if line.contains("--check") { 3 } else { 0 }, &mut shell);
         }
     }
+}
+
+/// Starts a command that has no end of its own, and ends it once it has said something.
+fn runs_on(command: &mut Command) {
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().expect("a pipe")).read_line(&mut said).expect("readable");
+    child.kill().expect("it is a child of this process");
+    child.wait().expect("it has ended");
+    assert!(said.contains("http://127.0.0.1:"), "{said}");
 }
 
 /// A history of twenty seconds with the marks that the examples name.
