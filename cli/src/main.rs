@@ -15,6 +15,7 @@ mod info;
 mod inspect;
 mod json;
 mod library;
+mod lines;
 mod names;
 mod new_file;
 mod output;

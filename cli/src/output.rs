@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::json;
 use crate::library::Library;
+use crate::lines;
 use crate::names;
 
 /// The JSON document, as `bfc replay --help` explains it.
@@ -89,11 +90,15 @@ pub fn table(heading: &str, rows: &[(&str, String)]) -> String {
     format!("{heading}\n{}", rows.collect::<String>())
 }
 
-/// A bar on standard error, which hides itself where that is not a terminal. It has no thread of its own: one that draws now
-/// and then would take its time from what is measured.
+/// A bar on standard error, and where that is not a terminal a line now and then. It has no thread of its own: one that draws
+/// now and then would take its time from what is measured.
 pub fn progress(is_quiet: bool, length: Option<u64>, template: &str) -> ProgressBar {
-    let target = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let (target, template) = match (is_quiet, io::stderr().is_terminal()) {
+        (true, _) => (ProgressDrawTarget::hidden(), template.to_owned()),
+        (false, true) => (ProgressDrawTarget::stderr(), template.to_owned()),
+        (false, false) => (lines::target(), template.replace("{wide_bar} ", "")),
+    };
+    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::with_draw_target(length, target).with_style(style)
 }
 

@@ -159,7 +159,7 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
     output.write(&planned.table())
 }
 
-/// A bar that hides itself where standard error is not a terminal.
+/// A bar that also moves while nothing ends.
 fn bar(args: &Plan) -> ProgressBar {
     let tries = (CLASSIC.len() + by_contention().count()) as u64 + u64::from(args.search);
     let bar = progress(args.quiet, Some(tries), "{msg} {wide_bar} {percent:>3}% {elapsed}, {eta} left");

@@ -65,7 +65,7 @@ fn whole() -> Vec<u8> {
 
 fn parse(file: &Vec<u8>) -> Result<History, Malformed> {
     let mut history = super::reader::parse(file)?;
-    super::symbols::resolve(&mut history);
+    super::symbols::resolve(&mut history, &indicatif::ProgressBar::hidden());
     Ok(history)
 }
 

@@ -28,18 +28,20 @@ mod symbols;
 mod timeline;
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use indicatif::ProgressBar;
 
 use crate::library::Library;
-use crate::output::{Output, progress};
+use crate::output::{self, Output, progress};
 use crate::process::{self, Liveness};
 use format::Format;
 use leaks::Leaks;
 use reader::History;
+use source::Source;
 use summary::Summary;
 
 pub use diff::{Diff, EXAMPLES as DIFF_EXAMPLES, diff};
@@ -64,12 +66,38 @@ pub fn running(path: &Path) -> Option<u32> {
 fn read(path: &Path) -> Result<History> {
     let name = path.display();
     let file = fs::File::open(path).with_context(|| format!("cannot open {name}"))?;
-    match reader::parse(&file) {
-        Ok(mut history) => {
-            symbols::resolve(&mut history);
-            Ok(history)
-        }
-        Err(why) => bail!("{name} {why}"),
+    // Most of a ring may be a hole.
+    let bytes = file.metadata().map(|about| about.blocks() * 512).ok();
+    let bar = progress(false, bytes, "{msg} {wide_bar} {percent:>3}% {eta}");
+    output::show(&bar, &format!("reading {name}"));
+    let parsed = reader::parse(&Shown { file: &file, bar: &bar });
+    bar.finish_and_clear();
+    let mut history = parsed.map_err(|why| anyhow!("{name} {why}"))?;
+    let bar = progress(false, None, "{msg} ({pos})");
+    bar.set_message("naming the frames of backtraces");
+    symbols::resolve(&mut history, &bar);
+    bar.finish_and_clear();
+    Ok(history)
+}
+
+/// A file that moves a bar as it is read.
+struct Shown<'a> {
+    file: &'a fs::File,
+    bar: &'a ProgressBar,
+}
+
+impl Source for Shown<'_> {
+    fn bytes(&self) -> io::Result<u64> {
+        Source::bytes(self.file)
+    }
+
+    fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.bar.inc(buffer.len() as u64);
+        Source::read_at(self.file, at, buffer)
+    }
+
+    fn written(&self, from: u64) -> Option<(u64, u64)> {
+        self.file.written(from)
     }
 }
 

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use addr2line::Loader;
+use indicatif::ProgressBar;
 use object::Object;
 use object::read::ReadCache;
 
@@ -24,8 +25,8 @@ const MOST_INLINED: usize = 32;
 /// Files beyond this are not read.
 const MOST_BYTES: u64 = 16 << 30;
 
-/// Names the frames as well as the files of this machine allow.
-pub fn resolve(history: &mut History) {
+/// Names the frames as well as the files of this machine allow. The bar counts them.
+pub fn resolve(history: &mut History, bar: &ProgressBar) {
     let began = history.began;
     // Which file each module is of: a file has several modules if it is loaded again, and a path may be long.
     let mut numbers: HashMap<(PathBuf, Vec<u8>), usize> = HashMap::new();
@@ -36,6 +37,7 @@ pub fn resolve(history: &mut History) {
     let file_of: Vec<usize> = history.stacks.modules.iter().map(number).collect();
     let mut files: HashMap<usize, Option<Loader>> = HashMap::new();
     history.stacks.name(|position, module, address| {
+        bar.inc(1);
         let file = files.entry(file_of[position]).or_insert_with(|| open(module, began));
         file.as_ref().map(|file| frames(file, address.wrapping_sub(module.bias))).unwrap_or_default()
     });

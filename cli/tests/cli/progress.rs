@@ -1,13 +1,15 @@
-//! Progress bars: on a terminal only, and on standard error.
+//! Progress: bars on a terminal and seldom lines elsewhere, always on standard error.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use crate::common::{bfc, recorded};
+use crate::history::made::{Chunk, Made};
 
 /// Runs the command with a terminal as its standard error; what was written there.
 fn on_a_terminal(command: &mut Command) -> String {
@@ -55,4 +57,31 @@ fn commands_that_may_take_long_show_a_bar() {
     assert!(shown.contains("reading standard input"), "{shown:?}");
     assert_eq!(on_a_terminal(bfc().args(["replay", "--quiet"]).arg(&trace)), "");
     assert_eq!(plan(&["--quiet"]), "");
+}
+
+#[test]
+fn a_history_shows_a_bar() {
+    let mut made = Made::new("train");
+    made.alloc(1, Chunk { address: 0x10_0000, bytes: 4096, operation: 1 });
+    let file = made.file("progress.history");
+    let shown = on_a_terminal(bfc().arg("report").arg(&file));
+    assert!(shown.contains(&format!("reading {}", file.display())), "{shown:?}");
+}
+
+#[test]
+fn without_a_terminal_a_line_is_shown_after_five_seconds() {
+    let mut command = bfc();
+    command.args(["replay", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let mut input = child.stdin.take().expect("it is a pipe");
+    for id in 0..26 {
+        writeln!(input, "+ {id} 1024 0").expect("it is read");
+        thread::sleep(Duration::from_millis(250));
+    }
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    let shown = String::from_utf8_lossy(&output.stderr);
+    let mut lines = shown.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("reading standard input (")), "{shown:?}");
+    assert_eq!((lines.next(), output.status.success()), (None, true), "{shown:?}");
 }
