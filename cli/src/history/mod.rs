@@ -31,6 +31,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
@@ -129,10 +130,17 @@ pub fn report(path: &Path, wanted: &Wanted<'_>, output: &mut Output) -> Result<(
     let mut summary = Summary::new(&history, process);
     if let Some(library) = wanted.advice_by {
         let bar = progress(false, None, "{msg} {wide_bar} {pos}/{len}");
+        bar.set_message("replaying the history");
         summary = summary.with_advice(advice::advise(&history, library, &bar)?);
     }
     if let Some((format, file)) = format {
-        return format.write(&history, &summary, file);
+        let bar = progress(false, None, "{msg} {elapsed}");
+        output::show(&bar, &format!("writing {}", file.display()));
+        // Nothing is measured that a thread could disturb.
+        bar.enable_steady_tick(Duration::from_millis(250));
+        let written = format.write(&history, &summary, file);
+        bar.finish_and_clear();
+        return written;
     }
     if wanted.as_json { output.write_json(&summary) } else { output.write(&summary.text()) }
 }

@@ -66,6 +66,9 @@ fn a_history_shows_a_bar() {
     let file = made.file("progress.history");
     let shown = on_a_terminal(bfc().arg("report").arg(&file));
     assert!(shown.contains(&format!("reading {}", file.display())), "{shown:?}");
+    let page = file.with_extension("html");
+    let shown = on_a_terminal(bfc().arg("report").arg(&file).arg("-o").arg(&page));
+    assert!(shown.contains(&format!("writing {}", page.display())), "{shown:?}");
 }
 
 #[test]
