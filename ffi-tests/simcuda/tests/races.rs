@@ -483,6 +483,9 @@ fn a_long_run_stays_correct() {
         machine.stream_destroy(third).unwrap();
         machine.fill(first, memory + (1 << 19) + round * 16, 8, 1).unwrap();
     }
+    for place in 0..70_000 {
+        machine.fill(first, memory + place * 12, 8, 1).unwrap();
+    }
     machine.stream_wait(second, old, 0).unwrap();
     order(&machine, first, second);
     machine.fill(second, memory, 1 << 20, 2).unwrap();
