@@ -1,11 +1,14 @@
 //! `bfc generate`: man pages and shell completions, which follow from the command's definition.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 
 /// Writes them below `share`, in the folders in which man and the shells look.
 pub fn generate(share: &Path) -> Result<()> {
@@ -21,7 +24,7 @@ pub fn generate(share: &Path) -> Result<()> {
         .version("")
         .args(whole.get_arguments().cloned())
         .subcommands(visible.collect::<Vec<_>>());
-    clap_mangen::generate_to(whole, folder("man/man1")?)?;
+    write_pages(whole, &folder("man/man1")?)?;
     for (shell, inside) in [
         (Shell::Bash, "bash-completion/completions"),
         (Shell::Zsh, "zsh/site-functions"),
@@ -30,4 +33,50 @@ pub fn generate(share: &Path) -> Result<()> {
         clap_complete::generate_to(shell, &mut shown, "bfc", folder(inside)?)?;
     }
     Ok(())
+}
+
+/// Writes the man page of a command, and those of its commands.
+fn write_pages(command: Command, folder: &Path) -> Result<()> {
+    let mut command = command.disable_help_subcommand(true);
+    // The names of subcommands then have those of their commands in front.
+    command.build();
+    let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    for command in subcommands.chain([command.clone()]) {
+        let page = folder.join(Man::new(command.clone()).get_filename());
+        File::create(&page)
+            .and_then(|mut file| write_page(&command, &mut file))
+            .with_context(|| format!("cannot write {}", page.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes a page. What a help ends with has sections of their own, whose lines stay as they are: clap_mangen fills them, in
+/// one section with the name EXTRA.
+fn write_page(command: &Command, out: &mut dyn Write) -> io::Result<()> {
+    let man = Man::new(command.clone()).source(concat!("bfc ", env!("CARGO_PKG_VERSION")));
+    man.render_title(out)?;
+    man.render_name_section(out)?;
+    man.render_synopsis_section(out)?;
+    man.render_description_section(out)?;
+    man.render_options_section(out)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(out)?;
+    }
+    let end = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
+    let mut sections = Roff::new();
+    for paragraph in end.unwrap_or_default().split("\n\n") {
+        match paragraph.split_once(":\n") {
+            Some(("Exit codes", lines)) => as_is(&mut sections, "EXIT STATUS", lines),
+            Some((heading, lines)) => as_is(&mut sections, &heading.to_uppercase(), lines),
+            None => {
+                sections.control("PP", []).text([roman(paragraph)]);
+            }
+        }
+    }
+    sections.to_writer(out)?;
+    if command.get_version().is_some() { man.render_version_section(out) } else { Ok(()) }
+}
+
+fn as_is(sections: &mut Roff, heading: &str, lines: &str) {
+    sections.control("SH", [heading]).control("nf", []).text([roman(lines)]).control("fi", []);
 }

@@ -254,7 +254,10 @@ def test_the_source_as_a_project_of_its_own_is_refused(root, tmp_path):
 
 def test_man_pages(installed):
     pages = installed / "share/man/man1"
-    assert {page.name for page in pages.iterdir()} >= {"bfc.1", "bfc-run.1", "bfc-replay.1", "bfc-report.1", "bfc-info.1"}
+    help = run(installed / "bin/bfc", "help")
+    commands = set(re.findall(r"^  ([a-z]+) ", help.split("Commands:")[1].split("Options:")[0], re.MULTILINE)) - {"help"}
+    assert len(commands) == 7
+    assert {page.name for page in pages.iterdir()} == {"bfc.1"} | {f"bfc-{command}.1" for command in commands}
     if shutil.which("man") is None:
         pytest.skip("man is not installed (Debian: apt-get install man-db)")
     for page in pages.iterdir():
@@ -262,6 +265,13 @@ def test_man_pages(installed):
         said = run("man", "--warnings", "--local-file", page, env=environment)
         assert "SYNOPSIS" in said and "warning" not in said
         assert "generate" not in said
+        # What the help of the command ends with: examples, exit codes, fields. No line is joined with the next or broken.
+        command = page.stem.removeprefix("bfc").strip("-").split()
+        ends = run(installed / "bin/bfc", *command, "--help", env=os.environ | {"COLUMNS": "200"}).partition("\nExamples:\n")[2]
+        shown = {line.strip() for line in said.splitlines()}
+        lost = [line for line in ends.splitlines() if line.startswith("  ") and line.strip() not in shown]
+        assert not lost, f"{page.name}: {lost}"
+    assert "EXIT STATUS" in run("man", "--local-file", pages / "bfc-run.1", env=environment)
 
 
 COMPLETE = {
