@@ -5,6 +5,7 @@
 //! cancellation point, because unwinding would begin inside the library and abort the process at its boundary.
 
 pub mod cancellation;
+pub mod counting;
 pub mod descriptors;
 pub mod files;
 pub mod signals;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::error::{Error, fail};
 use crate::sys::clock::monotonic_ms;
+use os::counting::take_one;
 
 /// The number of captures that are announced and not over.
 static ANNOUNCED: AtomicUsize = AtomicUsize::new(0);
@@ -58,8 +59,7 @@ pub(crate) fn begin() {
 
 /// Ends one announced capture. Returns false if none was announced.
 pub(crate) fn end() -> bool {
-    let less = |count: usize| count.checked_sub(1);
-    ANNOUNCED.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()
+    take_one(&ANNOUNCED, Ordering::AcqRel)
 }
 
 /// The permission to make a call that may synchronize. No announcement completes while a thread with a permission

@@ -174,7 +174,9 @@ pub(crate) fn is_due() -> bool {
 
 fn is_due_at(next: &AtomicU64, now: u64) -> bool {
     const EVERY_MS: u64 = 10_000;
-    next.fetch_update(Relaxed, Relaxed, |next| (now >= next).then_some(now + EVERY_MS)).is_ok()
+    let due = next.load(Relaxed);
+    // If another thread is faster, the report is its own.
+    now >= due && next.compare_exchange(due, now + EVERY_MS, Relaxed, Relaxed).is_ok()
 }
 
 /// Writes the report. With a verdict it begins with the failed request.

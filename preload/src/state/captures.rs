@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize
 use std::time::Duration;
 
 use cuda_sys::*;
+use os::counting::take_one;
 
 use crate::bfc;
 use crate::state::streams::{self, named};
@@ -270,8 +271,7 @@ pub(crate) fn ended_if_begun(stream: CUstream) {
 }
 
 fn one_less() {
-    let less = |count: usize| count.checked_sub(1);
-    if COUNT.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok() {
+    if take_one(&COUNT, Ordering::AcqRel) {
         announce_end();
     }
 }

@@ -5,9 +5,10 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_sys::*;
+use os::counting::take_one;
 
 use crate::driver;
 use crate::sys::lock::{Guard, OwnerLock};
@@ -20,13 +21,13 @@ struct Primary {
     /// Its handle, once memory was requested in it; NULL when it was reset or released.
     context: AtomicPtr<CUctx_st>,
     /// How often the program holds it, as far as the interposer has seen the calls.
-    holds: AtomicI64,
+    holds: AtomicUsize,
     /// Held while a call of the program changes their number.
     lock: OwnerLock<()>,
 }
 
 static PRIMARIES: [Primary; DEVICES] = [const {
-    Primary { context: AtomicPtr::new(ptr::null_mut()), holds: AtomicI64::new(0), lock: OwnerLock::new(()) }
+    Primary { context: AtomicPtr::new(ptr::null_mut()), holds: AtomicUsize::new(0), lock: OwnerLock::new(()) }
 }; DEVICES];
 
 /// The devices whose contexts only their pools hold, because these could not end during a capture: a bit for each.
@@ -264,7 +265,7 @@ pub(crate) fn lock_holds(device: c_int) -> Option<Guard<'static, ()>> {
 }
 
 /// Returns how often the program holds the primary context, as far as the interposer has seen the calls.
-pub(crate) fn holds(device: c_int) -> i64 {
+pub(crate) fn holds(device: c_int) -> usize {
     primary(device).map_or(0, |primary| primary.holds.load(Ordering::Relaxed))
 }
 
@@ -286,9 +287,8 @@ pub(crate) fn take_put_off() -> impl Iterator<Item = c_int> {
 /// Counts one hold of the program less.
 pub(crate) fn note_released(device: c_int) {
     if let Some(primary) = primary(device) {
-        let less = |holds: i64| (holds > 0).then_some(holds - 1);
         // Holds from before the first hook call were not counted.
-        let _ = primary.holds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        take_one(&primary.holds, Ordering::Relaxed);
     }
 }
 
