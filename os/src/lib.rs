@@ -4,6 +4,13 @@
 //! Nothing here allocates. Errors are the errno. System calls are made by number where the C library's function is a thread
 //! cancellation point, because unwinding would begin inside the library and abort the process at its boundary.
 
+// Here, because both are built after this package, so that nothing else fails first. musl has no versions of symbols and no
+// loader audit, on which the interposer's lookups rest, and its programs are static, into which nothing can be preloaded.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+compile_error!(
+    "libbfc supports 64-bit Linux with the GNU C library (glibc) only: build for a target like x86_64-unknown-linux-gnu"
+);
+
 pub mod cancellation;
 pub mod counting;
 pub mod descriptors;

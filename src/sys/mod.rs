@@ -63,9 +63,6 @@ pub(crate) fn random() -> u64 {
     number ^ (&raw const number as u64).rotate_left(32) ^ (process() as u64) << 40 ^ clock::monotonic_ms()
 }
 
-#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
-compile_error!("libbfc supports 64-bit Linux only");
-
 /// Allocates a box. Returns an error where `Box::new` would abort.
 pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
     try_box_with(|| value)
