@@ -65,6 +65,7 @@ void pools_move() {
   CHECK(!first && second && second.ordinal() == bfc::host_device);  // NOLINT: that is what is tested
   std::error_code ec;
   CHECK(first.allocate(1, ec) == nullptr && ec == bfc::errc::invalid_argument);
+  CHECK(bfc::last_error().find("moved from") != std::string::npos);
   first.destroy(ec);
   CHECK(ec == bfc::errc::invalid_argument);
   // Assignment ends what was owned.

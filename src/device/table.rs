@@ -21,7 +21,7 @@ impl Device {
         if (0..MAX_DEVICES).contains(&ordinal) {
             return Ok(Device(ordinal));
         }
-        Err(fail!(Error::InvalidArgument, "device {ordinal}: ordinals are 0 to 1023"))
+        Err(out_of_range(ordinal))
     }
 
     /// Returns the ordinal.
@@ -42,6 +42,17 @@ impl Device {
     pub(super) fn slot(self) -> &'static Slot {
         table::slot(self.0 as usize)
     }
+}
+
+#[cold]
+fn out_of_range(ordinal: i32) -> Error {
+    // The C++ objects that own nothing have this ordinal (include/bfc/error.hpp).
+    let why = if ordinal == -1 {
+        ", and -1 is a C++ object that was moved from, released or never filled"
+    } else {
+        ""
+    };
+    fail!(Error::InvalidArgument, "device {ordinal}: ordinals are 0 to 1023{why}")
 }
 
 /// Returns the devices whose bit is set.
