@@ -55,6 +55,8 @@ pub const PRELOAD_MAX: &str = "BFC_PRELOAD_MAX";
 pub const PRELOAD_TRACE: &str = "BFC_PRELOAD_TRACE";
 /// Where summaries are written.
 pub const PRELOAD_REPORT: &str = "BFC_PRELOAD_REPORT";
+/// The number of the program's own process, whose report also says that it used no pool.
+pub const PRELOAD_PROGRAM: &str = "BFC_PRELOAD_PROGRAM";
 /// Where the interposer says what it sees.
 pub const PRELOAD_CHECK: &str = "BFC_PRELOAD_CHECK";
 

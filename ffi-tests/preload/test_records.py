@@ -1,8 +1,10 @@
 """What the interposer writes about a program: the trace, and the report at its end."""
 
+import re
+
 import pytest
 
-from stage import events, preloaded, replay, reported, run, settings
+from stage import BFC, environment, events, preloaded, replay, reported, run, settings
 from test_behaviour import MEMORY, program
 
 # The case `known` of behaviour/trace.c, without the remark on the request that is refused: neither frees that failed nor
@@ -140,6 +142,15 @@ def test_the_reports_numbers_are_the_drivers(tmp_path):
         "  waste        200.0 MiB (20.0 % of what was held) at the peak; 400.0 MiB live now\n",
     ]:
         assert line in text
+
+
+def test_a_program_without_a_pool_says_so_and_its_helpers_do_not():
+    said = run(BFC, "run", "--report", "--", "sh", "-c", "/bin/true; /bin/true & wait; exec /bin/true", env=environment())
+    (line,) = said.splitlines()
+    assert re.fullmatch(r"libbfc: process \d+ used no pool; bfc run --check shows where its allocations went", line)
+    used = [BFC, "run", "--report", "--limit", "1000M", "--", program("trace"), "counted"]
+    said = run(*used, env=environment(SIMCUDA_MEMORY=MEMORY))
+    assert "served       512 allocations" in said and "used no pool" not in said
 
 
 def test_a_fragmented_pool_names_the_backend_that_helps(tmp_path):

@@ -8,9 +8,11 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process;
 use std::ptr;
 
 use super::file;
+use crate::environment::{PRELOAD_PROGRAM, PRELOAD_REPORT};
 
 /// The shell that runs a script which names no interpreter.
 const SHELL: &str = "/bin/sh";
@@ -18,7 +20,12 @@ const SHELL: &str = "/bin/sh";
 /// Replaces this process's program by `file`, called with `words`, the first of which is its name, and with the
 /// environment as it is but for `changes`. Returns only if that is not possible, and says why.
 pub fn exec(file: &Path, words: &[OsString], changes: &[(&str, Option<OsString>)]) -> io::Error {
-    let environment = environment(env::vars_os(), changes);
+    let mut changes = changes.to_vec();
+    if changes.iter().any(|(name, value)| *name == PRELOAD_REPORT && value.as_deref() == Some("-".as_ref())) {
+        // This process stays the program's.
+        changes.push((PRELOAD_PROGRAM, Some(process::id().to_string().into())));
+    }
+    let environment = environment(env::vars_os(), &changes);
     // SAFETY: the usual effect, as a program finds it; Rust's start-up has had the signal ignored, and that would last.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let error = execve(file.as_os_str(), words.iter().map(OsString::as_os_str), &environment);

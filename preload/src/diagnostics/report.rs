@@ -16,11 +16,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, O
 use super::counters::{self, Counters, ENDED, POOLS, Record};
 use super::{record, trace};
 use crate::sys::lock::OwnerLock;
+use crate::sys::text::Number;
 use crate::sys::window::CUT_OFF;
 use crate::sys::{process, text};
 use crate::{bfc, settings};
 
 const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
+/// The process of the program that `bfc run --report` has started, which reports also that it used no pool. Its helpers,
+/// of which there may be many, do not.
+const PROGRAM: &CStr = c"BFC_PRELOAD_PROGRAM";
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
@@ -230,7 +234,10 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
     IS_ENDING.store(true, Ordering::SeqCst);
     // Waits for a thread that is creating the record. A later one creates a record that has ended.
     drop(WRITER.lock_briefly());
-    let Some(record) = made().filter(|_| OWNER.load(Ordering::Relaxed) == process::id()) else { return };
+    let Some(record) = made() else { return say_unused() };
+    if OWNER.load(Ordering::Relaxed) != process::id() {
+        return;
+    }
     for pool in pools.filter(|&pool| pool.activity().served != 0) {
         update(pool);
     }
@@ -238,6 +245,21 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
     write(record, [place_of(record, &record.state)]);
     if state() == STANDARD_ERROR {
         record.used().for_each(|(name, counters)| summarize(record, &name, counters));
+    }
+}
+
+/// Says that the program has used no pool. A summary that is missing would look like a report that failed.
+#[cold]
+fn say_unused() {
+    let own = process::id();
+    let is_program = || {
+        variables::value(PROGRAM)
+            .is_some_and(|number| Number::new().put(format_args!("{own}")) == number.to_bytes())
+    };
+    if state() == STANDARD_ERROR && is_program() {
+        text::print_error(format_args!(
+            "process {own} used no pool; bfc run --check shows where its allocations went"
+        ));
     }
 }
 

@@ -56,7 +56,10 @@ fn every_option_has_its_variable() {
     for (options, expected) in cases {
         let mut command = run(options).expect("there is a compiler");
         // A relative path is of the folder that bfc is called in, wherever the program goes.
-        let found = environment(command.current_dir(&here).args(["--", "sh", "-c", "cd /"]), "every");
+        let mut found = environment(command.current_dir(&here).args(["--", "sh", "-c", "cd /"]), "every");
+        // The program's process, which is another each time.
+        let program = found.remove("BFC_PRELOAD_PROGRAM").map(|number| number.parse::<u32>().is_ok());
+        assert_eq!(program, (options == ["--report"]).then_some(true), "{options:?}");
         let mut expected = map(expected);
         expected.insert("LD_PRELOAD".to_owned(), library.clone());
         assert_eq!(found, expected, "{options:?}");
