@@ -1,17 +1,14 @@
 //! Requests: the attempts made in a pool before a request is left to the driver.
 
+use bfc_sys::interposer::{ALIGNMENT, MAX_WAITING_FREES};
 use bfc_sys::{BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_OUT_OF_MEMORY, BFC_REQUEST_NO_GROWTH, bfc_status_t};
 use cuda_sys::*;
 
 use super::handle::{Pool, Refused};
-use super::requests::ALIGNMENT;
 use crate::bfc;
 use crate::diagnostics::check_log::PassReason;
 use crate::settings;
 use crate::state::{captures, internal_streams};
-
-/// Pools with this many waiting frees look for reusable ones at each request.
-const MAX_WAITING_FREES: u64 = 1024;
 
 impl Pool {
     /// Creates the pool if there is a limit, because programs query the amount of memory and then allocate it.

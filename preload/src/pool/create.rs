@@ -1,6 +1,6 @@
 //! The creation and the end of a pool.
 
-use bfc_sys::interposer::{Order, pool_flags};
+use bfc_sys::interposer::{DEVICE_POOL, Order, pool_flags};
 use bfc_sys::{
     BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM, BFC_ERROR_ALREADY_EXISTS, BFC_OK, BFC_REGION_OBTAINED,
     bfc_options_t,
@@ -29,7 +29,7 @@ impl Pool {
         let order = if settings::serves_async() || MUTATED { Order::Streams } else { Order::Stamps };
         // Regions from cuMemAlloc, unless the user prefers granules, which have no IPC handles.
         let backend = if settings::wants_granules() { BFC_BACKEND_CUDA_VMM } else { BFC_BACKEND_CUDA };
-        let mut options = bfc::options(backend, pool_flags(order), c"preload");
+        let mut options = bfc::options(backend, pool_flags(order), DEVICE_POOL);
         if !settings::is_limited() {
             // All memory, as without a pool. Memory that other allocations need is returned to the driver on demand.
             options.memory_limit = total_memory(self.ordinal);

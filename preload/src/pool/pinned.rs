@@ -2,7 +2,7 @@
 //! on which it was first used, and its memory ends with that device's context. Requests on other devices are left to
 //! the driver.
 
-use bfc_sys::interposer::{Order, pool_flags};
+use bfc_sys::interposer::{Order, PINNED_POOL, pool_flags};
 use bfc_sys::{BFC_BACKEND_CUSTOM, bfc_suballocator_t};
 use std::ffi::c_void;
 use std::ptr;
@@ -33,7 +33,7 @@ fn create() -> Result<(), Refused> {
         supports_coalescing: 0,
         reserved: 0,
     };
-    let mut options = bfc::options(BFC_BACKEND_CUSTOM, pool_flags(Order::Stamps), c"preload, pinned");
+    let mut options = bfc::options(BFC_BACKEND_CUSTOM, pool_flags(Order::Stamps), PINNED_POOL);
     options.memory_limit = LIMIT;
     options.suballocator = &functions;
     Pool::pinned().create_as(&options)

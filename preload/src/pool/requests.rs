@@ -1,5 +1,6 @@
 //! Single calls of libbfc: one request, one free, one trim.
 
+use bfc_sys::interposer::{self, ALIGNMENT};
 use bfc_sys::{
     BFC_ERROR_UNSUPPORTED, BFC_OK, BFC_REQUEST_ATTEMPT, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512,
     bfc_request_t, bfc_status_t,
@@ -16,27 +17,16 @@ use crate::settings;
 use crate::state::internal_streams;
 use crate::sys::mapped_file;
 
-/// Drivers align small allocations to 512 bytes. The documentation guarantees 256.
-pub(super) const ALIGNMENT: usize = 512;
-
-/// Drivers align large allocations to pages, and programs rely on it: a DMA-BUF (`cuMemGetHandleForAddressRange`),
-/// through which NCCL registers memory with a network adapter, requires whole pages of the host, which have up to 64
-/// KiB. An alignment of 2 MiB would need 5% more memory for the recorded programs, and 64 KiB needs 0.1%
-/// (docs/interposition.md, `cargo bench --bench alignment`).
-const LARGE_ALIGNMENT: usize = 64 << 10;
-
-/// Requests of at least this many bytes are large.
-const LARGE: usize = 1 << 20;
-
 impl Pool {
     /// Returns the alignment of a request of that size.
     #[inline]
     pub(super) fn alignment_of(self, bytes: usize) -> usize {
-        match self.ordinal {
-            _ if bytes < LARGE => ALIGNMENT,
+        match interposer::alignment_of(bytes) {
             // Pinned memory begins at a page of the host.
-            bfc::PINNED => usize::try_from(mapped_file::page()).unwrap_or(ALIGNMENT),
-            _ => LARGE_ALIGNMENT,
+            large if large != ALIGNMENT && self.ordinal == bfc::PINNED => {
+                usize::try_from(mapped_file::page()).unwrap_or(ALIGNMENT)
+            }
+            alignment => alignment,
         }
     }
 

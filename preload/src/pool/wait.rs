@@ -3,22 +3,16 @@
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use bfc_sys::interposer::{MIN_WAITING_FREES, Waiting};
 use cuda_sys::*;
 
 use super::deferred_frees;
 use super::handle::Pool;
 use super::probe::ProbeResult;
 use super::waiting_frees::WaitingFrees;
-use crate::bfc;
 use crate::driver::real;
 use crate::state::captures;
 use crate::state::contexts::{self, Current};
-
-/// This many waiting frees justify a synchronization, if much of the pool is idle.
-const MIN_WAITING_FREES: u64 = 128;
-
-/// An idle pool smaller than this may grow instead.
-const SMALL_POOL: u64 = 256 << 20;
 
 impl Pool {
     /// Makes waiting frees reusable whose work is done, if asking is worthwhile: for a request of `bytes` that found no
@@ -65,15 +59,12 @@ impl Pool {
 
     /// Returns whether a request that found no memory should look for reusable frees instead of letting the pool grow.
     fn is_worth_a_synchronization(self, bytes: u64) -> bool {
-        let waiting = self.waiting();
-        let Some(stats) = self.stats() else { return false };
-        if stats.pool_bytes.saturating_add(bytes) > stats.bytes_limit {
-            return true;
-        }
-        let idle = bfc::idle_bytes(&stats);
-        // Twice the peak is enough, and so is a small pool. Below that, a few frees do not justify a synchronization.
-        idle >= bytes.max(stats.peak_bytes_in_use).max(SMALL_POOL)
-            || (waiting >= MIN_WAITING_FREES && idle >= bytes.max(stats.bytes_in_use).max(SMALL_POOL / 8))
+        let frees = self.waiting();
+        self.stats().is_some_and(|stats| {
+            let (in_use, peak_in_use) = (stats.bytes_in_use, stats.peak_bytes_in_use);
+            let (held, limit) = (stats.pool_bytes, stats.bytes_limit);
+            Waiting { frees, in_use, peak_in_use, held, limit }.is_worth_a_probe(bytes)
+        })
     }
 
     /// Waits for all work that may use this pool's memory. Fails while any stream is captured.
