@@ -1,9 +1,12 @@
 //! One pool of the library, behind safe calls.
 
+mod interposed;
+
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bfc_sys::{bfc_options_t, bfc_stats_t, bfc_status_t};
@@ -108,11 +111,24 @@ pub struct PoolConfig {
     pub device_capacity: Option<u64>,
     /// Replay through the `_async` pair, on the trace's streams.
     pub stream_ordered: bool,
+    /// Replay as the interposer would make the requests.
+    #[serde(skip)]
+    pub interposed: Option<Frees>,
     /// The plan to follow.
     pub plan: Option<PathBuf>,
     /// The regions that the simulated device provides first, see [`SimulatedDevice::with_regions`].
     #[serde(skip)]
     pub regions: Vec<Region>,
+}
+
+/// When the interposer makes freed memory reusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frees {
+    /// At once.
+    AtOnce,
+    /// Until the interposer asks for the device's work, which is done by then, or the program waits for it
+    /// ([`Trace::reusable`](crate::trace::Trace::reusable)).
+    Wait,
 }
 
 impl PoolConfig {
@@ -123,6 +139,7 @@ impl PoolConfig {
             | flag(self.gc, bfc_sys::BFC_GARBAGE_COLLECTION)
             | flag(self.split_always, bfc_sys::BFC_SPLIT_ALWAYS)
             | flag(self.two_ends, bfc_sys::BFC_TWO_ENDS)
+            | flag(self.interposed == Some(Frees::Wait), bfc_sys::BFC_TIMESTAMPS | bfc_sys::BFC_QUARANTINE)
     }
 }
 
@@ -150,6 +167,9 @@ pub struct Device<'a> {
     library: &'a Library,
     ordinal: i32,
     stream_ordered: bool,
+    interposed: Option<Frees>,
+    /// How many frees were reusable when that was last said.
+    reusable: AtomicU64,
     /// What the pool's callbacks point at: has to live until the pool is destroyed.
     simulated: Option<Box<SimulatedDevice>>,
     live: bool,
@@ -166,7 +186,7 @@ impl<'a> Device<'a> {
             config.device_capacity.map(|bytes| SimulatedDevice::with_regions(bytes, &config.regions));
         match Self::open(library, config.backend.ordinal(), options, simulated) {
             Ok(mut device) => {
-                device.stream_ordered = config.stream_ordered;
+                (device.stream_ordered, device.interposed) = (config.stream_ordered, config.interposed);
                 Ok(device)
             }
             // The library's advice is for programs: a user of this command has an option for it.
@@ -193,7 +213,15 @@ impl<'a> Device<'a> {
         // callbacks' target is kept in the device until the pool is destroyed.
         let status = unsafe { (library.api.bfc_create)(ordinal, &raw const options) };
         checked(library, "bfc_create", status)?;
-        Ok(Self { library, ordinal, stream_ordered: false, simulated, live: true })
+        Ok(Self {
+            library,
+            ordinal,
+            stream_ordered: false,
+            interposed: None,
+            reusable: AtomicU64::new(0),
+            simulated,
+            live: true,
+        })
     }
 
     /// Requests `bytes` on the trace's `stream`: the status, and the address or 0.
@@ -201,7 +229,9 @@ impl<'a> Device<'a> {
     pub fn alloc(&self, bytes: u64, stream: u16) -> (bfc_status_t, usize) {
         let mut out = ptr::null_mut();
         let bytes = bytes as usize;
-        let status = if self.stream_ordered {
+        let status = if let Some(frees) = self.interposed {
+            self.alloc_interposed(bytes, frees, &mut out)
+        } else if self.stream_ordered {
             // SAFETY: the out-pointer is valid for a write; streams are mere tokens on every backend that
             // is taken here with stream ordering (the command line refuses CUDA).
             unsafe { (self.library.api.bfc_alloc_async)(self.ordinal, bytes, token(stream), &raw mut out) }

@@ -35,6 +35,9 @@ functions! {
     bfc_alloc
     bfc_free
     bfc_alloc_async
+    bfc_alloc_ex
+    bfc_timestamp
+    bfc_set_safe_frontier
     bfc_free_async
     bfc_allocated_size
     bfc_stats

@@ -265,6 +265,7 @@ struct Replay {
 impl Replay {
     fn pool(&self) -> PoolConfig {
         PoolConfig {
+            interposed: None,
             backend: if self.device_capacity.is_some() { Backend::Simulated } else { self.backend },
             growth: self.growth || self.as_run,
             growth_policy: if self.as_run { Some(GrowthPolicy::Need) } else { self.growth_policy },

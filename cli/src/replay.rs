@@ -161,6 +161,12 @@ pub struct Player<'a> {
     busy: Duration,
     began: Option<Instant>,
     ended: Option<Instant>,
+    /// On a device where freed memory waits: its number of frees after each free of the trace, and the next place in the
+    /// trace's list.
+    freed: Vec<u64>,
+    next_reusable: usize,
+    /// Frees so far.
+    frees: u64,
 }
 
 impl<'a> Player<'a> {
@@ -178,12 +184,33 @@ impl<'a> Player<'a> {
             busy: Duration::ZERO,
             began: None,
             ended: None,
+            freed: Vec::new(),
+            next_reusable: 0,
+            frees: 0,
         }
     }
 
     /// Plays these events, the next in order. A request that finds no memory is counted; anything else
     /// that fails ends the replay.
     pub fn play(&mut self, events: Range<usize>) -> Result<()> {
+        if self.device.waits() { self.play_waiting(events) } else { self.play_all::<false>(events) }
+    }
+
+    /// The same where freed memory waits.
+    fn play_waiting(&mut self, mut events: Range<usize>) -> Result<()> {
+        let trace = self.trace;
+        while let Some(next) = trace.reusable.get(self.next_reusable).filter(|next| next.event < events.end) {
+            self.play_all::<true>(events.start..next.event)?;
+            events.start = next.event;
+            if let Some(at) = next.frees.checked_sub(1) {
+                self.device.make_reusable(self.freed.get(at).copied().unwrap_or(0));
+            }
+            self.next_reusable += 1;
+        }
+        self.play_all::<true>(events)
+    }
+
+    fn play_all<const WAITS: bool>(&mut self, events: Range<usize>) -> Result<()> {
         let first = events.start;
         let mut skipped = 0;
         for (index, event) in self.trace.events[events.clone()].iter().enumerate() {
@@ -191,16 +218,24 @@ impl<'a> Player<'a> {
                 Event::Alloc { bytes, slot, stream } => {
                     self.live[slot as usize] = self.request(bytes, stream, first + index)?;
                 }
-                Event::Free { slot, stream } => match std::mem::take(&mut self.live[slot as usize]) {
-                    0 => skipped += 1,
-                    address => self.free(address, stream, first + index)?,
-                },
+                Event::Free { slot, stream } => {
+                    let address = std::mem::take(&mut self.live[slot as usize]);
+                    match address {
+                        0 => skipped += 1,
+                        address => self.free(address, stream, first + index)?,
+                    }
+                    if WAITS {
+                        self.frees += u64::from(address != 0);
+                        self.freed.push(self.frees);
+                    }
+                }
                 Event::Refused { bytes, stream } => {
                     let address = self.request(bytes, stream, first + index)?;
                     // The recorded program never had it.
                     if address != 0 {
                         self.free(address, stream, first + index)?;
                         self.ops += 1;
+                        self.frees += u64::from(WAITS);
                     }
                 }
             }

@@ -48,6 +48,13 @@ pub struct Mark {
     pub text: String,
 }
 
+/// Before the event of that index, the memory of the first so many frees is reusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reusable {
+    pub event: usize,
+    pub frees: usize,
+}
+
 /// A trace, checked and ready to run.
 #[derive(Debug, Default)]
 pub struct Trace {
@@ -55,6 +62,8 @@ pub struct Trace {
     pub name: String,
     /// Requests and frees in order.
     pub events: Vec<Event>,
+    /// When freed memory became reusable, in order. Only of pools in which it waits, and no file has it.
+    pub reusable: Vec<Reusable>,
     /// Steps or requests of the recorded program. Of several marks before the same event only the last is kept.
     pub marks: Vec<Mark>,
     /// How many marks there are in the file.

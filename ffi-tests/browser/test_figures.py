@@ -152,7 +152,7 @@ def test_backtraces_are_rows_of_the_flame_graph(training, tmp_path, opened):
 def test_advice_is_a_table(training, tmp_path, opened):
     def add(document):
         setting = {"variable": "BFC_SPLIT_ALWAYS=1", "option": None, "run": None}
-        change = {"change": "split <always>", "set": setting, "out_of_memory": "avoided", "peak_held": 3 << 20, "overhead": 1.0625}
+        change = {"change": "split <always>", "set": setting, "out_of_memory": "none-in-replay", "peak_held": 3 << 20, "overhead": 1.0625}
         change |= {"lowest_limit": 4 << 20, "error": None}
         failed = change | {"change": "plan", "peak_held": None, "overhead": None, "lowest_limit": None, "error": "too many requests"}
         (pool,) = document["pools"]
@@ -163,7 +163,7 @@ def test_advice_is_a_table(training, tmp_path, opened):
     assert "a note" in page.inner_text("#advice")
     heads = page.locator("#advice th").all_inner_texts()
     first, second = as_rows(heads, page.locator("#advice td").all_inner_texts())
-    assert list(first.values()) == ["split <always>", "BFC_SPLIT_ALWAYS=1", "avoided", "3.00 MiB", "1.063", "4.00 MiB"]
+    assert list(first.values()) == ["split <always>", "BFC_SPLIT_ALWAYS=1", "none in the replay", "3.00 MiB", "1.063", "4.00 MiB"]
     assert list(second.values()) == ["plan", "BFC_SPLIT_ALWAYS=1", "too many requests", "–", "–", "–"]
 
 

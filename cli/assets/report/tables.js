@@ -132,14 +132,14 @@ function failuresTable(report) {
   return table(`${plural(pool.failures.length, "failed request")}${more}`, columns, rows);
 }
 
-const OUTCOMES = { none: "no request fails", avoided: "avoided", remains: "remains", unknown: "not known" };
+const OUTCOMES = { none: "no request fails", "none-in-replay": "none in the replay", remains: "remains", unknown: "not known" };
 
 /** What other options would have done to a pool. */
 function adviceTable({ changes }) {
   const columns = [["change", false], ["setting", false], ["out of memory", false], ["most held", true], ["held / wanted", true], ["lowest limit", true]];
   const rows = changes.map(({ change, set, out_of_memory: outcome, peak_held: held, overhead, lowest_limit: lowest, error }) => [
     safeName(change),
-    safeName([set.variable, set.option, set.run].find(Boolean) ?? "–"),
+    safeName([set.run, set.variable, set.option].find(Boolean) ?? "–"),
     error ? safeName(error) : (OUTCOMES[outcome] ?? safeName(outcome)),
     held === null ? "–" : bytesText(held),
     overhead === null ? "–" : overhead.toFixed(3),

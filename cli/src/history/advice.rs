@@ -20,6 +20,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::reader::History;
+use crate::device::Frees;
 use crate::find_limit::find_limit;
 use crate::library::Library;
 use crate::output;
@@ -116,8 +117,8 @@ struct Tried {
 enum OutOfMemory {
     /// No request fails, neither in the run.
     None,
-    /// No request fails any more.
-    Avoided,
+    /// No request fails any more in the replay, which the next run need not repeat.
+    NoneInReplay,
     /// Requests fail.
     Remains,
     /// The replay with the options of the run does not fail where the run did, so others say nothing.
@@ -134,8 +135,8 @@ pub fn advise(history: &History, library: &Library, bar: &ProgressBar) -> Result
     bar.set_length(programs.iter().map(|program| changes::others(program, Some(0)).len() as u64 + 1).sum());
     let folder = Folder::new("bfc-advice-XXXXXX")?;
     let mut pools = Vec::new();
-    for program in programs {
-        pools.push(advise_pool(&program, library, &folder, bar)?);
+    for mut program in programs {
+        pools.push(advise_pool(&mut program, library, &folder, bar)?);
     }
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
@@ -143,22 +144,33 @@ pub fn advise(history: &History, library: &Library, bar: &ProgressBar) -> Result
 }
 
 fn advise_pool(
-    program: &Program,
+    program: &mut Program,
     library: &Library,
     folder: &Folder,
     bar: &ProgressBar,
 ) -> Result<PoolAdvice> {
     let name = program.trace.name.clone();
-    let attempt = |change: &Change| {
+    let attempt = |program: &Program, change: &Change| {
         output::show(bar, &format!("{name}: {}", change.name));
-        bar.inc(1);
         try_change(program, change, library, folder)
     };
-    let (mut baseline, run) = attempt(&changes::baseline(program));
+    let (mut baseline, mut run) = attempt(program, &changes::baseline(program));
+    if program.frees == Some(Frees::Wait) && run.as_ref().map(figures) != Some(program.recorded) {
+        // The history does not say whether cudaFree synchronized, but the figures do.
+        program.frees = Some(Frees::AtOnce);
+        let (other, other_run) = attempt(program, &changes::baseline(program));
+        if other_run.as_ref().map(figures) == Some(program.recorded) {
+            (baseline, run) = (other, other_run);
+        } else {
+            program.frees = Some(Frees::Wait);
+        }
+    }
+    let program = &*program;
+    bar.inc(1);
     let fails_too = run.as_ref().is_some_and(|run| run.failed != 0);
     let outcome = |failed: Option<u64>| match failed {
         _ if program.recorded.failed != 0 && !fails_too => OutOfMemory::Unknown,
-        Some(0) if fails_too => OutOfMemory::Avoided,
+        Some(0) if fails_too => OutOfMemory::NoneInReplay,
         Some(0) => OutOfMemory::None,
         Some(_) => OutOfMemory::Remains,
         None => OutOfMemory::Unknown,
@@ -167,7 +179,8 @@ fn advise_pool(
     let mut others: Vec<Tried> = changes::others(program, baseline.lowest_limit.filter(|_| fails_too))
         .iter()
         .map(|change| {
-            let tried = attempt(change).0;
+            bar.inc(1);
+            let tried = attempt(program, change).0;
             Tried { out_of_memory: outcome(tried.failed), ..tried }
         })
         .collect();

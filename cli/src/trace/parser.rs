@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 
 use anyhow::{Result, anyhow};
 
-use super::{ALIGNMENT, Event, Mark, Trace};
+use super::{ALIGNMENT, Event, Mark, Reusable, Trace};
 
 /// A line longer than this is not a trace's; binary data may not have a line end at all.
 const LONGEST_LINE: u64 = 64 << 10;
@@ -178,6 +178,16 @@ impl Parser {
         self.trace.requests += 1;
         self.trace.refused += 1;
         self.event(Event::Refused { bytes, stream })
+    }
+
+    /// How many frees there are so far.
+    pub fn frees(&self) -> usize {
+        self.trace.events.len() - self.trace.requests
+    }
+
+    /// Notes that the memory of the first so many frees is reusable from here on.
+    pub fn reusable(&mut self, frees: usize) {
+        self.trace.reusable.push(Reusable { event: self.trace.events.len(), frees });
     }
 
     fn mark(&mut self, text: &str) -> Result<(), String> {

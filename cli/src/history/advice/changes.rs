@@ -1,10 +1,11 @@
 //! The options to try: those of the run, and one change to them at a time.
 
+use bfc_sys::interposer;
 use serde::Serialize;
 
 use super::MOST_PLANNED;
 use super::program::Program;
-use crate::device::{Backend, GrowthPolicy, PoolConfig};
+use crate::device::{Backend, Frees, GrowthPolicy, PoolConfig};
 use crate::history::layout::options;
 use crate::size::human;
 
@@ -14,7 +15,7 @@ const CAPACITY: u64 = 1 << 60;
 /// How a change is made.
 #[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// The environment variable, for a program whose options leave it open.
+    /// The environment variable. Of a program that creates its pools, if its options leave it open.
     pub variable: Option<String>,
     /// The field or flag of `bfc_options_t`.
     pub option: Option<String>,
@@ -23,9 +24,40 @@ pub struct Setting {
 }
 
 impl Setting {
-    fn new(variable: &str, option: &str, run: Option<&str>) -> Self {
-        let owned = |text: &str| Some(text.to_owned());
-        Setting { variable: owned(variable), option: owned(option), run: run.and_then(owned) }
+    /// Of a program that creates its pools.
+    fn of_program(variable: &str, option: &str) -> Self {
+        Setting { variable: Some(variable.to_owned()), option: Some(option.to_owned()), run: None }
+    }
+
+    fn of_run(option: impl Into<String>) -> Self {
+        Setting { run: Some(option.into()), ..Setting::default() }
+    }
+
+    /// The one that people see first.
+    pub fn shown(&self) -> &str {
+        let Setting { variable, option, run } = self;
+        run.as_deref().or(variable.as_deref()).or(option.as_deref()).unwrap_or_default()
+    }
+}
+
+/// Who has created a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The program.
+    Program,
+    /// The interposer, for a device: `bfc run` has options for it.
+    Run,
+    /// The interposer, for pinned memory, of which nothing can be set.
+    RunPinned,
+}
+
+impl Owner {
+    pub fn of(name: &str) -> Self {
+        match name {
+            _ if interposer::DEVICE_POOL.to_str() == Ok(name) => Owner::Run,
+            _ if interposer::PINNED_POOL.to_str() == Ok(name) => Owner::RunPinned,
+            _ => Owner::Program,
+        }
     }
 }
 
@@ -50,8 +82,67 @@ pub fn baseline(program: &Program) -> Change {
     }
 }
 
-/// Each change, and a limit of so many bytes that was found to be enough.
+/// Each change that has an effect on the pool, and a limit of so many bytes that was found to be enough.
 pub fn others(program: &Program, enough: Option<u64>) -> Vec<Change> {
+    // A device that has no more has none for a higher limit.
+    let enough = enough.filter(|_| !program.exceeds_device());
+    match program.owner {
+        Owner::Program => of_program(program, enough),
+        Owner::Run => of_run(program, enough),
+        Owner::RunPinned => Vec::new(),
+    }
+}
+
+/// The changes that `bfc run` has options for. The interposer sets all else itself.
+fn of_run(program: &Program, enough: Option<u64>) -> Vec<Change> {
+    let base = config(program);
+    let change = |name: &str, option: &str, config: PoolConfig| Change {
+        name: name.to_owned(),
+        set: Setting::of_run(option),
+        config,
+        limit: program.limit,
+        is_planned: false,
+    };
+    let mut changes = Vec::new();
+    if base.backend != Backend::HostVmm {
+        changes.push(change("virtual memory", "--backend cuda-vmm", virtual_memory(&base)));
+        if base.growth {
+            let config = PoolConfig { growth: false, growth_policy: None, ..base.clone() };
+            changes.push(change("one region of the limit", "--growth off", config));
+        }
+        if base.growth_policy == Some(GrowthPolicy::TensorFlow) {
+            let config = PoolConfig { growth_policy: Some(GrowthPolicy::Need), ..base.clone() };
+            changes.push(change("regions as large as needed", "--growth need", config));
+        }
+    }
+    if program.frees == Some(Frees::Wait) {
+        let config = PoolConfig { interposed: Some(Frees::AtOnce), ..base.clone() };
+        changes.push(change("cudaFree that synchronizes", "--free sync", config));
+    } else if !program.has(options::TIMESTAMPS) && program.trace.requests <= MOST_PLANNED {
+        // There is no option for it.
+        let set = Setting { variable: Some("BFC_PLAN=FILE".to_owned()), ..Setting::default() };
+        changes.push(Change { set, is_planned: true, ..change("a plan", "", base.clone()) });
+    }
+    if let Some(limit) = enough {
+        let name = format!("a limit of {}", human(limit));
+        changes.push(Change { limit, ..change(&name, &format!("--limit {limit}"), base) });
+    }
+    changes
+}
+
+fn virtual_memory(base: &PoolConfig) -> PoolConfig {
+    PoolConfig {
+        backend: Backend::HostVmm,
+        device_capacity: None,
+        split_always: true,
+        two_ends: false,
+        fragmentation_fraction: None,
+        ..base.clone()
+    }
+}
+
+/// The changes of a program that creates its pools.
+fn of_program(program: &Program, enough: Option<u64>) -> Vec<Change> {
     let base = config(program);
     let is_virtual = base.backend == Backend::HostVmm;
     let has_stamps = program.has(options::TIMESTAMPS);
@@ -60,39 +151,23 @@ pub fn others(program: &Program, enough: Option<u64>) -> Vec<Change> {
         changes.push(Change { name, set, config, limit: program.limit, is_planned: false });
     };
     if !is_virtual {
-        let set = Setting::new(
-            "BFC_BACKEND=cuda_vmm",
-            "backend = BFC_BACKEND_CUDA_VMM",
-            Some("--backend cuda-vmm"),
-        );
-        let config = PoolConfig {
-            backend: Backend::HostVmm,
-            device_capacity: None,
-            split_always: true,
-            ..base.clone()
-        };
-        add(
-            "virtual memory".to_owned(),
-            set,
-            PoolConfig { two_ends: false, fragmentation_fraction: None, ..config },
-        );
+        let set = Setting::of_program("BFC_BACKEND=cuda_vmm", "backend = BFC_BACKEND_CUDA_VMM");
+        add("virtual memory".to_owned(), set, virtual_memory(&base));
         split_rules(&base, has_stamps, &mut add);
     }
     if base.growth {
-        let run = Some("--growth off");
-        let set = Setting::new("BFC_ALLOW_GROWTH=0", "flags without BFC_ALLOW_GROWTH", run);
+        let set = Setting::of_program("BFC_ALLOW_GROWTH=0", "flags without BFC_ALLOW_GROWTH");
         if !is_virtual {
             let config = PoolConfig { growth: false, growth_policy: None, gc: false, ..base.clone() };
             add("one region of the limit".to_owned(), set, config);
         }
         if base.growth_policy == Some(GrowthPolicy::TensorFlow) && !is_virtual {
-            let set =
-                Setting::new("BFC_GROWTH=need", "growth_policy = BFC_GROWTH_NEED", Some("--growth need"));
+            let set = Setting::of_program("BFC_GROWTH=need", "growth_policy = BFC_GROWTH_NEED");
             let config = PoolConfig { growth_policy: Some(GrowthPolicy::Need), ..base.clone() };
             add("regions as large as needed".to_owned(), set, config);
         }
         if !base.gc {
-            let set = Setting::new("BFC_GARBAGE_COLLECTION=1", "flags |= BFC_GARBAGE_COLLECTION", None);
+            let set = Setting::of_program("BFC_GARBAGE_COLLECTION=1", "flags |= BFC_GARBAGE_COLLECTION");
             add("garbage collection".to_owned(), set, PoolConfig { gc: true, ..base.clone() });
         }
     }
@@ -100,20 +175,18 @@ pub fn others(program: &Program, enough: Option<u64>) -> Vec<Change> {
     if !has_stamps && program.trace.requests <= MOST_PLANNED {
         changes.push(Change {
             name: "a plan".to_owned(),
-            set: Setting::new("BFC_PLAN=FILE", "plan = FILE of bfc plan", None),
+            set: Setting::of_program("BFC_PLAN=FILE", "plan = FILE of bfc plan"),
             config: PoolConfig { two_ends: false, ..base.clone() },
             limit: program.limit,
             is_planned: true,
         });
     }
     if let Some(limit) = enough {
-        let run = format!("--limit {limit}");
         changes.push(Change {
             name: format!("a limit of {}", human(limit)),
-            set: Setting::new(
+            set: Setting::of_program(
                 &format!("BFC_MEMORY_LIMIT={limit}"),
                 &format!("memory_limit = {limit}"),
-                Some(&run),
             ),
             config: base,
             limit,
@@ -129,19 +202,19 @@ fn split_rules(base: &PoolConfig, has_stamps: bool, add: &mut impl FnMut(String,
     let plain =
         PoolConfig { split_always: false, two_ends: false, fragmentation_fraction: None, ..base.clone() };
     if !base.split_always || base.two_ends {
-        let set = Setting::new("BFC_SPLIT_ALWAYS=1", "flags |= BFC_SPLIT_ALWAYS", None);
+        let set = Setting::of_program("BFC_SPLIT_ALWAYS=1", "flags |= BFC_SPLIT_ALWAYS");
         add("split every remainder".to_owned(), set, PoolConfig { split_always: true, ..plain.clone() });
     }
     if !base.two_ends && !has_stamps {
-        let set = Setting::new("BFC_TWO_ENDS=1", "flags |= BFC_TWO_ENDS", None);
+        let set = Setting::of_program("BFC_TWO_ENDS=1", "flags |= BFC_TWO_ENDS");
         add("two ends".to_owned(), set, PoolConfig { split_always: true, two_ends: true, ..plain.clone() });
     }
     if !is_default {
-        let set = Setting::new("BFC_SPLIT_ALWAYS=0", "flags without BFC_SPLIT_ALWAYS", None);
+        let set = Setting::of_program("BFC_SPLIT_ALWAYS=0", "flags without BFC_SPLIT_ALWAYS");
         add("split at twice the size".to_owned(), set, plain.clone());
     }
     if base.fragmentation_fraction.is_none() {
-        let set = Setting::new("BFC_FRAGMENTATION_FRACTION=0.01", "fragmentation_fraction = 0.01", None);
+        let set = Setting::of_program("BFC_FRAGMENTATION_FRACTION=0.01", "fragmentation_fraction = 0.01");
         add(
             "split off 1% of the limit".to_owned(),
             set,
@@ -152,8 +225,9 @@ fn split_rules(base: &PoolConfig, has_stamps: bool, add: &mut impl FnMut(String,
 
 /// The options of the run, on a device that needs no memory.
 fn config(program: &Program) -> PoolConfig {
+    let interposed = program.frees;
     let Some(recorded) = program.options else {
-        return of_run();
+        return PoolConfig { interposed, ..defaults_of_run() };
     };
     let has = |flag: u32| recorded.flags & flag != 0;
     let policy = if has(options::GROWTH_NEED) { GrowthPolicy::Need } else { GrowthPolicy::TensorFlow };
@@ -169,13 +243,14 @@ fn config(program: &Program) -> PoolConfig {
         initial_region: Some(recorded.initial_region).filter(|&bytes| bytes != 0),
         device_capacity: (!has(options::VIRTUAL)).then_some(CAPACITY),
         stream_ordered: false,
+        interposed,
         plan: None,
         regions: Vec::new(),
     }
 }
 
 /// The options of `bfc run`.
-fn of_run() -> PoolConfig {
+fn defaults_of_run() -> PoolConfig {
     PoolConfig {
         backend: Backend::Simulated,
         growth: true,
@@ -187,6 +262,7 @@ fn of_run() -> PoolConfig {
         initial_region: None,
         device_capacity: Some(CAPACITY),
         stream_ordered: false,
+        interposed: None,
         plan: None,
         regions: Vec::new(),
     }

@@ -2,8 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use bfc_sys::interposer::{self, Waiting};
+
+use super::changes::Owner;
 use super::{Figures, MOST_PLANNED};
+use crate::device::Frees;
 use crate::history::layout::{Kind, options};
+use crate::history::ranges::Ranges;
 use crate::history::reader::{History, PoolOptions, Recorded};
 use crate::history::timeline::PoolState;
 use crate::simulated_device::Region;
@@ -28,6 +33,10 @@ pub struct Program {
     pub regions: Vec<Region>,
     /// What sizes are rounded up to.
     pub alignment: u64,
+    /// How its options are set.
+    pub owner: Owner,
+    /// When freed memory is reusable in a pool of the interposer.
+    pub frees: Option<Frees>,
     facts: Facts,
 }
 
@@ -62,9 +71,22 @@ pub fn of(history: &History, left_out: usize) -> Vec<Program> {
 }
 
 enum Step {
-    Alloc { address: u64, bytes: u64, stream: u64 },
-    Free { address: u64, stream: u64 },
-    Refused { bytes: u64 },
+    Alloc {
+        address: u64,
+        bytes: u64,
+        stream: u64,
+    },
+    Free {
+        address: u64,
+        stream: u64,
+    },
+    Refused {
+        bytes: u64,
+    },
+    /// The memory of the first so many frees is reusable.
+    Reusable {
+        frees: usize,
+    },
 }
 
 /// Collects what a pool did.
@@ -86,6 +108,11 @@ struct Follower {
     regions: Vec<Region>,
     recorded: Figures,
     streams: HashSet<u64>,
+    /// What was freed and not allocated again, with the number of its free, from 1.
+    waiting: Ranges<usize>,
+    frees: usize,
+    /// How many of the frees were reusable, as far as their memory was allocated again or given back.
+    reusable: usize,
     /// Whether a chunk was no multiple of 512 bytes.
     has_small_units: bool,
     /// What was held when a request failed although the limit left room for it.
@@ -121,6 +148,7 @@ impl Follower {
         let stream = event.stream.filter(|&stream| stream != 1).unwrap_or(0);
         let &Recorded { address, bytes, requested, .. } = event;
         if matches!(event.kind, Kind::Alloc | Kind::Free | Kind::OutOfMemory) {
+            self.frees += self.lost.len();
             let lost = self.lost.drain(..);
             self.steps.extend(lost.map(|address| Step::Free { address, stream: 0 }));
         }
@@ -129,6 +157,7 @@ impl Follower {
                 self.has_small_units |= !bytes.is_multiple_of(512);
                 self.was_in_use |= event.kind == Kind::Present;
                 self.streams.insert(stream);
+                self.see_reuse(event);
                 self.steps.push(Step::Alloc { address, bytes: requested, stream });
             }
             Kind::Free => {
@@ -136,12 +165,15 @@ impl Follower {
                     // Its allocation was displaced.
                     self.earlier.entry(address).or_insert(bytes);
                 }
+                self.frees += 1;
+                self.waiting.insert(address, address.saturating_add(bytes), self.frees);
                 self.steps.push(Step::Free { address, stream });
             }
             Kind::Obtained => self.regions.push(Region { base: address, bytes }),
             Kind::Returned => {
                 let gone = self.state.live.range(address..address.saturating_add(bytes));
                 self.lost.extend(gone.map(|(&address, _)| address));
+                self.waiting.remove(address, address.saturating_add(bytes));
             }
             Kind::OutOfMemory => {
                 let room = self.state.limit.saturating_sub(self.state.held);
@@ -149,6 +181,7 @@ impl Follower {
                 if OF_MEMORY.contains(&event.cause) && requested.saturating_add(4 << 20) <= room {
                     self.refused_at = Some(self.state.held);
                 }
+                self.reusable = self.frees;
                 self.steps.push(Step::Refused { bytes: requested });
             }
             Kind::Begin => self.has_begun = true,
@@ -156,8 +189,39 @@ impl Follower {
         }
     }
 
+    /// Memory that is used again shows that the work before its free was done, and that before every earlier free. If the
+    /// interposer would not have asked for it, the program has waited for its work.
+    fn see_reuse(&mut self, event: &Recorded) {
+        let &Recorded { address, bytes, requested, .. } = event;
+        let reused = self.waiting.remove(address, address.saturating_add(bytes));
+        let last = reused.iter().map(|&(.., free)| free).max().unwrap_or(0);
+        if last <= self.reusable {
+            return;
+        }
+        let waiting = Waiting {
+            frees: (self.frees - self.reusable) as u64,
+            in_use: self.state.in_use,
+            peak_in_use: self.recorded.peak_in_use,
+            held: self.state.held,
+            limit: self.state.limit,
+        };
+        if waiting.frees >= interposer::MAX_WAITING_FREES || waiting.is_worth_a_probe(requested) {
+            self.reusable = self.frees;
+        } else {
+            self.reusable = last;
+            self.steps.push(Step::Reusable { frees: last });
+        }
+    }
+
     fn program(self, history: &History, pool: u16, is_whole: bool) -> Program {
         let (device, name) = history.pool(pool).unzip();
+        let owner = Owner::of(name.unwrap_or_default());
+        let has_stamps = history.options(pool).is_some_and(|given| given.flags & options::TIMESTAMPS != 0);
+        let frees = match owner {
+            Owner::Program => None,
+            Owner::Run | Owner::RunPinned if has_stamps => Some(Frees::Wait),
+            Owner::Run | Owner::RunPinned => Some(Frees::AtOnce),
+        };
         let alignment = if self.has_small_units { 256 } else { 512 };
         let options = history.options(pool).copied();
         let mut facts = Facts {
@@ -180,6 +244,8 @@ impl Follower {
             recorded: self.recorded,
             is_complete,
             alignment,
+            owner,
+            frees,
             facts,
             trace: trace(name.unwrap_or_default(), &self.earlier, self.unknown, &self.steps, alignment),
             regions: self.regions,
@@ -211,12 +277,20 @@ fn trace(name: &str, earlier: &BTreeMap<u64, u64>, unknown: u64, steps: &[Step],
     for (&address, &bytes) in earlier {
         alloc(&mut parser, &mut ids, address, bytes, 0);
     }
+    // Steps that cannot be are no events of the trace.
+    let mut frees = Vec::new();
     for step in steps {
         match *step {
             Step::Alloc { address, bytes, stream } => alloc(&mut parser, &mut ids, address, bytes, stream),
             Step::Free { address, stream } => {
                 if let Some(id) = ids.remove(&address) {
                     let _ = parser.free(id, stream);
+                }
+                frees.push(parser.frees());
+            }
+            Step::Reusable { frees: last } => {
+                if let Some(&frees) = frees.get(last - 1) {
+                    parser.reusable(frees);
                 }
             }
             Step::Refused { bytes } => {
@@ -231,6 +305,11 @@ impl Program {
     /// Returns whether an option of the run was set.
     pub fn has(&self, flag: u32) -> bool {
         self.options.is_some_and(|options| options.flags & flag != 0)
+    }
+
+    /// Returns whether the device had less memory than the limit.
+    pub fn exceeds_device(&self) -> bool {
+        self.facts.unreached_limit.is_some()
     }
 
     /// Returns what the replays do not show. `replayed` is what the options of the run did.
@@ -261,11 +340,19 @@ impl Program {
                 human(self.limit)
             ));
         }
-        if streams > 1 || self.has(options::TIMESTAMPS) {
+        if self.frees == Some(Frees::Wait) {
+            notes.push(
+                "freed memory waits in the replays as under bfc run, but the device's work is always done when bfc run asks"
+                    .to_owned(),
+            );
+        } else if streams > 1 || (self.has(options::TIMESTAMPS) && self.frees.is_none()) {
             notes.push(
                 "in the run freed memory waited for device work; in a replay it is free at once, so a run may need more"
                     .to_owned(),
             );
+        }
+        if self.owner == Owner::Run && self.recorded.failed != 0 && !self.exceeds_device() {
+            notes.push("a higher limit has an effect only on a device that has so much".to_owned());
         }
         if self.has(options::PLAN) {
             notes.push("the run followed a plan, which the file does not have".to_owned());

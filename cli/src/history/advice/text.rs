@@ -39,7 +39,7 @@ impl PoolAdvice {
         for row in rows.iter().chain([&heading]) {
             widths = std::array::from_fn(|at| widths[at].max(row[at].chars().count()));
         }
-        let sets = self.changes.iter().map(|tried| tried.set.variable.as_deref().unwrap_or_default());
+        let sets = self.changes.iter().map(|tried| tried.set.shown());
         for (row, set) in std::iter::once((&heading, "set by")).chain(rows.iter().zip(sets)) {
             let [name, memory, held, overhead, lowest] = row;
             let [a, b, c, d, e] = widths;
@@ -59,7 +59,7 @@ impl PoolAdvice {
 impl Tried {
     fn row(&self) -> [String; 5] {
         let memory = match (self.out_of_memory, self.failed) {
-            (OutOfMemory::Avoided, _) => "avoided".to_owned(),
+            (OutOfMemory::NoneInReplay, _) => "none in the replay".to_owned(),
             (OutOfMemory::None, _) => "none".to_owned(),
             (OutOfMemory::Remains, Some(failed)) => format!("{failed} failed"),
             _ => "unknown".to_owned(),
