@@ -334,6 +334,20 @@ def test_debian_packages(root, installed, tmp_path, version, soname):
     expected = {f"{name}.gz" if "/man1/" in name else name.replace("site-functions", "vendor-completions") for name in expected}
     assert names == sorted(expected - {"share/bfc/install-manifest.txt"})
 
+    # A program that is packaged with this library runs with every later one that has the functions it calls.
+    (package,) = (root / "target/packages/deb").glob(f"{runtime}_*.deb")
+    run("dpkg-deb", "-R", package, tmp_path / "built")
+    assert f"libbfc {soname.rpartition('.')[2]} {runtime} (>= {version}-1)" in (tmp_path / "built/DEBIAN/shlibs").read_text()
+    listed = re.findall(r"^ (\w+)@Base [0-9.]+$", (tmp_path / "built/DEBIAN/symbols").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(re.findall(r"^[a-z]\w+", (root / "ffi-tests/symbols.txt").read_text(), re.MULTILINE))
+    (tmp_path / "debian").mkdir()
+    (tmp_path / "debian/control").write_text("Source: app\n\nPackage: app\nArchitecture: any\n")
+    (tmp_path / "app.c").write_text(SOURCE)
+    flags = [f"-I{installed}/include", tmp_path / f"built/usr/{libdir}/{soname}"]
+    run("cc", tmp_path / "app.c", *flags, "-o", tmp_path / "packaged")
+    needs = run("dpkg-shlibdeps", f"-S{tmp_path / 'built'}", "-O", tmp_path / "packaged", cwd=tmp_path)
+    assert re.search(rf"\b{runtime} \(>= {version}\)", needs), needs
+
     if shutil.which("lintian"):
         # The first upload to Debian is to close a wish for a package, and there is none.
         quiet = "--suppress-tags=initial-upload-closes-no-bugs"

@@ -26,6 +26,7 @@ impl Package {
         let built = cargo::build(workspace, Profile::Release)?;
         let host = env!("CARGO_PKG_HOMEPAGE").trim_start_matches("https://");
         let contact = format!("{} <maintainers@{host}>", env!("CARGO_PKG_AUTHORS"));
+        let symbols = workspace.path("ffi-tests/symbols.txt");
         let multiarch = format!("lib/{ARCH}-linux-gnu");
         // With the folder for libraries that such systems have, and the tool without which CPack cannot make it.
         for (format, libdir, tool) in
@@ -49,6 +50,7 @@ impl Package {
                 ("ARCH", ARCH),
                 ("VERSION", VERSION),
                 ("SONAME", &workspace.soname),
+                ("SYMBOLS", &symbols.to_string_lossy()),
                 ("AUTHORS", env!("CARGO_PKG_AUTHORS")),
                 ("CONTACT", &contact),
             ];
