@@ -305,6 +305,10 @@ def test_the_tarball_is_the_installed_tree(root, installed, tmp_path):
     run("tar", "xf", archive, "-C", tmp_path)
     unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
     assert files(unpacked) == files(installed) - {"share/bfc/install-manifest.txt"}
+    # Of the machine that it was built on it says nothing, and nothing that only a Rust compiler could use is in it.
+    absent = {str(root), os.environ["HOME"] + "/", ".llvmbc", ".llvmcmd"}
+    found = [(name, text) for name in files(unpacked) for text in absent if text.encode() in (unpacked / name).read_bytes()]
+    assert not found
     assert "libbfc" in run(unpacked / "bin/bfc", "info")
 
 

@@ -85,7 +85,7 @@ pub fn need_nightly(workspace: &Workspace, component: Option<&str>) -> Result<()
 /// Builds the library, the interposer and the bfc command. Cargo's own progress is shown: this
 /// may take a minute.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
-    let built = build_by(profile, cargo(workspace, &["build"]))?;
+    let built = build_by(workspace, profile, cargo(workspace, &["build"]))?;
     link_soname(&built.shared, &workspace.soname)?;
     Ok(built)
 }
@@ -105,9 +105,11 @@ fn link_soname(shared: &Path, soname: &str) -> Result<()> {
 }
 
 /// The same by a subcommand of cargo that takes the options of `build`.
-pub fn build_by(profile: Profile, mut command: Command) -> Result<Built> {
+pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -> Result<Built> {
     command.args(["--package=libbfc", "--package=bfc-preload", "--package=bfc-cli"]);
-    command.args((profile == Profile::Release).then_some("--release"));
+    if profile == Profile::Release {
+        release(workspace, &mut command);
+    }
     let files = artifacts(command)?;
     let find = |name: &str| {
         let path = files.iter().find(|path| path.ends_with(name)).cloned();
@@ -120,6 +122,17 @@ pub fn build_by(profile: Profile, mut command: Command) -> Result<Built> {
         interposer: find("libbfc_preload.so")?,
         command: find("bfc")?,
     })
+}
+
+/// Adds the options of a release build. What is shipped names no folder of this machine: the same sources give the same files
+/// in any folder, and no user's name. Cargo joins these flags with those of the user's configuration.
+pub fn release(workspace: &Workspace, command: &mut Command) {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let folders = [(Some(workspace.root.clone()), "/libbfc"), (home, "/cargo")];
+    let named = folders.into_iter().filter_map(|(folder, name)| Some((folder?, name)));
+    let flags = named.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
+    command.args(["--release", "--config"]).arg(format!("build.rustflags={:?}", flags.collect::<Vec<_>>()));
 }
 
 /// Runs a building command of cargo; the files that cargo says it built. Guessing paths below target/ instead would miss a

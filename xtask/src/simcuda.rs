@@ -29,7 +29,8 @@ pub fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
 }
 
 fn cargo_build(workspace: &Workspace) -> Result<PathBuf> {
-    let command = cargo::cargo(workspace, &["build", "--package=simcuda", "--release"]);
+    let mut command = cargo::cargo(workspace, &["build", "--package=simcuda"]);
+    cargo::release(workspace, &mut command);
     let mut libraries = cargo::artifacts(command)?.into_iter();
     libraries.find(|path| path.ends_with("libsimcuda.so")).context("cargo built no libsimcuda.so")
 }

@@ -131,7 +131,8 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
         (&built.interposer, lib.join(INTERPOSER)),
         (&built.command, root.join("bin/bfc")),
     ];
-    // The debug information is nine tenths of a release build. With it the files are as good, only larger.
+    // The debug information is nine tenths of a release build, and the compiler's intermediate code, which no linker of a
+    // program reads, three quarters of what is left of the archive. With them the files are as good, only larger.
     let strip = (built.profile == Profile::Release).then(|| cross::strip(processor));
     if let Some(None) = strip {
         println!("there is no strip for {processor}: the files keep their debug information");
@@ -139,7 +140,8 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
     for (from, to) in &binaries {
         files::copy(from, to)?;
         if let Some(Some(strip)) = &strip {
-            capture(workspace.command(strip).arg("--strip-debug").arg(to))?;
+            let dropped = ["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
+            capture(workspace.command(strip).args(dropped).arg(to))?;
         }
     }
     files::link(&shared, &lib.join(soname))?;

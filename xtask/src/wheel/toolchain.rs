@@ -49,7 +49,7 @@ impl Toolchain {
         let mut command = cargo::cargo(workspace, &["zigbuild", "--target"]);
         // Zig and cargo-zigbuild lie beside each other.
         command.arg(format!("{ARCH}-unknown-linux-gnu.{OLDEST_GLIBC}")).env("PATH", uv::path(zig)?);
-        cargo::build_by(Profile::Release, command)
+        cargo::build_by(workspace, Profile::Release, command)
     }
 
     /// The C compiler.
