@@ -34,9 +34,14 @@
  *   for no other allocator. It may still wait for the C library, so do not call from a handler that may have interrupted
  *   malloc.
  * - After fork, a HOST allocator works in the child like malloc. On all others every call in the child is
- *   BFC_ERROR_SHUTTING_DOWN. A fork waits for calls of other threads that are changing an allocator, for at most 10
- *   seconds (1 second in a signal handler that interrupted a call). An allocator whose change did not end by then is
- *   not affected in the parent, and in the child every call on it is BFC_ERROR_SHUTTING_DOWN.
+ *   BFC_ERROR_SHUTTING_DOWN. A fork waits for other forks as long as they take, and for calls of other threads that are
+ *   changing an allocator, for at most 10 seconds (1 second in a signal handler that interrupted a call). An allocator
+ *   whose change did not end by then is not affected in the parent, and in the child every call on it is
+ *   BFC_ERROR_SHUTTING_DOWN.
+ * - In the child of a raw clone or fork system call the C library runs no fork handlers. Such a child may use HOST
+ *   allocators if no other thread of the parent was in a call of the library at that moment (with BFC_PUBLISH,
+ *   BFC_POPULATE or BFC_TRIM_AFTER that may be a thread of the library), and must not use others. It may call exit. The
+ *   history, the published statistics and the interposer's files remain those of the parent.
  * - A call needs at most 4 KiB of stack in the library's own frames (x86-64, release build). Callbacks, the driver
  *   and the dynamic loader need more on top.
  *
