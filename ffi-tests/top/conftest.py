@@ -86,12 +86,17 @@ def start(environment, processes):
 
 
 @pytest.fixture
-def top(prefix, environment):
+def command(prefix, folder):
+    """`bfc top` for the processes of this test alone: others may publish on this machine, or have left a file."""
+    return [prefix / "bin/bfc", "top", "--folder", folder]
+
+
+@pytest.fixture
+def top(command, environment):
     """Runs `bfc top`; what it prints."""
 
     def top(*arguments, status=0):
-        command = [prefix / "bin/bfc", "top", *arguments]
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run([*command, *arguments], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         return done.stdout if status == 0 else done.stderr
 

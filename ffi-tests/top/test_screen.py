@@ -76,11 +76,11 @@ class Screen:
 
 
 @pytest.fixture
-def screen(prefix, environment):
+def screen(command, environment):
     opened = []
 
     def screen(*arguments):
-        opened.append(Screen([prefix / "bin/bfc", "top", "--interval", "0.1", *arguments], environment))
+        opened.append(Screen([*command, "--interval", "0.1", *arguments], environment))
         return opened[-1]
 
     yield screen

@@ -125,11 +125,10 @@ def test_pools_beyond_the_most_are_counted(start, processes):
     assert [pool["device"] for pool in pools] == list(range(256, 256 + 32))
 
 
-def test_many_readers_see_whole_statistics(start, prefix, environment):
+def test_many_readers_see_whole_statistics(start, command, environment):
     writer = start()
     writer.tell("churn 2000000")
-    command = [prefix / "bin/bfc", "top", "--json", "--interval", "0.05"]
-    readers = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    readers = [subprocess.Popen([*command, "--json", "--interval", "0.05"], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     seen = set()
     for reader in readers:
         for _ in range(20):
@@ -149,6 +148,19 @@ def test_a_process_that_publishes_nothing_is_an_error(top, processes):
     error = top("--once", "--pid", str(os.getpid()), status=1)
     assert error.startswith(f"bfc: process {os.getpid()} publishes no statistics") and "BFC_PUBLISH=1" in error
     assert processes() == {}
+
+
+def test_it_looks_where_programs_publish(start, prefix, environment, tmp_path):
+    writer = start()
+
+    def processes(*arguments):
+        command = [prefix / "bin/bfc", "top", "--json", *arguments]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return [process["process"] for process in json.loads(done.stdout)["processes"]]
+
+    # There may be others on this machine.
+    assert writer.pid in processes()
+    assert processes("--folder", tmp_path / "nonexistent") == []
 
 
 def test_damaged_files_are_noted_and_the_rest_is_shown(start, top, folder):

@@ -58,6 +58,9 @@ pub struct Top {
     /// Show only this process; may be repeated
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
+    /// Read this folder alone, not those in which processes publish by default
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
     /// The time between two readings [default: 1, and 0.6 for the rates of --once and --json]
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = size::parse_seconds)]
     interval: Option<f64>,
@@ -86,7 +89,8 @@ impl Top {
     }
 
     fn read(&self) -> Reading {
-        let mut reading = reader::read_all(&reader::folders());
+        let folders = self.folder.as_ref().map_or_else(reader::folders, |folder| vec![folder.clone()]);
+        let mut reading = reader::read_all(&folders);
         if !self.pid.is_empty() {
             reading.processes.retain(|process| self.pid.contains(&process.id));
         }
