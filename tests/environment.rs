@@ -452,6 +452,7 @@ fn privileged() {
 fn a_privileged_process_ignores_variables_that_name_files_or_change_the_backend() {
     const NOBODY: u32 = 65534;
     let folder = std::env::temp_dir().join(format!("libbfc-privileged-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
     fs::create_dir(&folder).expect("a new folder");
     let program = folder.join("test");
     fs::copy(std::env::current_exe().expect("the test binary"), &program).expect("a copy");

@@ -332,6 +332,7 @@ fn handlers_in_a_call_about_the_history_do_not_wait_for_its_users() {
     // SAFETY: NULL records into memory.
     assert_eq!(unsafe { bfc_history_start(std::ptr::null(), 1 << 16) }, BFC_OK);
     let path = std::env::temp_dir().join(format!("libbfc-signals-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
     let name = std::ffi::CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
     let mut names = 0;
     let in_second = || {

@@ -305,6 +305,7 @@ mod tests {
     #[test]
     fn the_library_is_found_in_python_s_package() {
         let prefix = env::temp_dir().join(format!("bfc-library-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&prefix);
         let bin = prefix.join("bin");
         let pythons = ["python3.11/site-packages", "python3.9/dist-packages", "python3.x/site-packages"];
         let inside = |python: &str| bin.join("../lib").join(python).join(IN_PACKAGE);

@@ -75,6 +75,7 @@ fn change(file: &mut [u8], what: &[u8; 11]) {
 /// What is read of a file in a folder that only this user can read, in memory. Nothing is left of it.
 fn read(file: &[u8]) -> Reading {
     let folder = PathBuf::from(format!("/dev/shm/libbfc-fuzz-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
     DirBuilder::new().mode(0o700).create(&folder).expect("there is memory");
     fs::write(folder.join("4711"), file).expect("there is memory");
     let reading = read_all(std::slice::from_ref(&folder));

@@ -122,6 +122,7 @@ mod tests {
     #[test]
     fn a_file_can_be_filled_by_writes() {
         let path = std::env::temp_dir().join(format!("libbfc-file-zeros-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
         let name = CString::new(path.to_str().unwrap()).unwrap();
         let file = files::create(&name).unwrap();
         write_zeros(&file, 100_000).unwrap();

@@ -183,6 +183,7 @@ mod tests {
     #[test]
     fn the_least_limit_of_the_control_groups_counts() {
         let root = std::env::temp_dir().join(format!("bfc-cgroup-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
         let write = |file: &str, text: &str| {
             let path = root.join(file);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

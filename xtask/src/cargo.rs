@@ -197,6 +197,7 @@ mod tests {
     #[test]
     fn the_library_is_found_by_its_soname() {
         let folder = std::env::temp_dir().join(format!("bfc-xtask-soname-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("writable");
         let shared = folder.join("libbfc.so");
         fs::write(&shared, "the library").expect("writable");

@@ -37,6 +37,7 @@ mod tests {
     #[test]
     fn the_cache_goes_only_where_that_is_said() {
         let folder = std::env::temp_dir().join(format!("xtask-clean-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
         let cache = folder.join("cache/libbfc");
         let workspace = Workspace { target: folder.join("target"), ..Workspace::find().expect("a checkout") };
         files::write(&workspace.target.join("debug/a"), "12345").expect("writable");

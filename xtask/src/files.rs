@@ -114,6 +114,7 @@ mod tests {
     #[test]
     fn a_folder_is_copied_without_what_was_built_in_it() {
         let folder = env::temp_dir().join(format!("xtask-files-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
         let (from, to) = (folder.join("from"), folder.join("to"));
         write(&from.join("a/one.c"), "1").expect("writable");
         write(&from.join("build/out.o"), "2").expect("writable");

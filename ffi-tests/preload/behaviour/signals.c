@@ -85,6 +85,7 @@ static void creation(void) {
 static void with_file(void) {
   char path[100];
   snprintf(path, sizeof path, "/tmp/libbfc-signals-%d", (int)getpid());
+  unlink(path);
   begin();
   awaited = path;
   pooled(1000);
