@@ -14,7 +14,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
 
@@ -138,6 +140,13 @@ static void forks(void) {
   CHECK(WIFSIGNALED(status));
 }
 
+static void goes_on_after(pid_t child) {
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  SAME(status, 0);
+  SAME(cudaFree(allocated(4000)), cudaSuccess);
+}
+
 /* A child of a process that traces and counts must leave its files alone. */
 static void forks_after_use(void) {
   work();
@@ -148,10 +157,20 @@ static void forks_after_use(void) {
     CHECK(cudaMalloc(&memory, 1000) != cudaSuccess);
     exit(0);
   }
-  int status = -1;
-  CHECK(waitpid(child, &status, 0) == child);
-  SAME(status, 0);
-  SAME(cudaFree(allocated(4000)), cudaSuccess);
+  goes_on_after(child);
+}
+
+/* And so must one for which the C library runs no fork handler. Whether it is served does not matter. */
+static void clones_after_use(void) {
+  work();
+  const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+  CHECK(child >= 0);
+  if (child == 0) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, 1000) == cudaSuccess) cudaFree(memory);
+    exit(0);
+  }
+  goes_on_after(child);
 }
 
 /* Another program in the same process, twice. */
@@ -261,6 +280,7 @@ static const struct {
              {"kills_itself", kills_itself},
              {"forks", forks},
              {"forks_after_use", forks_after_use},
+             {"clones_after_use", clones_after_use},
              {"executes", executes},
              {"executes_again", executes_again},
              {"executes_other", executes_other},

@@ -101,8 +101,9 @@ def test_the_threads_of_a_process_share_files(deaths, files):
     assert events(trace).count("\n") == 4004
 
 
-def test_a_child_leaves_its_parents_trace_and_counters_alone(deaths, files):
-    run(*files.command(deaths, "forks_after_use"), env=environment())
+@pytest.mark.parametrize("case", ["forks_after_use", "clones_after_use"])
+def test_a_child_leaves_its_parents_trace_and_counters_alone(case, deaths, files):
+    run(*files.command(deaths, case), env=environment())
     report = files.reported()
     has(report, "  served       4 allocations, 2 frees\n", ENDED)
     assert len(files.traces()) == report.count("process ") == 1
