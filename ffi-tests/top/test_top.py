@@ -128,7 +128,9 @@ def test_pools_beyond_the_most_are_counted(start, processes):
 def test_many_readers_see_whole_statistics(start, command, environment):
     writer = start()
     writer.tell("churn 2000000")
-    readers = [subprocess.Popen([*command, "--json", "--interval", "0.05"], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    readers = [
+        subprocess.Popen([*command, "--json", "--interval", "0.05"], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)
+    ]
     seen = set()
     for reader in readers:
         for _ in range(20):
