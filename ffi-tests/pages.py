@@ -42,7 +42,7 @@ EXCEPTIONS = {
     ("docs/framework.md", "// After: libbfc"): "ffi-tests/docs/test_framework.py compiles and runs it",
     (
         "docs/framework.md",
-        "SIMCUDA_HOLD_NEW=1 SIMCUDA_STALE_ABORTS=1 cargo xtask simulate -- ./app",
+        "SIMCUDA_RACES=2 SIMCUDA_HOLD_NEW=1 SIMCUDA_STALE_ABORTS=1 cargo xtask simulate -- ./app",
     ): "ffi-tests/pytorch/test_simulate.py runs it",
     ("docs/pytorch.md", "cargo xtask simulate --pytorch train.py"): "ffi-tests/pytorch/test_simulate.py runs it",
     ("docs/pytorch.md", "BFC_HISTORY_FILE=train.history python3 train.py"): "ffi-tests/pytorch/test_simulate.py does the same",
