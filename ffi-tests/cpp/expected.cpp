@@ -32,6 +32,7 @@ void values() {
   void *const ptr = pool.try_allocate(1000).value();
   CHECK(reinterpret_cast<std::uintptr_t>(*pool.try_allocate(1000, 4096)) % 4096 == 0);
   CHECK(*pool.try_allocate(request) != nullptr && *pool.try_allocate(0) == nullptr);
+  CHECK(pool.try_allocation_failed(request) && pool.try_stats()->num_failures == 1);
   void *const ordered = *pool.try_allocate_async(1000, &first);
   CHECK(pool.try_record_stream(ordered, &second) && pool.try_deallocate_async(ordered, &first));
   CHECK(pool.try_forget_stream(&second) && pool.try_stream_synchronized(&second));

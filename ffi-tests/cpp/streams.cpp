@@ -83,7 +83,7 @@ void every_flag_of_a_request() {
   }
   bfc::request all;
   all.stream = bfc::default_stream;
-  all.no_growth = all.size_512 = all.short_lived = true;
+  all.no_growth = all.size_512 = all.short_lived = all.attempt = true;
   CHECK(all.raw().flags == accepted);
 }
 
@@ -101,6 +101,14 @@ void no_growth_and_sizes() {
   } catch (const bfc::out_of_memory &) {}
   CHECK(pool.stats().pool_bytes == 0);
   request.no_growth = false;
+  request.attempt = true;
+  request.bytes = std::size_t{1} << 50;
+  CHECK(pool.allocate(request, ec) == nullptr && ec == bfc::errc::out_of_memory && pool.stats().num_failures == 0);
+  pool.allocation_failed(request, ec);
+  CHECK(!ec && pool.stats().num_failures == 1);
+  pool.allocation_failed(request);
+  CHECK(pool.stats().num_failures == 2);
+  request.attempt = false;
   request.size_512 = true;
   request.bytes = 600;
   const bfc::allocation memory(pool, request);

@@ -67,6 +67,12 @@ class device {
     detail::set(ec, (bfc_alloc_ex)(ordinal_, &raw, &ptr));
     return ptr;
   }
+  /* Counts a request that has failed although no call that counts has: all of its attempts had request::attempt or
+   * request::no_growth, and the caller could not serve it in another way either. */
+  void allocation_failed(const request &wanted, std::error_code &ec) const noexcept {
+    const bfc_request_t raw = wanted.raw();
+    detail::set(ec, bfc_alloc_failed(ordinal_, &raw));
+  }
   /* Allocates in the order of a stream: work queued there from now on may use the memory. */
   void *allocate_async(std::size_t bytes, stream_ref stream, std::error_code &ec) const noexcept {
     void *ptr = nullptr;
@@ -222,6 +228,9 @@ class device {
   void *allocate(const request &wanted) const {
     return detail::must("bfc_alloc_ex", [&](auto &ec) { return allocate(wanted, ec); });
   }
+  void allocation_failed(const request &wanted) const {
+    detail::must("bfc_alloc_failed", [&](auto &ec) { allocation_failed(wanted, ec); });
+  }
   void *allocate_async(std::size_t bytes, stream_ref stream) const {
     return detail::must("bfc_alloc_async", [&](auto &ec) { return allocate_async(bytes, stream, ec); });
   }
@@ -320,6 +329,9 @@ class device {
   }
   result<void *> try_allocate(const request &wanted) const noexcept {
     return detail::attempt([&](auto &ec) { return allocate(wanted, ec); });
+  }
+  result<void> try_allocation_failed(const request &wanted) const noexcept {
+    return detail::attempt([&](auto &ec) { allocation_failed(wanted, ec); });
   }
   result<void *> try_allocate_async(std::size_t bytes, stream_ref stream) const noexcept {
     return detail::attempt([&](auto &ec) { return allocate_async(bytes, stream, ec); });

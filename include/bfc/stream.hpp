@@ -94,6 +94,9 @@ struct request {
   /* A hint that the memory will be freed soon, for instance a workspace: it comes from the upper end of a free chunk.
    */
   bool short_lived = false;
+  /* An attempt of a caller that has other ways to serve the request. A failure is not counted, not recorded in the history,
+   * and no report is written: device::allocation_failed counts the request once no attempt is left. */
+  bool attempt = false;
 
   /* Returns the struct for bfc_alloc_ex. */
   bfc_request_t raw() const noexcept {
@@ -103,7 +106,8 @@ struct request {
     result.stream = stream ? stream->get() : nullptr;
     result.freed_before = freed_before;
     result.flags = (stream ? BFC_REQUEST_ON_STREAM : 0u) | (no_growth ? BFC_REQUEST_NO_GROWTH : 0u) |
-                   (size_512 ? BFC_REQUEST_SIZE_512 : 0u) | (short_lived ? BFC_REQUEST_SHORT_LIVED : 0u);
+                   (size_512 ? BFC_REQUEST_SIZE_512 : 0u) | (short_lived ? BFC_REQUEST_SHORT_LIVED : 0u) |
+                   (attempt ? BFC_REQUEST_ATTEMPT : 0u);
     return result;
   }
 };
