@@ -80,6 +80,34 @@ fn threads_together_keep_within_a_sixteenth() {
     }
 }
 
+/// Where regions that touch become one, a small one would become a part of the large chunk.
+#[test]
+fn regions_that_become_one_are_not_added() {
+    let pool = Pool::custom(Backend::new(GIB).coalescing(), GIB, |options| {
+        (options.flags, options.growth_policy) = (GROWING, BFC_GROWTH_NEED);
+    });
+    let [_kept, free] = [64, 64].map(|size| pool.get(size * MIB));
+    pool.put(free);
+    let before = held(&pool);
+    (0..20).for_each(|_| assert_ne!(pool.get(1000), 0));
+    assert_eq!(held(&pool), before);
+    pool.check();
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
+/// No small region has a certain place at a large alignment.
+#[test]
+fn a_large_alignment_takes_what_there_is() {
+    let (pool, _) = with_large_chunk(GIB, GROWING);
+    for alignment in [512, MIB] {
+        assert!(pool.alloc_aligned(1000, alignment).is_ok());
+    }
+    assert_eq!(held(&pool), 130 * MIB, "one small region has both");
+    assert!(pool.alloc_aligned(1000, 4 * MIB).is_ok());
+    assert_eq!(held(&pool), 130 * MIB);
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
 #[test]
 fn small_regions_are_at_most_a_sixteenth() {
     let (pool, free) = with_large_chunk(GIB, GROWING);

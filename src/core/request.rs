@@ -65,6 +65,14 @@ impl AllocRequest<'_> {
         (bytes, start - bytes.saturating_sub(self.size))
     }
 
+    /// Returns whether the request leaves large chunks to large requests, if it is small. A small region has no certain place
+    /// at a larger alignment.
+    #[inline]
+    pub(in crate::core) fn leaves_large(&self) -> bool {
+        const MOST_ALIGNED: u64 = 1 << 20;
+        !self.splits_large && self.alignment <= MOST_ALIGNED
+    }
+
     /// Returns whether a thorough search may find more than this one.
     pub(crate) fn needs_thorough_search(&self) -> bool {
         self.alignment > UNIT && !self.thorough

@@ -18,9 +18,12 @@ impl Arena {
     }
 
     /// Lets small requests grow the pool before they split a large chunk, with growth by need. There must be no region yet.
-    /// A range, a plan and two ends, which are set afterwards, end this: they choose chunks by other rules.
+    /// A range, a plan and two ends, which are set afterwards, end this: they choose chunks by other rules. No effect where
+    /// adjacent regions become one, because a small region would become a part of a large one.
     pub(crate) fn spare_large_chunks(&mut self) {
-        self.heap_mut().spare_large();
+        if !self.settings.coalesce_regions {
+            self.heap_mut().spare_large();
+        }
     }
 
     /// Returns by how much the pool is to grow for a request that finds nothing only because it would split a large chunk.
@@ -32,7 +35,7 @@ impl Arena {
         let best = self.best_fit_bytes(request)?;
         self.spares(request, best).then(|| match self.heap().next_small_region() {
             0 => 0,
-            bytes => bytes.max(request.size),
+            bytes => bytes.max(request.size_that_always_fits()),
         })
     }
 
@@ -48,7 +51,7 @@ impl Arena {
 
     /// Returns whether a request must not split a free chunk of `bytes` bytes.
     pub(super) fn spares(&self, request: &AllocRequest<'_>, bytes: u64) -> bool {
-        !request.splits_large && self.heap().spares(request.size, bytes)
+        request.leaves_large() && self.heap().spares(request.size, bytes)
     }
 
     /// Lets small requests split large chunks until the regions or the limit change, because the pool could not grow.

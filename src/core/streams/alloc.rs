@@ -94,7 +94,7 @@ impl StreamHeap {
         }
         let found = self.find_in_queue(request, queue);
         let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
-        if !request.splits_large && self.heap.spares(request.size, bytes) {
+        if request.leaves_large() && self.heap.spares(request.size, bytes) {
             return Ok(None);
         }
         let size = if self.heap.splits(bytes, request.size) { request.size } else { bytes };

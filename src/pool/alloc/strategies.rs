@@ -123,7 +123,8 @@ fn grow_for_small<'a>(
         return Ok(Step::Next(guard));
     }
     state.splits_large = true;
-    if bytes == 0 {
+    // The backend's functions may be calls of the driver that a capture forbids.
+    if bytes == 0 || guard.is_capture_announced(request.stream) {
         return Ok(Step::Again(guard));
     }
     guard = limits::before_growth(guard, bytes)?;

@@ -177,7 +177,8 @@ impl Model {
 
     /// Returns the size of the region for a request of at most 1 MiB that would split a chunk of 16 MiB and more.
     pub(super) fn small_region_for(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
-        let is_small = request.size <= 1 << 20 && self.find(request)?.0 >= 16 << 20;
+        let is_small =
+            request.size <= 1 << 20 && request.alignment <= 1 << 20 && self.find(request)?.0 >= 16 << 20;
         if !is_small || request.splits_large || !self.spares_large || self.splits_large {
             return None;
         }
@@ -185,7 +186,8 @@ impl Model {
         let small = sizes.clone().filter(|&bytes| bytes < 16 << 20).sum::<u64>();
         let left = (sizes.sum::<u64>() / 16).saturating_sub(small).min(8 << 20);
         let granules = small.max(self.first_hint).min(left) / self.first_hint;
-        (granules != 0).then(|| (granules * self.first_hint).max(request.size))
+        (granules != 0)
+            .then(|| (granules * self.first_hint).max(request.size + request.alignment.max(UNIT) - UNIT))
     }
 
     /// Allocates the upper end of the best fit, if the split rule allows that.

@@ -90,6 +90,7 @@ impl Program {
         }
         program.model.spares_large = family.spares_large
             && growth == RegionGrowth::ByNeed
+            && !family.settings.coalesce_regions
             && (timestamps || !(family.planned || family.two_ends))
             && family.range.is_none();
         if let Some(range) = family.range {
