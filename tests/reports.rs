@@ -398,6 +398,12 @@ fn costly_settings_are_named() {
         json!([{"setting": "split_always", "bytes": 79 * MIB, "of": 160 * MIB, "advice": "set BFC_SPLIT_ALWAYS"}]),
     );
 
+    // The same with several streams.
+    let streams = pool(8 * GIB, BFC_SPLIT_ALWAYS, BFC_GROWTH_DEFAULT);
+    [1, 2].into_iter().for_each(|stream| assert_ne!(streams.get_on(1000, stream), 0));
+    assert_ne!(streams.get_on(7400 * MIB, 1), 0);
+    named(&streams, &[], json!([]));
+
     // Little memory, or a small share of it.
     for (limit, bytes) in [(64 * MIB, MIB), (8 * GIB, 7200 * MIB)] {
         let little = pool(limit, 0, BFC_GROWTH_DEFAULT);

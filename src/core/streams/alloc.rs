@@ -105,6 +105,7 @@ impl StreamHeap {
             self.carve_span(first, queue, start, size)
         };
         self.heap.hand_out(id, size, request.requested);
+        self.heap.touch(id, start + size);
         Ok(Some((id, start)))
     }
 
