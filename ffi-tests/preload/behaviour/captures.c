@@ -360,6 +360,16 @@ static void own_trim(void) {
   no_misuse();
 }
 
+/* What the pool can serve it serves, also a small request for which only a large chunk is left, and the driver is not called. */
+static void small_beside_large(void) {
+  cudaStream_t stream = plain_stream();
+  leave_idle(900 * MIB);
+  OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  pooled(512);
+  ends_well(stream);
+  no_misuse();
+}
+
 static const Case CASES[] = {
     {"graph_capture_oom", graph_capture_oom, NULL},
     {"graph_capture_oom_granules", graph_capture_oom, "BFC_BACKEND=cuda_vmm"},
@@ -386,6 +396,9 @@ static const Case CASES[] = {
     {"midst_of_a_collection", midst_of_a_collection, LIMIT},
     {"long_synchronization", long_synchronization, LIMIT},
     {"own_trim", own_trim, NULL},
+    {"small_beside_large", small_beside_large, LIMIT},
+    {"small_beside_large_async", small_beside_large, LIMIT " BFC_PRELOAD_ASYNC=1"},
+    {"small_beside_large_unlimited", small_beside_large, NULL},
 };
 
 int main(int argc, char **argv) { return RUN_CASE(CASES, argc, argv); }

@@ -1,10 +1,11 @@
 //! Requests: the attempts made in a pool before a request is left to the driver.
 
 use bfc_sys::interposer::{ALIGNMENT, MAX_WAITING_FREES};
-use bfc_sys::{BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_OUT_OF_MEMORY, BFC_REQUEST_NO_GROWTH, bfc_status_t};
+use bfc_sys::{BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_OUT_OF_MEMORY, bfc_status_t};
 use cuda_sys::*;
 
 use super::handle::{Pool, Refused};
+use super::requests::{ALL_HELD, GROWING, HELD};
 use crate::bfc;
 use crate::diagnostics::check_log::PassReason;
 use crate::settings;
@@ -36,7 +37,7 @@ impl Pool {
             self.reuse_many_frees();
         }
         self.flush_deferred_frees();
-        match self.request(bytes, stream, BFC_REQUEST_NO_GROWTH) {
+        match self.request(bytes, stream, HELD) {
             Ok(address) => Ok(address),
             Err(status) => self.alloc_slowly(bytes, stream, status),
         }
@@ -56,29 +57,29 @@ impl Pool {
             return Err(Refused::Pass(PassReason::Pool));
         } else if stream.is_some() && captures::any() {
             // libbfc might wait for captured work.
-            return Err(Refused::Pass(PassReason::Capture));
+            return self.serve_or_pass(bytes, stream);
         } else if self.waiting() != 0
             && self.has_quarantine()
             && self.reuse_done_frees(bytes as u64)
-            && let Ok(address) = self.request(bytes, stream, BFC_REQUEST_NO_GROWTH)
+            && let Ok(address) = self.request(bytes, stream, HELD)
         {
             return Ok(address);
         } else if self.waiting() != 0 && !settings::is_limited() && self.can_never_settle() {
             // What the driver serves is freed to it, and it waits by itself.
-            return Err(Refused::Pass(PassReason::Capture));
+            return self.serve_or_pass(bytes, stream);
         }
         // In the order of a stream, the pool may return memory that other streams' work still uses, because the stream
         // waits for that work. Users of cudaMalloc's memory do not wait, so their request is made without a stream and
         // waits itself.
         let stream = stream.filter(|&stream| !internal_streams::is_internal(stream));
-        match self.request(bytes, stream, 0) {
+        match self.request(bytes, stream, GROWING) {
             Ok(address) => return Ok(address),
             Err(BFC_ERROR_OUT_OF_MEMORY) => {}
             Err(_) => return Err(Refused::Pass(PassReason::Pool)),
         }
         // A place with a smaller alignment is better than waiting for the device, or than a failure.
         if self.alignment_of(bytes) != ALIGNMENT
-            && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, 0)
+            && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, GROWING)
         {
             return Ok(address);
         }
@@ -102,6 +103,11 @@ impl Pool {
         Err(Refused::Pass(PassReason::Full))
     }
 
+    /// Serves a request from what the pool holds, large chunks included, or else leaves it to the driver.
+    fn serve_or_pass(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
+        self.request(bytes, stream, ALL_HELD).map_err(|_| Refused::Pass(PassReason::Capture))
+    }
+
     /// Waits for the device as the last resort. `settled` is how many frees had become reusable when the request began:
     /// another thread may have made some reusable meanwhile.
     #[cold]
@@ -114,8 +120,9 @@ impl Pool {
                 return None;
             }
             settled = self.settled();
-            let served =
-                self.request(bytes, stream, 0).or_else(|_| self.request_at(ALIGNMENT, bytes, stream, 0));
+            let served = self
+                .request(bytes, stream, GROWING)
+                .or_else(|_| self.request_at(ALIGNMENT, bytes, stream, GROWING));
             if let Ok(address) = served {
                 return Some(address);
             }

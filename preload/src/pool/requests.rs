@@ -2,8 +2,8 @@
 
 use bfc_sys::interposer::{self, ALIGNMENT};
 use bfc_sys::{
-    BFC_ERROR_UNSUPPORTED, BFC_OK, BFC_REQUEST_ATTEMPT, BFC_REQUEST_ON_STREAM, BFC_REQUEST_SIZE_512,
-    bfc_request_t, bfc_status_t,
+    BFC_ERROR_UNSUPPORTED, BFC_OK, BFC_REQUEST_ATTEMPT, BFC_REQUEST_NO_GROWTH, BFC_REQUEST_ON_STREAM,
+    BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -16,6 +16,13 @@ use crate::diagnostics::report;
 use crate::settings;
 use crate::state::internal_streams;
 use crate::sys::mapped_file;
+
+/// The flags of an attempt without growth, in which a small request leaves large chunks to large ones.
+pub(super) const HELD: u32 = BFC_REQUEST_NO_GROWTH | BFC_REQUEST_ATTEMPT;
+/// The flags of an attempt for which the pool may grow.
+pub(super) const GROWING: u32 = BFC_REQUEST_ATTEMPT;
+/// The flags of a request for whatever the pool holds. It is no failure either.
+pub(super) const ALL_HELD: u32 = BFC_REQUEST_NO_GROWTH;
 
 impl Pool {
     /// Returns the alignment of a request of that size.
@@ -59,7 +66,7 @@ impl Pool {
             alignment,
             stream,
             freed_before: 0,
-            flags: flags | on_stream | BFC_REQUEST_SIZE_512 | BFC_REQUEST_ATTEMPT,
+            flags: flags | on_stream | BFC_REQUEST_SIZE_512,
             reserved: 0,
         };
         let mut address = ptr::null_mut();
