@@ -234,6 +234,29 @@ fn a_context_waits_for_an_event() {
     machine.was_well_used();
 }
 
+/// Also for an event that lies before another one of the same stream.
+#[test]
+fn a_context_waits_for_each_event() {
+    let machine = machine(1);
+    let primary = machine.enter(0);
+    let (memory, held, other) = (machine.alloc(512).unwrap(), stream(&machine), stream(&machine));
+    let [first, second] = [0; 2].map(|_| machine.event(CU_EVENT_DISABLE_TIMING).unwrap());
+    machine.hold(held);
+    for (event, place) in [(first, memory), (second, memory + 128)] {
+        machine.fill(held, place, 8, 1).unwrap();
+        machine.record(event, held).unwrap();
+    }
+    machine.context_wait(primary, second).unwrap();
+    machine.context_wait(primary, first).unwrap();
+    machine.fill(other, memory + 256, 8, 1).unwrap();
+    machine.step(held, 2);
+    assert_eq!(machine.event_query(first), Ok(()));
+    assert_eq!(machine.steer.pending(other.cast()), 1, "the second event has not come");
+    machine.release(held);
+    assert_eq!(machine.steer.pending(other.cast()), 0);
+    machine.was_well_used();
+}
+
 /// "The API does not destroy streams [...]. Once the green context is destroyed, any subsequent API calls involving these
 /// streams will return CUDA_ERROR_STREAM_DETACHED with the exception of [...] cuStreamDestroy. Additionally, the API will
 /// invalidate all active captures on these streams" (cuGreenCtxDestroy).

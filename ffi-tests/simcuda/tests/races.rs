@@ -424,6 +424,24 @@ fn a_synchronous_copy_between_devices_is_behind_all_work_of_both_and_before_all_
     }
 }
 
+/// Pinned memory is the host's, whatever context it was allocated in.
+#[test]
+fn a_synchronous_copy_from_pinned_memory_is_of_one_device() {
+    let machine = machine(2);
+    let (one, other) = (machine.enter(1), machine.enter(0));
+    let (here, memory) = (stream(&machine), machine.alloc(64).unwrap());
+    let pinned = machine.pinned(64, 0).unwrap();
+    machine.set_current(one).unwrap();
+    let to = machine.alloc(64).unwrap();
+    machine.hold(here);
+    machine.fill(here, memory, 64, 1).unwrap();
+    machine.copy(to, pinned as u64, 64).unwrap();
+    assert_eq!(machine.steer.pending(here.cast()), 1, "the other device's work goes on");
+    machine.release(here);
+    machine.set_current(other).unwrap();
+    machine.was_well_used();
+}
+
 #[test]
 fn the_check_is_off_unless_it_is_asked_for() {
     let machine = ready();

@@ -130,7 +130,10 @@ impl Sim {
     /// either device can start" (guide, Peer-to-Peer Memory Copy). cudaMemcpyPeer adds the current device.
     fn serialized(&self, current: Agent, named: Option<[Agent; 2]>, to: u64, from: u64) -> Vec<CUdevice> {
         let mapped = |at| Some(self.physical.get(&self.mapping_at(at)?.1.handle())?.device());
-        let there = |at| self.find(at).map(|(_, there)| there.device).or_else(|| mapped(at));
+        let there = |at| match self.find(at) {
+            Some((_, there)) => there.origin.is_of_device().then_some(there.device),
+            None => mapped(at),
+        };
         let [to, from] = match named {
             Some(named) => named.map(|agent| Some(agent.device)),
             None => [to, from].map(there),

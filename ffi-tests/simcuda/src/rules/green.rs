@@ -112,11 +112,15 @@ impl Sim {
     /// Makes the work that a context is given from now on wait for a point.
     pub(crate) fn add_gate(&mut self, context: u64, point: Point) {
         let gates = std::mem::take(&mut self.gates);
+        let implies = |one: &Point, other: &Point| one.stream == other.stream && one.item >= other.item;
+        let is_implied = gates.iter().any(|(other, gate)| *other == context && implies(gate, &point));
         let matters = |(other, gate): &(u64, Point)| {
-            let is_implied = *other == context && gate.stream == point.stream;
+            let is_implied = *other == context && *gate != point && implies(&point, gate);
             !is_implied && (!self.is_done(*gate) || self.is_in_order(*gate))
         };
         self.gates = gates.into_iter().filter(matters).collect();
-        self.gates.push((context, point));
+        if !is_implied {
+            self.gates.push((context, point));
+        }
     }
 }

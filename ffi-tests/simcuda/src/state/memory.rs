@@ -24,6 +24,13 @@ pub(crate) enum Origin {
     },
 }
 
+impl Origin {
+    /// Returns whether the memory is a device's, and not the host's or managed.
+    pub(crate) fn is_of_device(&self) -> bool {
+        !matches!(self, Origin::Managed | Origin::Host(_) | Origin::Registered(_))
+    }
+}
+
 /// A live allocation.
 pub(crate) struct Allocation {
     pub(crate) bytes: u64,
