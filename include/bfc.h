@@ -37,7 +37,7 @@
  *   BFC_ERROR_SHUTTING_DOWN. A fork waits for other forks as long as they take, and for calls of other threads that are
  *   changing an allocator, for at most 10 seconds (1 second in a signal handler that interrupted a call). An allocator
  *   whose change did not end by then is not affected in the parent, and in the child every call on it is
- *   BFC_ERROR_SHUTTING_DOWN.
+ *   BFC_ERROR_SHUTTING_DOWN. So is every call on all allocators if no other fork ended for a minute.
  * - In the child of a raw clone or fork system call the C library runs no fork handlers. Such a child may use HOST
  *   allocators if no other thread of the parent was in a call of the library at that moment (with BFC_PUBLISH,
  *   BFC_POPULATE or BFC_TRIM_AFTER that may be a thread of the library), and must not use others. It may call exit. The
@@ -155,9 +155,9 @@
 
 // A region has room for the request, and for more requests of that size if they fit in a sixteenth of the memory held.
 // It is never larger than initial_region_bytes (2 MiB) or the request plus that sixteenth, whichever is larger. A
-// virtual range grows by need with every policy, and by a 64th of the memory held beyond it. On host memory a request
-// of at most 1 MiB gets a small region rather than a part of a free chunk of 16 MiB or more, as long as small
-// regions stay within a sixteenth of the memory held.
+// virtual range grows by need with every policy, and by a 64th of the memory held beyond it. Elsewhere a request of at
+// most 1 MiB gets a small region rather than a part of a free chunk of 16 MiB or more, as long as small regions stay
+// within a sixteenth of the memory held.
 #define BFC_GROWTH_NEED 2
 
 // The policy that the environment variable BFC_GROWTH names. Without the variable: BFC_GROWTH_NEED. For clients that

@@ -101,9 +101,9 @@ pub const BFC_GROWTH_DEFAULT: u32 = 0;
 pub const BFC_GROWTH_TENSORFLOW: u32 = 1;
 /// A region has room for the request, and for more requests of that size if they fit in a sixteenth of the memory held.
 /// It is never larger than initial_region_bytes (2 MiB) or the request plus that sixteenth, whichever is larger. A
-/// virtual range grows by need with every policy, and by a 64th of the memory held beyond it. On host memory a request
-/// of at most 1 MiB gets a small region rather than a part of a free chunk of 16 MiB or more, as long as small
-/// regions stay within a sixteenth of the memory held.
+/// virtual range grows by need with every policy, and by a 64th of the memory held beyond it. Elsewhere a request of at
+/// most 1 MiB gets a small region rather than a part of a free chunk of 16 MiB or more, as long as small regions stay
+/// within a sixteenth of the memory held.
 pub const BFC_GROWTH_NEED: u32 = 2;
 /// The policy that the environment variable BFC_GROWTH names. Without the variable: BFC_GROWTH_NEED. For clients that
 /// create allocators on behalf of others.

@@ -286,7 +286,7 @@ fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) 
 #[inline(never)]
 fn has_none(guard: &Guard<'_>, request: &AllocRequest<'_>) -> Error {
     let (name, bytes) = (&guard.name, request.requested);
-    fail!(Error::OutOfMemory, "{name}: no free chunk that it holds has {bytes} bytes")
+    fail!(Error::OutOfMemory, "{name}: no memory that it holds serves {bytes} bytes without growth")
 }
 
 /// What is known between two searches of a request.
