@@ -62,9 +62,7 @@ impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Remedy::GrowByNeed => "regions double in size, which BFC_GROWTH_NEED (or BFC_GROWTH=need) avoids",
-            Remedy::CollectGarbage => {
-                "with BFC_GARBAGE_COLLECTION (or BFC_GARBAGE_COLLECTION=1) free regions make room for a larger one"
-            }
+            Remedy::CollectGarbage => "with BFC_GARBAGE_COLLECTION free regions make room for a larger one",
             Remedy::HostVmm => "BFC_BACKEND_HOST_VMM (or BFC_BACKEND=host_vmm) moves free memory together",
             Remedy::CudaVmm => "BFC_BACKEND_CUDA_VMM (or BFC_BACKEND=cuda_vmm) moves free memory together",
         })

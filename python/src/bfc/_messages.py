@@ -17,6 +17,7 @@ PYTHON = {
     "BFC_BACKEND_HOST_VMM": "backend='host_vmm'",
     "BFC_GARBAGE_COLLECTION": "garbage_collection=True",
     "BFC_GROWTH_NEED": "growth_policy='need'",
+    "BFC_OPTIONS_RECOMMENDED": "a pool without options",
     "BFC_QUARANTINE": "quarantine=True",
     "BFC_TIMESTAMPS": "timestamps=True",
     "bfc_device_lost": "bfc.lost",
