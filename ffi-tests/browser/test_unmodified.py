@@ -46,7 +46,7 @@ def test_what_tells_the_chunks_apart_is_shown_first(stacks, coloring, grouping, 
     legend = page.inner_text("#map-legend")
     if stacks == "python":
         assert all(name in legend for name in ("weights", "activations", "cache")), legend
-        page.fill("#search", "activ")
+        page.fill("#search", "activations")
         assert page.inner_text("#found") == "9 chunks, the largest of 1.00 MiB"
         open_table(page, "addresses")
         names = page.locator("#addresses td:first-child").all_inner_texts()

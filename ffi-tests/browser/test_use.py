@@ -235,7 +235,8 @@ CUT_OFF = """() => [...document.querySelectorAll("button, select, input, .card, 
 }).map((control) => `${control.id || control.className || control.textContent}: ${control.getBoundingClientRect().right}`)"""
 SQUEEZED = """() => [...document.querySelectorAll(".scroll td, .scroll th")].filter((cell) => {
     const range = document.createRange();
-    range.selectNodeContents(cell);
+    // A button's box begins above its text.
+    range.selectNodeContents(cell.querySelector("button") ?? cell);
     const lines = new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size;
     return lines > 1 && cell.textContent.length / lines < 6;
 }).map((cell) => cell.textContent)"""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -38,11 +39,16 @@ def variables(folder):
     return {name: value for name, value in os.environ.items() if not name.startswith("BFC_P")} | {"XDG_RUNTIME_DIR": str(runtime)}
 
 
+def published(environment):
+    """Where the programs of a test publish: others on this machine may publish elsewhere."""
+    return f"{environment['XDG_RUNTIME_DIR']}/libbfc"
+
+
 def test_prometheus_scrapes_bfc_top(tmp_path):
     environment = variables(tmp_path)
     program, *options = PAGE.text("sh-1").split()
     assert (program, options[-1]) == ("bfc", "9465")
-    command = [BFC, *options[:-1], "0"]
+    command = [BFC, *options[:-1], "0", "--folder", published(environment)]
     with publisher(environment) as pid, subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as top:
         try:
             said = top.stderr.readline()
@@ -63,19 +69,26 @@ def test_prometheus_scrapes_bfc_top(tmp_path):
 
 def test_a_file_for_the_node_exporter_is_there_as_a_whole(tmp_path):
     environment = variables(tmp_path)
+    program, *options, shown = PAGE.text("sh-2").split()
+    assert (program, options[-3:]) == ("bfc", ["--interval", "15", "--output"])
+    once, often = options[:-3], [*options[:-2], "0.1"]
     folder = tmp_path / "textfile"
     folder.mkdir()
     file = folder / "libbfc.prom"
     file.write_text("old")
     before = file.stat().st_ino
     with publisher(environment) as pid:
-        programs.run(BFC, "top", "--openmetrics", "--output", file, env=environment)
+        umask = os.umask(0o022)
+        try:
+            programs.run(BFC, *once, "--folder", published(environment), "--output", file, env=environment)
+        finally:
+            os.umask(umask)
         text = file.read_text()
         assert f'bfc_in_use_bytes{{pid="{pid}",' in text and text.endswith("# EOF\n")
         # It is another file, which others may read, and nothing else is left.
         assert file.stat().st_ino != before and file.stat().st_mode & 0o044 == 0o044
         assert [path.name for path in folder.iterdir()] == ["libbfc.prom"]
-        command = [BFC, "top", "--openmetrics", "--interval", "0.1", "--output", file]
+        command = [BFC, *often, "--folder", published(environment), "--output", file]
         with subprocess.Popen(command, env=environment) as top:
             try:
                 for _ in range(2):
@@ -84,5 +97,7 @@ def test_a_file_for_the_node_exporter_is_there_as_a_whole(tmp_path):
                     assert file.read_text().endswith("# EOF\n")
             finally:
                 top.terminate()
-    error = programs.run(BFC, "top", "--openmetrics", "--output", tmp_path / "missing/file", env=environment, status=1)
+    error = programs.run(BFC, *once, "--output", tmp_path / "missing/file", env=environment, status=1)
     assert f"cannot write {tmp_path}/missing/file: " in error
+    assert pathlib.Path(shown).name == file.name
+    PAGE.ran("sh-2")

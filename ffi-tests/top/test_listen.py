@@ -34,9 +34,8 @@ class Listening:
 
 
 @pytest.fixture
-def listening(prefix, environment):
-    command = [prefix / "bin/bfc", "top", "--openmetrics", "--listen", "0"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+def listening(command, environment):
+    with subprocess.Popen([*command, "--openmetrics", "--listen", "0"], env=environment, stderr=subprocess.PIPE, text=True) as process:
         yield Listening(process, process.stderr.readline())
         process.terminate()
 

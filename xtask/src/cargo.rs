@@ -154,6 +154,8 @@ fn capture_watched(command: &mut Command) -> Result<String> {
     let what = format!("{command:?}");
     // Without a width cargo shows none.
     command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "120");
+    // Its lines are read.
+    command.env("CARGO_TERM_COLOR", "never");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {what}"))?;
     let mut said = child.stderr.take().context("it is a pipe")?;

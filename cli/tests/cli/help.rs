@@ -43,9 +43,10 @@ fn each_command_has_examples_and_each_runs() {
             for name in ["train.history", "before.history", "after.history"] {
                 fs::write(folder.join(name), &history).expect("writable");
             }
-            // The port of the example may be another program's.
+            // The port and the folder of the examples may be other programs', and one of them has no end.
             let line =
                 line.replace("bfc top --openmetrics --listen 9465", "exec bfc top --openmetrics --listen 0");
+            let line = line.replace("--interval 15 --output /var/lib/prometheus/node-exporter/", "--output ");
             let mut shell = Command::new("sh");
             shell.args(["-euc", &line]).current_dir(&folder).env("PATH", &path);
             shell.env("BFC_LIBRARY", library()).env("BFC_PRELOAD_LIBRARY", interposer);
