@@ -1,4 +1,5 @@
-//! `bfc_resolve_options`: the settings that bfc_create would use, and what becomes of each variable, in child processes.
+//! `bfc_resolve_options`: the settings that bfc_create would use, and what becomes of each variable, in child processes. Settings
+//! that cost much memory, there and in the reports of pools.
 
 mod common;
 
@@ -140,6 +141,73 @@ fn costly_settings_come_with_advice() {
     assert_eq!(named("258 host_vmm", &[]), [growth]);
     assert_eq!(named("256", &[("BFC_ALLOW_GROWTH", "0")]), [growth]);
     assert_eq!(named("256", &[("BFC_GROWTH", "tensorflow"), ("BFC_SPLIT_ALWAYS", "0")]), [policy, split]);
+}
+
+/// Memory that a setting made a pool hold for nothing is named with what to set: as a line of the report, and in the map.
+#[test]
+fn costly_settings_are_named() {
+    const RECOMMENDED: u32 = GROWING | BFC_SPLIT_ALWAYS;
+    let pool = |limit, flags, growth_policy| {
+        Pool::host(limit, |options| (options.flags, options.growth_policy) = (flags, growth_policy))
+    };
+    let named = |pool: &Pool, lines: &[&str], costs: Value| {
+        let report = pool.report();
+        let found: Vec<&str> =
+            report.lines().map(str::trim).filter(|line| line.contains("BFC_OPTIONS_RECOMMENDED")).collect();
+        assert_eq!(found, lines, "{report}");
+        let map: Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
+        assert_eq!(map["costs"], costs);
+    };
+    // 8 GiB for 773 MiB.
+    let whole = pool(8 * GIB, BFC_SPLIT_ALWAYS, BFC_GROWTH_DEFAULT);
+    named(&whole, &[], json!([]));
+    whole.get(773 * MIB);
+    named(
+        &whole,
+        &["no growth: 7.25 GiB of the 8.00 GiB held were never used; set BFC_ALLOW_GROWTH, as \
+           BFC_OPTIONS_RECOMMENDED does"],
+        json!([{"setting": "allow_growth", "bytes": 7419 * MIB, "of": 8 * GIB, "advice": "set BFC_ALLOW_GROWTH"}]),
+    );
+    // What was used once is not named, live or not.
+    whole.put(whole.get(7400 * MIB));
+    named(&whole, &[], json!([]));
+
+    // Regions of 2, 4, 8 to 512 MiB for 600 MiB.
+    let doubling = pool(8 * GIB, RECOMMENDED, BFC_GROWTH_TENSORFLOW);
+    (0..600).for_each(|_| assert_ne!(doubling.get(MIB), 0));
+    named(
+        &doubling,
+        &["regions double: 422.00 MiB of the 1022.00 MiB held were never used; set BFC_GROWTH_NEED (or \
+           BFC_GROWTH=need), as BFC_OPTIONS_RECOMMENDED does"],
+        json!([{"setting": "growth_policy", "bytes": 422 * MIB, "of": 1022 * MIB,
+                "advice": "set BFC_GROWTH_NEED (or BFC_GROWTH=need)"}]),
+    );
+    let by_need = pool(8 * GIB, RECOMMENDED, BFC_GROWTH_PREFER_NEED);
+    (0..600).for_each(|_| assert_ne!(by_need.get(MIB), 0));
+    named(&by_need, &[], json!([]));
+
+    // A chunk of 160 MiB for 81 MiB.
+    let remainders = pool(160 * MIB, 0, BFC_GROWTH_DEFAULT);
+    remainders.get(81 * MIB);
+    named(
+        &remainders,
+        &["no splits below twice the size: 79.00 MiB of the 160.00 MiB in use are remainders; set \
+           BFC_SPLIT_ALWAYS, as BFC_OPTIONS_RECOMMENDED does"],
+        json!([{"setting": "split_always", "bytes": 79 * MIB, "of": 160 * MIB, "advice": "set BFC_SPLIT_ALWAYS"}]),
+    );
+
+    // The same with several streams.
+    let streams = pool(8 * GIB, BFC_SPLIT_ALWAYS, BFC_GROWTH_DEFAULT);
+    [1, 2].into_iter().for_each(|stream| assert_ne!(streams.get_on(1000, stream), 0));
+    assert_ne!(streams.get_on(7400 * MIB, 1), 0);
+    named(&streams, &[], json!([]));
+
+    // Little memory, or a small share of it.
+    for (limit, bytes) in [(64 * MIB, MIB), (8 * GIB, 7200 * MIB)] {
+        let little = pool(limit, 0, BFC_GROWTH_DEFAULT);
+        little.get(bytes);
+        named(&little, &[], json!([]));
+    }
 }
 
 #[test]
