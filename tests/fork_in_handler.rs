@@ -5,6 +5,8 @@ mod common;
 
 use common::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
+use std::sync::mpsc;
+use std::thread::Scope;
 use std::time::Duration;
 
 /// The devices of the main thread, and of the other one.
@@ -67,6 +69,27 @@ fn fixed_pool() -> Pool {
     let warm: Vec<u64> = (0..200).map(|_| pool.get(1000)).collect();
     warm.into_iter().for_each(|address| pool.put(address));
     pool
+}
+
+/// The pools of this thread, which forks, and of another one.
+fn pools_of_two_threads() -> (Pool, Pool) {
+    let (own, other) = (fixed_pool(), fixed_pool());
+    OWN.store(own.device(), Relaxed);
+    OTHER.store(other.device(), Relaxed);
+    MAIN.store(this_thread(), Relaxed);
+    (own, other)
+}
+
+/// Starts a thread that changes a pool until the handler has forked.
+fn use_in_thread<'a>(scope: &'a Scope<'a, '_>, pool: &'a Pool) -> u64 {
+    let (sender, receiver) = mpsc::channel();
+    scope.spawn(move || {
+        sender.send(this_thread()).expect("the receiver waits");
+        while FORKED.load(Relaxed) == -1 {
+            pool.put(pool.get(700));
+        }
+    });
+    receiver.recv().expect("the thread lives")
 }
 
 /// Sends both threads signals, and ends a process that hangs.
@@ -140,20 +163,9 @@ fn a_fork_waits_for_no_thread_that_is_interrupted() {
         child::expect_success(TEST, &[]);
         return;
     }
-    let (own, other) = (fixed_pool(), fixed_pool());
-    OWN.store(own.device(), Relaxed);
-    OTHER.store(other.device(), Relaxed);
-    MAIN.store(this_thread(), Relaxed);
+    let (own, other) = pools_of_two_threads();
     std::thread::scope(|scope| {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let other = &other;
-        scope.spawn(move || {
-            sender.send(this_thread()).expect("the receiver waits");
-            while FORKED.load(Relaxed) == -1 {
-                other.put(other.get(700));
-            }
-        });
-        send_signals([this_thread(), receiver.recv().expect("the thread lives")]);
+        send_signals([this_thread(), use_in_thread(scope, &other)]);
         use_until_forked(&own);
         DONE.store(true, Relaxed);
     });
@@ -172,13 +184,10 @@ fn two_forks_do_not_wait_for_each_other() {
         child::expect_success(TEST, &[]);
         return;
     }
-    let (own, other) = (fixed_pool(), fixed_pool());
-    OWN.store(own.device(), Relaxed);
-    OTHER.store(other.device(), Relaxed);
-    MAIN.store(this_thread(), Relaxed);
+    let (own, other) = pools_of_two_threads();
     OTHER_FORKS.store(true, Relaxed);
     std::thread::scope(|scope| {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (own, other) = (&own, &other);
         let forking = scope.spawn(move || {
             sender.send(this_thread()).expect("the receiver waits");
@@ -222,21 +231,9 @@ fn the_next_fork_does_not_wait_as_long_for_the_same_thread() {
         child::expect_success(TEST, &[]);
         return;
     }
-    let (own, other) = (fixed_pool(), fixed_pool());
-    OWN.store(own.device(), Relaxed);
-    OTHER.store(other.device(), Relaxed);
-    MAIN.store(this_thread(), Relaxed);
+    let (_own, other) = pools_of_two_threads();
     std::thread::scope(|scope| {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let other = &other;
-        scope.spawn(move || {
-            sender.send(this_thread()).expect("the receiver waits");
-            while FORKED.load(Relaxed) == -1 {
-                other.put(other.get(700));
-            }
-        });
-        let thread = receiver.recv().expect("the thread lives");
-        send_signals([thread; 2]);
+        send_signals([use_in_thread(scope, &other); 2]);
         while !OTHER_STANDS.load(Relaxed) {
             moment();
         }
