@@ -88,6 +88,22 @@ fn a_trim_leaves_as_much_as_it_is_to_keep() {
     pool.put(last);
 }
 
+/// Also what was allocated after the pool's second stream had appeared.
+#[test]
+fn a_trim_gives_back_the_pages_of_several_streams() {
+    let pool = Pool::host(256 * MIB, whole);
+    [1, 2].into_iter().for_each(|stream| assert_ne!(pool.get_on(PAGE, stream), 0));
+    let (chunk, _kept) = (pool.get_on(16 * MIB, 1), pool.get_on(PAGE, 1));
+    fill(chunk, 16 * MIB, 7);
+    let (base, bytes) = (chunk.next_multiple_of(HUGE_PAGE), 12 * MIB);
+    assert_eq!(resident(base, bytes), bytes);
+    pool.put_on(chunk, 1);
+    [1, 2].into_iter().for_each(|stream| pool.synchronized(stream));
+    pool.trim(0);
+    assert_eq!(resident(base, bytes), 0);
+    assert_eq!(pool.destroy_forced(), BFC_OK);
+}
+
 extern "C" fn register(_: *mut c_void, _: i32, _: *mut c_void, _: usize, _: i32) {}
 
 /// What has registered a region, for RDMA say, goes on using the pages that it found there.
