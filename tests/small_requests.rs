@@ -109,6 +109,18 @@ fn a_large_alignment_takes_what_there_is() {
 }
 
 #[test]
+fn short_lived_memory_leaves_large_chunks_whole_too() {
+    for alignment in [0, 512] {
+        let (pool, free) = with_large_chunk(GIB, GROWING);
+        let wanted = bfc_request_t { flags: BFC_REQUEST_SHORT_LIVED, alignment, ..request(1000) };
+        let small = pool.alloc_ex(&wanted).expect("the pool grows");
+        assert!(small.wrapping_sub(free) >= 64 * MIB);
+        assert_eq!((pool.get(64 * MIB), held(&pool)), (free, 130 * MIB));
+        assert_eq!(pool.destroy_forced(), BFC_OK);
+    }
+}
+
+#[test]
 fn small_regions_are_at_most_a_sixteenth() {
     let (pool, free) = with_large_chunk(GIB, GROWING);
     let mut held_before = held(&pool);

@@ -29,11 +29,12 @@ impl Arena {
     /// Returns by how much the pool is to grow for a request that finds nothing only because it would split a large chunk.
     /// 0 is not at all: the request splits the chunk.
     pub(crate) fn small_region_for(&self, request: &AllocRequest<'_>) -> Option<u64> {
-        if !self.heap().is_sparing() {
+        // A large request, or one that may split, takes whatever it finds.
+        if !self.streams.spares(request, u64::MAX) {
             return None;
         }
         let best = self.best_fit_bytes(request)?;
-        self.spares(request, best).then(|| match self.heap().next_small_region() {
+        self.streams.spares(request, best).then(|| match self.heap().next_small_region() {
             0 => 0,
             bytes => bytes.max(request.size_that_always_fits()),
         })
@@ -47,11 +48,6 @@ impl Arena {
             _ if self.is_merging() => None,
             _ => self.find_constrained(request).map(|id| self.heap().size(id)),
         }
-    }
-
-    /// Returns whether a request must not split a free chunk of `bytes` bytes.
-    pub(super) fn spares(&self, request: &AllocRequest<'_>, bytes: u64) -> bool {
-        request.leaves_large() && self.heap().spares(request.size, bytes)
     }
 
     /// Lets small requests split large chunks until the regions or the limit change, because the pool could not grow.

@@ -22,7 +22,7 @@ impl Arena {
             return Ok(None);
         }
         let Some(mut id) = self.find_constrained(request) else { return Ok(None) };
-        if self.spares(request, self.heap().size(id)) {
+        if self.streams.spares(request, self.heap().size(id)) {
             return Ok(None);
         }
         self.heap_mut().reserve_start()?;

@@ -39,6 +39,7 @@ impl Arena {
         if self.is_short_lived(request)
             && let Some(id) = self.heap().best_fit(request.size)
             && self.heap().splits(self.heap().size(id), request.size)
+            && !self.streams.spares(request, self.heap().size(id))
         {
             let place = Span { base: self.heap().end_of(id) - request.size, bytes: request.size };
             return self.heap_mut().alloc_at(id, place, request.requested).map(Some);

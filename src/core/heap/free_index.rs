@@ -56,16 +56,10 @@ impl FreeIndex {
         std::mem::replace(&mut self.large_from, class)
     }
 
-    /// Returns whether there are chunks that small requests do not take.
-    #[inline(always)]
-    pub(super) fn is_bounded(&self) -> bool {
-        self.large_from != CLASSES
-    }
-
     /// Returns whether a request of `size` bytes does not take a chunk of `bytes` bytes.
     #[inline(always)]
     pub(super) fn spares(&self, size: u64, bytes: u64) -> bool {
-        bytes >= LARGE && size <= SMALL && self.is_bounded()
+        bytes >= LARGE && size <= SMALL && self.large_from != CLASSES
     }
 
     /// Forgets all chunks.
@@ -119,7 +113,7 @@ impl FreeIndex {
         let id = self.first_from(slab, (size, 0))?;
         let whole = slab[id].size();
         // The request's own class may have only smaller chunks.
-        if size <= SMALL && class_of(whole) >= self.large_from {
+        if self.spares(size, whole) {
             return None;
         }
         self.remove(slab, id, whole);

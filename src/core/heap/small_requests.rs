@@ -34,12 +34,6 @@ impl Heap {
         self.index.spares(size, bytes)
     }
 
-    /// Returns whether small requests spare large chunks at present.
-    #[inline(always)]
-    pub(in crate::core) fn is_sparing(&self) -> bool {
-        self.index.is_bounded()
-    }
-
     /// Decides anew whether small requests spare large chunks. The regions or the limit have changed.
     pub(in crate::core) fn renew_sparing(&mut self) {
         let spares = self.may_spare_large && self.small_region(0) != 0;

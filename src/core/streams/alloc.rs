@@ -94,7 +94,7 @@ impl StreamHeap {
         }
         let found = self.find_in_queue(request, queue);
         let Some(Found { first, start, bytes, .. }) = found else { return Ok(None) };
-        if request.leaves_large() && self.heap.spares(request.size, bytes) {
+        if self.spares(request, bytes) {
             return Ok(None);
         }
         let size = if self.heap.splits(bytes, request.size) { request.size } else { bytes };
@@ -107,6 +107,11 @@ impl StreamHeap {
         self.heap.hand_out(id, size, request.requested);
         self.heap.touch(id, start + size);
         Ok(Some((id, start)))
+    }
+
+    /// Returns whether a request must not split free memory of `bytes` bytes.
+    pub(in crate::core) fn spares(&self, request: &AllocRequest<'_>, bytes: u64) -> bool {
+        request.leaves_large() && self.heap.spares(request.size, bytes)
     }
 
     /// Returns the bytes of the free memory that a request would take, also if it has to spare it.

@@ -116,12 +116,12 @@ fn grow_for_small<'a>(
     request: &AllocRequest<'_>,
     state: &mut RetryState,
 ) -> Result<Step<'a>, Error> {
-    let Some(bytes) = guard.arena.small_region_for(request) else {
-        return Ok(Step::Next(guard));
-    };
     if state.no_growth {
         return Ok(Step::Next(guard));
     }
+    let Some(bytes) = guard.arena.small_region_for(request) else {
+        return Ok(Step::Next(guard));
+    };
     state.splits_large = true;
     // The backend's functions may be calls of the driver that a capture forbids.
     if bytes == 0 || guard.is_capture_announced(request.stream) {
