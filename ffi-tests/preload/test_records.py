@@ -160,6 +160,7 @@ def test_a_fragmented_pool_names_the_backend_that_helps(tmp_path):
     run(program("trace"), "fragmented", env=variables)
     assert ": fragmentation. " in reported(report)
     assert "; --backend cuda-vmm fragments less (BFC_BACKEND=cuda_vmm)\n" in reported(report)
+    assert "moves free memory together" not in reported(report), "once, and in words of bfc run"
 
 
 # A pool whose next region does not fit below the limit: among chunks that are too small, and without any.

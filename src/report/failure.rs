@@ -31,42 +31,27 @@ pub(crate) struct Verdict {
     /// What the limit leaves for growth. 0 if the backend refused although the limit would have allowed the request.
     available: u64,
     refused: bool,
-    remedy: Option<Remedy>,
+    /// What avoids the failure if it is a fragmentation.
+    remedy: Option<&'static str>,
 }
 
-/// What avoids a fragmentation, beside a higher limit and fewer requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Remedy {
-    CollectGarbage,
-    /// Regions that do not double: the last one may not fit below the limit.
-    GrowByNeed,
-    /// The backend of the same memory that moves what is free.
-    HostVmm,
-    CudaVmm,
-}
-
-impl Remedy {
-    fn of(arena: &Arena, backend: &str) -> Option<Remedy> {
-        let settings = arena.settings();
-        match backend {
-            _ if arena.regions().count() > 1 && !settings.garbage_collection => Some(Remedy::CollectGarbage),
-            _ if settings.growth == RegionGrowth::Doubling => Some(Remedy::GrowByNeed),
-            "host" => Some(Remedy::HostVmm),
-            "cuda" => Some(Remedy::CudaVmm),
-            _ => None,
+/// Returns what avoids a fragmentation, beside a higher limit and fewer requests.
+fn remedy(arena: &Arena, backend: &str, request: &AllocRequest<'_>) -> Option<&'static str> {
+    let settings = arena.settings();
+    Some(match backend {
+        _ if arena.regions().count() > 1 && !settings.garbage_collection => {
+            "with BFC_GARBAGE_COLLECTION free regions make room for a larger one"
         }
-    }
-}
-
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Remedy::GrowByNeed => "regions double in size, which BFC_GROWTH_NEED (or BFC_GROWTH=need) avoids",
-            Remedy::CollectGarbage => "with BFC_GARBAGE_COLLECTION free regions make room for a larger one",
-            Remedy::HostVmm => "BFC_BACKEND_HOST_VMM (or BFC_BACKEND=host_vmm) moves free memory together",
-            Remedy::CudaVmm => "BFC_BACKEND_CUDA_VMM (or BFC_BACKEND=cuda_vmm) moves free memory together",
-        })
-    }
+        _ if settings.growth == RegionGrowth::Doubling => {
+            "regions double in size, which BFC_GROWTH_NEED (or BFC_GROWTH=need) avoids"
+        }
+        "host" => "BFC_BACKEND_HOST_VMM (or BFC_BACKEND=host_vmm) moves free memory together",
+        // The caller of an attempt has options of its own.
+        "cuda" if !request.is_attempt => {
+            "BFC_BACKEND_CUDA_VMM (or BFC_BACKEND=cuda_vmm) moves free memory together"
+        }
+        _ => return None,
+    })
 }
 
 impl Verdict {
@@ -88,7 +73,7 @@ impl Verdict {
             largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },
             refused,
-            remedy: Remedy::of(arena, backend),
+            remedy: remedy(arena, backend, request),
         }
     }
 
@@ -113,7 +98,7 @@ impl Verdict {
         self.largest.max(self.available)
     }
 
-    fn remedy(&self) -> Option<Remedy> {
+    fn remedy(&self) -> Option<&'static str> {
         self.remedy.filter(|_| self.cause() == FailureCause::Fragmentation)
     }
 }
