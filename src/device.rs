@@ -176,7 +176,7 @@ impl Device {
     pub fn alloc_failed(self, request: &Request) -> Result<(), Error> {
         let params = self.params_of(request)?;
         self.in_scope(&params, |guard, params| {
-            alloc::fail(guard, params);
+            alloc::count_failed(guard, params);
             Ok(())
         })
     }

@@ -72,16 +72,10 @@ impl Pool {
         // waits for that work. Users of cudaMalloc's memory do not wait, so their request is made without a stream and
         // waits itself.
         let stream = stream.filter(|&stream| !internal_streams::is_internal(stream));
-        match self.request(bytes, stream, GROWING) {
+        match self.request_growing(bytes, stream) {
             Ok(address) => return Ok(address),
             Err(BFC_ERROR_OUT_OF_MEMORY) => {}
             Err(_) => return Err(Refused::Pass(PassReason::Pool)),
-        }
-        // A place with a smaller alignment is better than waiting for the device, or than a failure.
-        if self.alignment_of(bytes) != ALIGNMENT
-            && let Ok(address) = self.request_at(ALIGNMENT, bytes, stream, GROWING)
-        {
-            return Ok(address);
         }
         // Nothing is waited for in vain: the driver's own cudaMalloc would refuse at once.
         let may_serve = !captures::any() && self.may_serve(bytes as u64);
@@ -103,6 +97,17 @@ impl Pool {
         Err(Refused::Pass(PassReason::Full))
     }
 
+    /// Attempts a request for which the pool may grow. A place with a smaller alignment is better than waiting for the
+    /// device, or than a failure.
+    fn request_growing(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, bfc_status_t> {
+        match self.request(bytes, stream, GROWING) {
+            Err(BFC_ERROR_OUT_OF_MEMORY) if self.alignment_of(bytes) != ALIGNMENT => {
+                self.request_at(ALIGNMENT, bytes, stream, GROWING)
+            }
+            done => done,
+        }
+    }
+
     /// Serves a request from what the pool holds, large chunks included, or else leaves it to the driver.
     fn serve_or_pass(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
         self.request(bytes, stream, ALL_HELD).map_err(|_| Refused::Pass(PassReason::Capture))
@@ -120,10 +125,7 @@ impl Pool {
                 return None;
             }
             settled = self.settled();
-            let served = self
-                .request(bytes, stream, GROWING)
-                .or_else(|_| self.request_at(ALIGNMENT, bytes, stream, GROWING));
-            if let Ok(address) = served {
+            if let Ok(address) = self.request_growing(bytes, stream) {
                 return Some(address);
             }
         }

@@ -39,7 +39,7 @@ pub(crate) struct RequestParams<'a> {
     pub(crate) in_512: bool,
     /// Whether the request is served only from memory that the pool holds, without growth and without waiting for work.
     pub(crate) no_growth: bool,
-    /// Whether the caller has other ways to serve the request, and calls [`fail`] when it has none left.
+    /// Whether the caller has other ways to serve the request, and calls [`count_failed`] when it has none left.
     pub(crate) is_attempt: bool,
     /// Whether the memory will be freed soon.
     pub(crate) short_lived: bool,
@@ -54,6 +54,11 @@ impl RequestParams<'_> {
     #[inline]
     fn size(&self) -> Option<u64> {
         if self.in_512 { round_up_to_512(self.bytes) } else { round_up(self.bytes) }
+    }
+
+    /// Returns the size of the chunk, with its guards if the pool has them.
+    fn size_in(&self, guard: &Guard<'_>) -> Option<u64> {
+        if guard.is_guarded() { guarded::chunk_size(self.bytes) } else { self.size() }
     }
 
     /// Returns the request for a chunk of this size.
@@ -216,8 +221,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
     if params.stream != Stream::NONE {
         guard.require_no_timestamps()?;
     }
-    let size = if guard.is_guarded() { guarded::chunk_size(params.bytes) } else { params.size() };
-    let Some(size) = size else { return Err(refuse_overflow(guard, &params.request(0))) };
+    let Some(size) = params.size_in(&guard) else { return Err(refuse_overflow(guard, &params.request(0))) };
     if size == 0 {
         return Ok(0);
     }
@@ -361,9 +365,9 @@ fn give_up(guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
 
 /// Counts a request that the caller has attempted and could not serve in any other way either.
 #[cold]
-pub(crate) fn fail(guard: Guard<'_>, params: &RequestParams<'_>) {
-    let size = if guard.is_guarded() { guarded::chunk_size(params.bytes) } else { params.size() };
-    let request = AllocRequest { is_attempt: false, ..params.request(size.unwrap_or(params.bytes)) };
+pub(crate) fn count_failed(guard: Guard<'_>, params: &RequestParams<'_>) {
+    let size = params.size_in(&guard).unwrap_or(params.bytes);
+    let request = AllocRequest { is_attempt: false, ..params.request(size) };
     let verdict = verdict_of(&guard, &request);
     note_failure(guard, &request, &verdict);
 }
