@@ -31,14 +31,14 @@ impl Sim {
 
     /// Gives queued work its place in the order, behind points elsewhere and what the host knows.
     pub(crate) fn put_in_order(&mut self, at: Point, after: Vec<Point>) {
-        let by = By {
-            stream: self.streams.get(&at.stream).map(Stream::role),
-            call: self.record.current(system::thread()),
-        };
-        if let Some(races) = &mut self.races {
+        self.with_races(|sim, races| {
+            let by = By {
+                stream: sim.streams.get(&at.stream).map(Stream::role),
+                call: sim.record.current(system::thread()),
+            };
             let order = Order { at, after, host: races.clocks.host(), closes: Vec::new(), by };
             races.orders.insert((at.stream, at.item), order);
-        }
+        });
     }
 
     /// Settles the clock of work whose turn has come, and checks what it touches unless its context has failed.
@@ -159,8 +159,8 @@ impl Sim {
     /// Checks memory that the host is about to free or unmap without waiting for anything: "all accesses to these pointer
     /// have completed before invoking cuMemFree". An allocation in the order of a stream is no access.
     pub(crate) fn check_host_free(&mut self, start: u64, bytes: u64, work: &'static str) {
-        let by = By { stream: None, call: self.record.current(system::thread()) };
         self.with_races(|sim, races| {
+            let by = By { stream: None, call: sim.record.current(system::thread()) };
             let new = Use { at: Point { stream: 0, item: 0 }, act: Act::Frees, work, by };
             let clock = races.clocks.host();
             sim.check_range(races, start, bytes, new, &clock);
