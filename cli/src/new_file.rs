@@ -29,6 +29,8 @@ fn write_for(path: &Path, mode: u32, fill: impl FnOnce(&mut dyn Write) -> Result
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);
+    // A process of the same number may have been killed in the middle: in a container they begin with 1.
+    let _ = fs::remove_file(&part);
     let written = create(&part, mode).and_then(|file| {
         let mut out = BufWriter::new(file);
         fill(&mut out)?;
@@ -66,6 +68,9 @@ mod tests {
             out.write_all(b"half")?;
             anyhow::bail!("no more")
         };
+        // Left by a killed process of this number.
+        let part = format!("file.{}.part", std::process::id());
+        fs::write(folder.path().join(part), "half").expect("written");
         assert!(write(&file, fails).is_err() && write(&pipe, text("two")).is_err());
         assert_eq!(fs::read(&file).expect("there"), b"one");
         assert_eq!(fs::metadata(&file).expect("there").permissions().mode() & 0o777, 0o600);

@@ -4,7 +4,7 @@
 //! slowly, or nothing, neither holds up the others nor uses more than its share.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// client that reaches the address may read the metrics.
 pub fn parse_address(text: &str) -> Result<String, String> {
     if let Ok(port) = text.parse::<u16>() {
-        return Ok(format!("{}:{port}", IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        return Ok(format!("{}:{port}", Ipv4Addr::LOCALHOST));
     }
     let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
     if text.rsplit_once(':').is_some_and(is_address) {
@@ -38,8 +38,7 @@ pub fn parse_address(text: &str) -> Result<String, String> {
 
 /// Answers requests at an address with what `metrics` returns, until the command is ended.
 pub fn serve(address: &str, metrics: impl Fn() -> String + Send + Sync + 'static) -> Result<()> {
-    let bind = || TcpListener::bind(&*address.to_socket_addrs()?.collect::<Vec<_>>());
-    let listener = bind().map_err(|error| {
+    let listener = TcpListener::bind(address).map_err(|error| {
         anyhow!("cannot listen on {address}: {error}; choose another port, or 0 for any free one")
     })?;
     complain(format_args!("metrics at http://{}/metrics", listener.local_addr()?));

@@ -216,14 +216,10 @@ impl Follower {
     fn program(self, history: &History, pool: u16, is_whole: bool) -> Program {
         let (device, name) = history.pool(pool).unzip();
         let owner = Owner::of(name.unwrap_or_default());
-        let has_stamps = history.options(pool).is_some_and(|given| given.flags & options::TIMESTAMPS != 0);
-        let frees = match owner {
-            Owner::Program => None,
-            Owner::Run | Owner::RunPinned if has_stamps => Some(Frees::Wait),
-            Owner::Run | Owner::RunPinned => Some(Frees::AtOnce),
-        };
-        let alignment = if self.has_small_units { 256 } else { 512 };
         let options = history.options(pool).copied();
+        let has_stamps = options.is_some_and(|given| given.flags & options::TIMESTAMPS != 0);
+        let frees = (owner != Owner::Program).then_some(if has_stamps { Frees::Wait } else { Frees::AtOnce });
+        let alignment = if self.has_small_units { 256 } else { 512 };
         let mut facts = Facts {
             earlier: self.earlier.len(),
             unknown: self.unknown,
