@@ -125,7 +125,8 @@ pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -
 }
 
 /// Adds the options of a release build. What is shipped names no folder of this machine: the same sources give the same files
-/// in any folder, and no user's name. Cargo joins these flags with those of the user's configuration.
+/// in any folder, and no user's name. Cargo joins these flags with `build.rustflags` of the user's configuration. `RUSTFLAGS` and
+/// flags of a target take their place, and then folders are in the files.
 pub fn release(workspace: &Workspace, command: &mut Command) {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));

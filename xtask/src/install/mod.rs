@@ -133,13 +133,14 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
     ];
     // The debug information is nine tenths of a release build, and the compiler's intermediate code, which no linker of a
     // program reads, three quarters of what is left of the archive. With them the files are as good, only larger.
-    let strip = (built.profile == Profile::Release).then(|| cross::strip(processor));
-    if let Some(None) = strip {
+    let is_release = built.profile == Profile::Release;
+    let strip = is_release.then(|| cross::strip(processor)).flatten();
+    if is_release && strip.is_none() {
         println!("there is no strip for {processor}: the files keep their debug information");
     }
     for (from, to) in &binaries {
         files::copy(from, to)?;
-        if let Some(Some(strip)) = &strip {
+        if let Some(strip) = &strip {
             let dropped = ["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
             capture(workspace.command(strip).args(dropped).arg(to))?;
         }
