@@ -272,17 +272,17 @@ impl Device {
     /// afterwards.
     pub fn forget_stream(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_there(self.slot(), stream)?;
-        let guard = self.enter()?;
+        let mut guard = self.enter()?;
         guard.require_no_timestamps()?;
-        order::forget(guard, stream)?.1
+        order::forget(&mut guard, stream)
     }
 
     /// Declares that all work queued on a stream so far is done.
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_there(self.slot(), stream)?;
-        let guard = self.enter_for_long()?;
+        let mut guard = self.enter_for_long()?;
         guard.require_no_timestamps()?;
-        order::declare_done(guard, stream);
+        order::declare_done(&mut guard, stream);
         Ok(())
     }
 

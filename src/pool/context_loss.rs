@@ -6,14 +6,14 @@
 //! call may find a pool that has forgotten everything. A changed [`Arena::life`](crate::core::arena::Arena::life) tells
 //! it that its results are outdated.
 
-use super::slot::{Guard, Slot, forget_if_over};
-use crate::backend::Granted;
+use super::slot::{CallKind, Guard, Outside, Slot, forget_if_over};
+use crate::backend::{AnyBackend, Granted};
 use crate::core::request::AllocRequest;
 use crate::error::{Error, fail};
 
 /// Declares that the device's context was reset or destroyed.
 pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
-    let guard = slot.enter()?;
+    let mut guard = slot.enter()?;
     if guard.backend.get().life().is_none() {
         let backend = guard.backend.get().name();
         return Err(fail!(
@@ -21,14 +21,15 @@ pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
             "bfc_device_lost: the memory of the {backend} backend belongs to no device's context"
         ));
     }
-    look(guard, true).check_entry().map(drop)
+    look(&mut guard, true);
+    guard.check_entry()
 }
 
 /// Checks whether the memory still exists, if it can be lost, and forgets everything if not. `declared` says that the
 /// program has declared the loss. Called before a request fails too, because a full pool that makes no driver calls
 /// does not notice a loss.
 #[inline(never)]
-pub(super) fn look(mut guard: Guard<'_>, declared: bool) -> Guard<'_> {
+pub(super) fn look(guard: &mut Guard<'_>, declared: bool) {
     // Other threads may give back the region in question in each round.
     const ROUNDS: u32 = 16;
     for _ in 0..ROUNDS {
@@ -36,32 +37,35 @@ pub(super) fn look(mut guard: Guard<'_>, declared: bool) -> Guard<'_> {
             let region = guard.arena.regions().iter().next();
             region.map(|(_, region)| Granted { base: region.base, bytes: region.given })
         };
-        let (region, before) = (first(&guard), guard.arena.progress().regions);
-        let is_missing;
-        (guard, is_missing) = guard.looking(|life| life.look(region, declared));
+        let (region, before) = (first(guard), guard.arena.progress().regions);
+        let is_missing = guard
+            .ask(CallKind::Orders, |backend| backend.life().is_some_and(|life| life.look(region, declared)));
         if !is_missing {
             break;
         }
-        if first(&guard) == region && guard.arena.progress().regions == before {
+        if first(guard) == region && guard.arena.progress().regions == before {
             guard.end_of_life();
-            return forget_if_over(guard);
+            forget_if_over(guard);
+            break;
         }
     }
-    guard
 }
 
 /// Renews the backend for a request of `requested` bytes, if its memory is lost. Waits first until no earlier call of
 /// the backend is under way.
 #[inline(never)]
-pub(super) fn renewed<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Result<Guard<'a>, Error> {
+pub(super) fn renew(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Outside {
     while guard.is_over() {
         if guard.is_calling() {
-            guard = guard.wait_for_call()?;
+            guard.wait_for_call()?;
             continue;
         }
-        let began;
-        (guard, began) = guard.renewing();
-        match began {
+        let old: AnyBackend = *guard.backend;
+        let renewed = guard.outside(CallKind::Obtains(0), || match old.get().life() {
+            Some(life) => life.renew(),
+            None => Ok(old),
+        });
+        match renewed {
             Ok(backend) => {
                 guard.backend.go_on_with(backend);
                 guard.forgotten = false;
@@ -70,10 +74,13 @@ pub(super) fn renewed<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> R
                     guard.arena.set_range(granules.range());
                 }
                 guard.notify();
-                guard = guard.check_entry()?;
+                guard.check_entry()?;
             }
-            Err(error) => return Err(guard.check_entry()?.fail(error, request)),
+            Err(error) => {
+                guard.check_entry()?;
+                return Err(guard.fail(error, request).into());
+            }
         }
     }
-    Ok(guard)
+    Ok(())
 }

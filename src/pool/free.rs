@@ -1,7 +1,7 @@
 //! Frees.
 
 use super::guarded;
-use super::slot::{AtOnce, Slot};
+use super::slot::{FastGuard, Slot};
 use super::take_back::{free_now, free_now_on};
 use crate::core::stream_id::Stream;
 use crate::error::Error;
@@ -26,8 +26,8 @@ pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) 
 
 /// Frees a chunk in the usual case. Otherwise returns the slot, if it was ready.
 #[inline(always)]
-fn free_at_once(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<AtOnce<'_>>> {
-    let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
+fn free_at_once(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<FastGuard<'_>>> {
+    let Some(mut entered) = slot.try_enter() else { return Err(None) };
     if !entered.pool().is_some_and(|pool| pool.arena.free_at_once(addr, stream)) {
         return Err(Some(entered));
     }
@@ -37,7 +37,7 @@ fn free_at_once(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<AtO
 
 /// Frees a chunk in the usual case of a pool that is recorded, and otherwise as [`free_otherwise`] does.
 #[inline(never)]
-fn free_recorded(slot: &Slot, entered: Option<AtOnce<'_>>, addr: u64) -> Result<(), Error> {
+fn free_recorded(slot: &Slot, entered: Option<FastGuard<'_>>, addr: u64) -> Result<(), Error> {
     match free_recorded_at_once(entered, addr, Stream::NONE) {
         Ok(()) => Ok(()),
         Err(entered) => free_otherwise(slot, entered, addr),
@@ -47,7 +47,7 @@ fn free_recorded(slot: &Slot, entered: Option<AtOnce<'_>>, addr: u64) -> Result<
 #[inline(never)]
 fn free_recorded_on(
     slot: &Slot,
-    entered: Option<AtOnce<'_>>,
+    entered: Option<FastGuard<'_>>,
     addr: u64,
     stream: Stream,
     is_current: bool,
@@ -60,10 +60,10 @@ fn free_recorded_on(
 
 #[inline(always)]
 fn free_recorded_at_once<'a>(
-    entered: Option<AtOnce<'a>>,
+    entered: Option<FastGuard<'a>>,
     addr: u64,
     stream: Stream,
-) -> Result<(), Option<AtOnce<'a>>> {
+) -> Result<(), Option<FastGuard<'a>>> {
     let Some(mut entered) = entered else { return Err(None) };
     // Without a closure, which the compiler would not inline.
     if let Some(pool) = entered.recorded_pool()
@@ -76,7 +76,7 @@ fn free_recorded_at_once<'a>(
 }
 
 #[inline(always)]
-fn leave(entered: AtOnce<'_>) {
+fn leave(entered: FastGuard<'_>) {
     if entered.has_sleepers() {
         wake(entered);
     } else {
@@ -85,38 +85,28 @@ fn leave(entered: AtOnce<'_>) {
 }
 
 #[cold]
-fn wake(entered: AtOnce<'_>) {
+fn wake(entered: FastGuard<'_>) {
     entered.into_guard().notify();
 }
 
 #[inline(never)]
-fn free_otherwise(slot: &Slot, entered: Option<AtOnce<'_>>, addr: u64) -> Result<(), Error> {
-    match slot.enter_after(entered) {
-        Ok(guard) => free_now(guard, addr),
-        Err(unready) => {
-            let guard = unready.check_entry()?;
-            if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
-        }
-    }
+fn free_otherwise(slot: &Slot, entered: Option<FastGuard<'_>>, addr: u64) -> Result<(), Error> {
+    let guard = slot.enter_after(entered)?;
+    if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
 }
 
 #[inline(never)]
 fn free_otherwise_on(
     slot: &Slot,
-    entered: Option<AtOnce<'_>>,
+    entered: Option<FastGuard<'_>>,
     addr: u64,
     stream: Stream,
     is_current: bool,
 ) -> Result<(), Error> {
-    match slot.enter_after(entered) {
-        Ok(guard) => free_now_on(guard, addr, stream, is_current),
-        Err(unready) => {
-            let guard = unready.check_entry()?;
-            if guard.is_guarded() {
-                guard.require_no_timestamps()?;
-                return guarded::free(guard, addr, stream);
-            }
-            free_now_on(guard, addr, stream, is_current)
-        }
+    let guard = slot.enter_after(entered)?;
+    guard.require_no_timestamps()?;
+    if guard.is_guarded() {
+        return guarded::free(guard, addr, stream);
     }
+    free_now_on(guard, addr, stream, is_current)
 }

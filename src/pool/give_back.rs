@@ -2,45 +2,40 @@
 
 use super::region_io::release;
 use super::remap;
-use super::slot::Guard;
+use super::slot::{Guard, Interrupted, Outside};
 use crate::core::arena::Cursor;
 use crate::core::stream_id::Stream;
 use crate::core::units::Span;
-use crate::error::Error;
 use std::time::{Duration, Instant};
 
-pub(super) type GivenBack<'a> = (Guard<'a>, Result<u64, Error>);
-
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more than
-/// `keep` bytes are held.
-pub(super) fn give_back_to(guard: Guard<'_>, keep: u64, below: bool) -> Result<GivenBack<'_>, Error> {
-    let (guard, is_settled) = settle(guard, if below { 0 } else { keep })?;
+/// `keep` bytes are held. Returns the number of bytes given back.
+pub(super) fn give_back_to(guard: &mut Guard<'_>, keep: u64, below: bool) -> Outside<u64> {
+    let is_settled = settle(guard, if below { 0 } else { keep })?;
     give_settled_back(guard, keep, below, is_settled)
 }
 
-/// Does the same after [`settle`].
+/// Gives memory back as [`give_back_to`] does, after [`settle`].
 pub(super) fn give_settled_back(
-    mut guard: Guard<'_>,
+    guard: &mut Guard<'_>,
     keep: u64,
     below: bool,
     is_settled: bool,
-) -> Result<GivenBack<'_>, Error> {
+) -> Outside<u64> {
     if guard.arena.range().is_some() {
         return remap::trim(guard, keep, is_settled);
     }
     let arena = &mut guard.arena;
-    let regions = match if below { arena.detach_beyond(keep) } else { arena.detach_above(keep) } {
-        Ok(regions) => regions,
-        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
-    };
-    let (guard, given) = release(guard, regions, Stream::NONE, is_settled);
-    Ok((guard.check_entry()?, given.failure.map_or(Ok(given.bytes), Err)))
+    let regions = if below { arena.detach_beyond(keep)? } else { arena.detach_above(keep)? };
+    let given = release(guard, regions, Stream::NONE, is_settled);
+    guard.check_entry()?;
+    given.failure.map_or(Ok(given.bytes), |error| Err(Interrupted::failure(|| error)))
 }
 
 /// Waits for the device before memory is taken out of the pool, so that no request has to wait for that. Returns whether no
 /// work can use free memory any more. If not, or if other threads free memory all the time, the caller has to wait once more
 /// with the memory taken out.
-pub(super) fn settle(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, bool), Error> {
+pub(super) fn settle(guard: &mut Guard<'_>, keep: u64) -> Outside<bool> {
     const ROUNDS: u32 = 4;
     for _ in 0..ROUNDS {
         let has_device = guard.backend.get().order().is_some();
@@ -48,18 +43,17 @@ pub(super) fn settle(mut guard: Guard<'_>, keep: u64) -> Result<(Guard<'_>, bool
             break;
         }
         let state = |guard: &Guard<'_>| (guard.arena.life(), guard.arena.progress());
-        let before = state(&guard);
-        let waited;
-        (guard, waited) = guard.letting_work_end(Stream::NONE, None, None);
-        guard = guard.check_entry()?;
+        let before = state(guard);
+        let waited = guard.let_work_end(Stream::NONE, None, None);
+        guard.check_entry()?;
         if waited.is_err() {
             break;
         }
-        if state(&guard) == before {
-            return Ok((guard, true));
+        if state(guard) == before {
+            return Ok(true);
         }
     }
-    Ok((guard, false))
+    Ok(false)
 }
 
 /// Records that memory was given back, if it was.
@@ -84,17 +78,17 @@ const CHUNKS_AT_ONCE: usize = 4096;
 /// Gives the pages of free chunks in regions that stay held back to the system, where the backend can do so, as long as
 /// `keep` bytes stay, and while `goes_on` says so. Returns the number of bytes. No more of these regions is populated.
 pub(super) fn discard_beyond(
-    mut guard: Guard<'_>,
+    guard: &mut Guard<'_>,
     keep: u64,
     goes_on: impl Fn(&Guard<'_>) -> bool,
-) -> Result<(Guard<'_>, u64), Error> {
+) -> Outside<u64> {
     guard.arena.leave_all_unpopulated();
     let mut discarding =
         Discarding { total: 0, cursor: Cursor::default(), at_once: LEAST_AT_ONCE, is_over: false };
-    while guard.may_discard() && goes_on(&guard) && discarding.go_on(&guard, keep) {
-        guard = guard.talking(std::thread::yield_now).check_entry()?;
+    while guard.may_discard() && goes_on(guard) && discarding.go_on(guard, keep) {
+        guard.talk(std::thread::yield_now)?;
     }
-    Ok((guard, discarding.total))
+    Ok(discarding.total)
 }
 
 struct Discarding {

@@ -1,7 +1,7 @@
 //! Private pools, for memory that a captured graph uses.
 
 use super::order;
-use super::slot::Slot;
+use super::slot::{Slot, deferred, or_reborn};
 use crate::core::stream_id::Stream;
 use crate::core::streams::NotPrivate;
 use crate::error::{Error, fail};
@@ -14,8 +14,8 @@ pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error>
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
     guard.captures_noticed += 1;
-    let (guard, _) = order::poll(guard, stream)?;
-    order::leave_alone(guard)
+    let _polled = or_reborn(deferred(order::poll(&mut guard, stream)), Ok(()))?;
+    order::leave_alone(&mut guard)
 }
 
 /// Routes a stream's requests to common memory again.
@@ -38,8 +38,8 @@ pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().announce()?;
     guard.captures_noticed += 1;
-    let (guard, _) = order::poll(guard, Stream::ANNOUNCED)?;
-    order::leave_alone(guard)
+    let _polled = or_reborn(deferred(order::poll(&mut guard, Stream::ANNOUNCED)), Ok(()))?;
+    order::leave_alone(&mut guard)
 }
 
 /// Withdraws one announcement.
@@ -69,12 +69,12 @@ pub(crate) fn end_routes(slot: &Slot, pool: u64) -> Result<(), Error> {
 /// become part of that graph, so the request is for a private pool. `also` is a further stream to query. If the query
 /// fails, the request is treated as if no stream were captured.
 pub(crate) fn order_of_any(slot: &Slot, also: Stream, pool: u64) -> Result<Stream, Error> {
-    let guard = slot.enter()?;
+    let mut guard = slot.enter()?;
     if guard.arena.settings().timestamps || guard.backend.get().order().is_none() {
         return Ok(Stream::ANY);
     }
-    match order::is_any_captured(guard, also)? {
-        (mut guard, Ok(true)) => Ok(guard.arena.streams_mut().in_private(Stream::ANY, pool)?),
+    match or_reborn(deferred(order::is_any_captured(&mut guard, also)), Ok(false))? {
+        Ok(true) => Ok(guard.arena.streams_mut().in_private(Stream::ANY, pool)?),
         _ => Ok(Stream::ANY),
     }
 }

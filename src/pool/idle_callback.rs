@@ -1,14 +1,15 @@
 //! The callback before an idle pool gives memory back (`BFC_TRIM_AFTER`). The client can say there which work is done.
 
 use super::idle_time::IdleCallback;
-use super::slot::{Guard, Slot};
+use super::slot::{CallKind, Guard, Slot};
 use crate::error::{Error, call_back, fail};
 
 /// Calls the callback, if there is one, with the lock open.
-pub(super) fn call(guard: Guard<'_>) -> Result<Guard<'_>, Error> {
-    let Some(callback) = guard.idle.callback else { return Ok(guard) };
+pub(super) fn call(guard: &mut Guard<'_>) -> Result<(), Error> {
+    let Some(callback) = guard.idle.callback else { return Ok(()) };
     let device = guard.device;
-    guard.settling(|| call_back(|| callback.call(device))).check_entry()
+    guard.outside(CallKind::Settles, || call_back(|| callback.call(device)));
+    guard.check_entry()
 }
 
 /// Sets or removes the callback. The previous one is not called any more when this returns.
@@ -17,7 +18,7 @@ pub(crate) fn set(slot: &Slot, callback: Option<IdleCallback>) -> Result<(), Err
     refuse_inside(&guard)?;
     guard.idle.callback = callback;
     while guard.is_settling(false) {
-        guard = guard.wait_for_call()?;
+        guard.wait_for_call()?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::listener::{Listener, RegionCallback, RegionEvent};
 use super::pool::Pool;
 use super::region_io::{give_back, log_release};
 use super::slot::waiting::busy;
-use super::slot::{Guard, Phase, Slot, waiting};
+use super::slot::{CallKind, Guard, Phase, Slot, deferred, or_reborn, waiting};
 use super::{idle_callback, order, remap};
 use crate::core::arena::{Arena, Detached, Parts};
 use crate::core::lifetimes::Lifetimes;
@@ -131,14 +131,14 @@ pub(crate) fn end_history(slot: &Slot) -> Result<(), Error> {
 
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
-    let mut guard = require_unused(slot.enter()?, forced)?;
+    let mut guard = slot.enter()?;
+    require_unused(&guard, forced)?;
     idle_callback::refuse_inside(&guard)?;
     if guard.backend.get().order().is_some() && guard.arena.streams().redirects_others(Stream::NONE) {
         return Err(refuse_for_a_capture());
     }
     if guard.arena.growth().pool_bytes() != 0 {
-        let captured;
-        (guard, captured) = order::is_any_captured(guard, Stream::NONE)?;
+        let captured = or_reborn(deferred(order::is_any_captured(&mut guard, Stream::NONE)), Ok(false))?;
         let backend = guard.backend.get();
         // Without a device a private pool is no sign of a capture.
         let may_be_captured = backend.order().is_some() || captures::concern(backend);
@@ -147,7 +147,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
             return Err(refuse_for_a_capture());
         }
         // With the lock open another thread may have allocated.
-        guard = require_unused(guard, forced)?;
+        require_unused(&guard, forced)?;
     }
     if guard.sleeps_here() {
         return Err(busy(HeldByThisThread));
@@ -155,23 +155,21 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let (device, live) = (guard.device, guard.arena.counters().live());
     let live = live_text(&guard, live);
     let followed = guard.arena.plan().map(|plan| (plan.followed(), guard.arena.counters().allocations()));
-    guard = waiting::while_registered(slot, || {
+    waiting::while_registered(slot, || {
         let inner = guard.inner_mut();
         (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
         guard.notify();
         while !guard.is_left_alone() {
-            guard = guard.wait(None);
+            guard.wait(None);
         }
-        guard
     })?;
-    let (listener, is_allowed, waited);
-    (guard, is_allowed, waited) = wait_for_all_work(guard);
+    let (is_allowed, waited) = wait_for_all_work(&mut guard);
     if !is_allowed && guard.arena.growth().pool_bytes() != 0 {
         let listener = guard.listener;
         return Err(go_on(guard, listener));
     }
-    (guard, listener) = report_the_end(guard);
-    if guard.is_lost() {
+    let listener = report_the_end(&mut guard);
+    if guard.is_of_parent() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
     // Until the end no announcement of a capture completes. One that came before ends the attempt with nothing lost.
@@ -179,9 +177,9 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     if permission.is_none() && guard.arena.growth().pool_bytes() != 0 {
         return Err(stay(guard, listener));
     }
-    guard = order::end(guard);
-    guard = give_all_back(guard, listener, waited, permission.as_ref());
-    if guard.is_lost() {
+    order::end(&mut guard);
+    give_all_back(&mut guard, listener, waited, permission.as_ref());
+    if guard.is_of_parent() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
     if let Some(history) = &guard.history {
@@ -210,40 +208,39 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
 
 /// Waits for the work that may use the memory of an allocator that ends. Returns false if an announced capture forbids it.
 #[inline(never)]
-fn wait_for_all_work(mut guard: Guard<'_>) -> (Guard<'_>, bool, Result<(), DeferredError>) {
-    let is_allowed;
-    (guard, is_allowed) = order::wait_for_the_end(guard);
+fn wait_for_all_work(guard: &mut Guard<'_>) -> (bool, Result<(), DeferredError>) {
+    let is_allowed = order::wait_for_the_end(guard);
     let mut waited = Ok(());
     if is_allowed && guard.arena.growth().pool_bytes() != 0 {
-        (guard, waited) = guard.letting_work_end(Stream::NONE, None, None);
+        waited = guard.let_work_end(Stream::NONE, None, None);
     }
-    (guard, is_allowed, waited)
+    (is_allowed, waited)
 }
 
 /// Reports all memory as returning. Returns the listener, which the pool does not have any more: if the context ends
 /// meanwhile, nothing is reported twice.
 #[inline(never)]
-fn report_the_end(mut guard: Guard<'_>) -> (Guard<'_>, Listener) {
+fn report_the_end(guard: &mut Guard<'_>) -> Listener {
     let listener = guard.listener;
-    guard = report_all(guard, listener, RegionEvent::Returning);
+    report_all(guard, RegionEvent::Returning);
     guard.listener = listener.unless(true);
-    (guard, listener)
+    listener
 }
 
 #[inline(never)]
-fn report_all(mut guard: Guard<'_>, listener: Listener, event: RegionEvent) -> Guard<'_> {
-    if !listener.is_there() {
-        return guard;
+fn report_all(guard: &mut Guard<'_>, event: RegionEvent) {
+    if !guard.listener.is_there() {
+        return;
     }
     if guard.arena.range().is_some() {
-        return remap::report_all(guard, listener, event);
+        return remap::report_all(guard, event);
     }
     let mut from = 0;
     loop {
         // The lock was open, but all other threads are gone. Regions are in the order of their addresses.
         let next = guard.arena.regions().iter().find(|(_, region)| region.base >= from);
-        let Some((base, bytes)) = next.map(|(_, region)| (region.base, region.given)) else { return guard };
-        guard = guard.notifying(|| listener.notify(event, base, bytes));
+        let Some((base, bytes)) = next.map(|(_, region)| (region.base, region.given)) else { return };
+        guard.report_region(event, base, bytes);
         from = base + 1;
     }
 }
@@ -252,13 +249,14 @@ fn report_all(mut guard: Guard<'_>, listener: Listener, event: RegionEvent) -> G
 #[cold]
 #[inline(never)]
 fn stay(mut guard: Guard<'_>, listener: Listener) -> Error {
-    guard = report_all(guard, listener, RegionEvent::Obtained);
+    guard.listener = listener;
+    report_all(&mut guard, RegionEvent::Obtained);
     go_on(guard, listener)
 }
 
 /// Makes an allocator usable again that was to be destroyed.
 fn go_on(mut guard: Guard<'_>, listener: Listener) -> Error {
-    if !guard.is_lost() {
+    if !guard.is_of_parent() {
         // The recording may have ended meanwhile.
         let recorder = guard.history.as_ref().and(listener.recorder);
         guard.listener = Listener { recorder, ..listener };
@@ -274,15 +272,15 @@ fn go_on(mut guard: Guard<'_>, listener: Listener) -> Error {
 
 /// Gives all memory back, of which no work is left. What the backend does not take back is lost.
 #[inline(never)]
-fn give_all_back<'a>(
-    mut guard: Guard<'a>,
+fn give_all_back(
+    guard: &mut Guard<'_>,
     listener: Listener,
     mut waited: Result<(), DeferredError>,
     permission: Option<&Permission>,
-) -> Guard<'a> {
+) {
     if waited.is_err() && guard.arena.growth().pool_bytes() != 0 {
         // A failure may be transient, or a capture that is over by now forbade it.
-        (guard, waited) = guard.letting_work_end(Stream::NONE, None, permission);
+        waited = guard.let_work_end(Stream::NONE, None, permission);
     }
     // A backend of granules waits itself.
     let waited = if guard.arena.range().is_some() { Ok(()) } else { waited.map_err(DeferredError::say) };
@@ -292,7 +290,7 @@ fn give_all_back<'a>(
         // This is the last chance to give the region back, and a failure may be transient.
         for _ in 0..if waited.is_ok() { 2 } else { 0 } {
             let call = guard.next_call();
-            (guard, given) = keeping_last_error(|| give_back(guard, &region, call, permission));
+            given = keeping_last_error(|| give_back(guard, &region, call, permission));
             if given.is_ok() {
                 break;
             }
@@ -302,17 +300,20 @@ fn give_all_back<'a>(
                 released.push(region);
             }
         } else if guard.arena.range().is_none() {
-            guard = guard.notifying(|| listener.notify(RegionEvent::Obtained, region.base, region.given));
+            let call = guard.next_call();
+            guard.outside(CallKind::GivesBack(call), || {
+                listener.notify(RegionEvent::Obtained, region.base, region.given);
+            });
         }
     }
     // Only now: an announcement does not wait for a function that takes messages.
-    log_release(guard, &released)
+    log_release(guard, &released);
 }
 
-fn require_unused(guard: Guard<'_>, forced: bool) -> Result<Guard<'_>, Error> {
+fn require_unused(guard: &Guard<'_>, forced: bool) -> Result<(), Error> {
     let live = guard.arena.counters().live();
     if live == 0 || forced {
-        return Ok(guard);
+        return Ok(());
     }
     let (name, are) = (&guard.name, if live == 1 { "is" } else { "are" });
     let live = Counted(live, "allocation");
@@ -348,7 +349,7 @@ pub(crate) fn set_region_callback(
     let last_call = guard.last_call();
     (guard.listener.callback, guard.listener.user_data) = (callback, user_data);
     while guard.is_bringing(last_call) {
-        guard = guard.wait_for_call()?;
+        guard.wait_for_call()?;
     }
     Ok(())
 }

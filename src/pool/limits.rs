@@ -6,79 +6,77 @@
 
 use super::give_back::{discard_beyond, give_back_to, record_trim};
 use super::limit_share::LimitShare;
-use super::slot::{Guard, Slot};
+use super::slot::{CallKind, Guard, Outside, Slot, deferred, or_reborn, unsaid_outside};
 use crate::backend::granules::Granules;
-use crate::error::{DeferredError, Error, unsaid};
+use crate::error::Error;
 use crate::log::{self, Level};
 use crate::options::{Limit, share_of};
 
 /// Brings the limit up to date, before the pool grows by at least `least` bytes.
-pub(super) fn before_growth(guard: Guard<'_>, least: u64) -> Result<Guard<'_>, Error> {
+pub(super) fn before_growth(guard: &mut Guard<'_>, least: u64) -> Outside {
     match guard.limit_share.get() {
         Some(share) if guard.limit_share.is_due() || least > guard.arena.growth().available() => {
             renew(guard, share)
         }
-        _ => Ok(guard),
+        _ => Ok(()),
     }
 }
 
 /// Brings the limit of a pool up to date that nothing may be using.
 pub(super) fn keep_up_to_date(slot: &Slot) -> Result<(), Error> {
-    let guard = slot.enter()?;
-    if let Some(share) = guard.limit_share.get() {
-        renew(guard, share)?;
+    let mut guard = slot.enter()?;
+    match guard.limit_share.get() {
+        Some(share) => or_reborn(renew(&mut guard, share), ()),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Determines the total memory, and sets the limit to a share of it. Free memory beyond it goes back. A limit that cannot
 /// be determined stays.
 #[inline(never)]
-fn renew(mut guard: Guard<'_>, share: f64) -> Result<Guard<'_>, Error> {
+fn renew(guard: &mut Guard<'_>, share: f64) -> Outside {
     guard.limit_share.note_compared();
-    let (guard, total) = guard.asking(|backend| backend.total_now());
-    let mut guard = guard.check_entry()?;
+    let total = guard.ask(CallKind::Orders, |backend| backend.total_now());
+    guard.check_entry()?;
     // Another thread may have set a limit meanwhile.
-    let Some(total) = total.filter(|_| guard.limit_share.get() == Some(share)) else { return Ok(guard) };
+    let Some(total) = total.filter(|_| guard.limit_share.get() == Some(share)) else { return Ok(()) };
     let limit = share_of(total, share);
     if limit != guard.arena.growth().limit() {
-        guard = put_in_force(guard, Limit { bytes: limit, share: Some(share) })?;
+        put_in_force(guard, Limit { bytes: limit, share: Some(share) })?;
     }
     if guard.arena.growth().pool_bytes() > guard.arena.growth().limit() {
-        give_beyond(guard)
-    } else {
-        Ok(guard)
+        give_beyond(guard)?;
     }
+    Ok(())
 }
 
 /// Gives wholly free regions beyond the limit back, and the pages of free chunks, without waiting for work. What cannot go
 /// back now goes back later.
 #[inline(never)]
-fn give_beyond(guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+fn give_beyond(guard: &mut Guard<'_>) -> Outside {
     let limit = guard.arena.growth().limit();
-    let (guard, released) = unsaid(|| give_back_to(guard, limit, true)).map_err(DeferredError::say)?;
-    let (guard, discarded) = discard_beyond(guard, limit, |_| true)?;
-    record_trim(&guard, released.unwrap_or(0) + discarded);
-    Ok(guard)
+    let released = deferred(unsaid_outside(guard, |guard| give_back_to(guard, limit, true)))?;
+    let discarded = discard_beyond(guard, limit, |_| true)?;
+    record_trim(guard, released.unwrap_or(0) + discarded);
+    Ok(())
 }
 
 /// Changes the limit. Memory beyond it stays held. On a failure the limit is what it was.
-pub(super) fn change_limit(mut guard: Guard<'_>, mut limit: Limit) -> Result<Guard<'_>, Error> {
+pub(super) fn change_limit(guard: &mut Guard<'_>, mut limit: Limit) -> Outside {
     if let Some(range) = guard.arena.range() {
         // The range has no more addresses, and only whole granules are mapped.
         let bytes = limit.bytes.min(range.bytes);
         limit.bytes = bytes - bytes % range.granule;
         let admit = |of: &dyn Granules| of.admit(limit.bytes);
-        let prepared;
-        (guard, prepared) = guard.asking(|backend| backend.granules().map_or(Ok(()), admit));
-        guard = guard.check_entry()?;
+        let prepared = guard.ask(CallKind::Orders, |backend| backend.granules().map_or(Ok(()), admit));
+        guard.check_entry()?;
         prepared?;
     }
     put_in_force(guard, limit)
 }
 
 #[inline(never)]
-fn put_in_force(mut guard: Guard<'_>, limit: Limit) -> Result<Guard<'_>, Error> {
+fn put_in_force(guard: &mut Guard<'_>, limit: Limit) -> Outside {
     let Limit { bytes, share } = limit;
     guard.limit_share = LimitShare::new(share.filter(|_| guard.arena.growth().grows()));
     guard.arena.set_limit(bytes);
@@ -87,8 +85,7 @@ fn put_in_force(mut guard: Guard<'_>, limit: Limit) -> Result<Guard<'_>, Error> 
     }
     guard.notify();
     let device = guard.device;
-    let guard = guard.talking(|| {
+    guard.talk(|| {
         log::emit(Level::Info, format_args!("device {device}: the limit is {bytes} bytes from now on"));
-    });
-    guard.check_entry()
+    })
 }

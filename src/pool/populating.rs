@@ -3,7 +3,7 @@
 //! A thread populates what no request has got yet, a piece at a time, with the allocator locked: a request for the piece
 //! would have to fault it in itself. Once free memory has gone back to the system, no more of the regions is populated.
 
-use super::slot::{Guard, Slot};
+use super::slot::{CallKind, Guard, Slot};
 use crate::log::{self, Level};
 use crate::sys::futex;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -37,12 +37,12 @@ pub(crate) fn wait(seen: u32) {
 
 /// Populates the next pieces of a pool's regions. Returns whether there may be more.
 pub(crate) fn populate_some(slot: &Slot) -> bool {
-    let Ok(guard) = slot.enter() else { return false };
+    let Ok(mut guard) = slot.enter() else { return false };
     // The debug mode writes to free memory.
     if !guard.backend.get().populates() || guard.is_guarded() || guard.arena.unpopulated(PIECE).is_none() {
         return false;
     }
-    let (guard, most) = guard.asking(|backend| backend.populates_at_most());
+    let most = guard.ask(CallKind::Orders, |backend| backend.populates_at_most());
     drop(guard);
     (0..PIECES).all(|_| populate_a_piece(slot, most))
 }
@@ -58,7 +58,7 @@ fn populate_a_piece(slot: &Slot, most: u64) -> bool {
     guard.arena.leave_unpopulated(span.base);
     let why = if rest <= most { "the system refuses" } else { "there is not enough memory" };
     let device = guard.device;
-    guard.talking(|| {
+    guard.outside(CallKind::Talks, || {
         log::emit(
             Level::Warn,
             format_args!("device {device}: {rest} bytes of a region are not populated: {why}"),

@@ -4,7 +4,7 @@
 use super::captures::{Permission, refuse_for_a_capture};
 use super::listener::RegionEvent;
 use super::populating;
-use super::slot::{Guard, waiting};
+use super::slot::{CallKind, Guard, Interrupted, Outside, unsaid_outside, waiting};
 use crate::backend::{Backend, Granted};
 use crate::core::arena::Detached;
 use crate::core::arena::usable;
@@ -56,23 +56,21 @@ pub(super) struct Released {
 /// more, and the device is not waited for.
 #[inline(never)]
 pub(super) fn release(
-    mut guard: Guard<'_>,
+    guard: &mut Guard<'_>,
     mut regions: Vec<Detached>,
     stream: Stream,
     is_settled: bool,
-) -> (Guard<'_>, Released) {
+) -> Released {
     let mut released = Released::default();
     if regions.is_empty() {
-        return (guard, released);
+        return released;
     }
     let (mut at, life, noticed) = (0, guard.arena.life(), guard.captures_noticed);
     let call = guard.next_call();
     // The callback and the wait may take longer than an announcement waits, so nothing goes back before both have ended.
-    guard = report(guard, call, RegionEvent::Returning, &regions);
-    let mut waited = Ok(());
-    if !is_settled && !guard.is_lost() && guard.arena.life() == life {
-        (guard, waited) = guard.letting_work_end(stream, Some(call), None);
-    }
+    report(guard, call, RegionEvent::Returning, &regions);
+    let must_wait = !is_settled && !guard.is_of_parent() && guard.arena.life() == life;
+    let waited = if must_wait { guard.let_work_end(stream, Some(call), None) } else { Ok(()) };
     let waited = waited.map_err(DeferredError::say);
     while let Some(region) = regions.get(at) {
         if guard.arena.life() != life {
@@ -81,14 +79,14 @@ pub(super) fn release(
             regions.remove(at);
             continue;
         }
-        let given;
-        if guard.is_capture_announced(stream) || guard.captures_noticed != noticed {
-            given = Err(refuse_for_a_capture());
+        let given = if guard.is_capture_announced(stream) || guard.captures_noticed != noticed {
+            Err(refuse_for_a_capture())
         } else if waited.is_err() {
-            (guard, given) = (log_failure(guard, region), waited);
+            log_failure(guard, region);
+            waited
         } else {
-            (guard, given) = give_back(guard, region, call, None);
-        }
+            give_back(guard, region, call, None)
+        };
         match given {
             Ok(()) if guard.arena.life() != life => drop(regions.remove(at)),
             Ok(()) => {
@@ -99,44 +97,42 @@ pub(super) fn release(
             Err(error) => {
                 released.failure = Some(error);
                 let region = regions.remove(at);
-                guard = report(guard, call, RegionEvent::Obtained, std::slice::from_ref(&region));
-                guard =
-                    if guard.arena.life() == life { keep(guard, &region) } else { forget(guard, &region) };
+                report(guard, call, RegionEvent::Obtained, std::slice::from_ref(&region));
+                if guard.arena.life() == life { keep(guard, &region) } else { forget(guard, &region) }
             }
         }
     }
     // All regions are logged after the last one, so that other threads need not wait longer.
-    guard = log_release(guard, &regions);
-    (guard, released)
+    log_release(guard, &regions);
+    released
 }
 
 /// Reports regions that go back, or stay after all, in a call of that number.
-fn report<'a>(guard: Guard<'a>, call: u64, event: RegionEvent, regions: &[Detached]) -> Guard<'a> {
+fn report(guard: &mut Guard<'_>, call: u64, event: RegionEvent, regions: &[Detached]) {
     let listener = guard.listener;
-    if !listener.is_there() || guard.is_lost() {
-        return guard;
+    if listener.is_there() && !guard.is_of_parent() {
+        guard.outside(CallKind::GivesBack(call), || {
+            regions.iter().for_each(|region| listener.notify(event, region.base, region.given));
+        });
     }
-    guard.notifying_as(call, || {
-        regions.iter().for_each(|region| listener.notify(event, region.base, region.given));
-    })
 }
 
 /// Gives one region back in a call of that number. It was reported, and no work uses it. After a failure it is still
 /// detached, and counted as held. A caller without a permission that it holds fails if a capture is announced.
 #[inline(never)]
-pub(super) fn give_back<'a>(
-    guard: Guard<'a>,
+pub(super) fn give_back(
+    guard: &mut Guard<'_>,
     region: &Detached,
     call: u64,
     held: Option<&Permission>,
-) -> (Guard<'a>, Result<(), Error>) {
-    if guard.is_lost() {
+) -> Result<(), Error> {
+    if guard.is_of_parent() {
         // A callback has forked, and in the child the memory belongs to the parent.
-        return (guard, Ok(()));
+        return Ok(());
     }
     let granted = Granted { base: region.base, bytes: region.given };
     let life = guard.arena.life();
-    let (mut guard, given) = guard.giving_back_as(call, |backend| {
+    let given = guard.ask(CallKind::GivesBack(call), |backend| {
         let own = if held.is_none() { Permission::of(backend) } else { None };
         let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
         permission.enter();
@@ -144,29 +140,29 @@ pub(super) fn give_back<'a>(
     });
     if guard.arena.life() != life {
         guard.arena.forget_detached();
-        return (guard, Ok(()));
+        return Ok(());
     }
     if given.is_ok() {
         guard.given_back += 1;
         guard.arena.region_released(granted.bytes);
-        return (guard, given);
+    } else {
+        log_failure(guard, region);
     }
-    (log_failure(guard, region), given)
+    given
 }
 
 /// Forgets a region that was detached before all memory was lost, and reports it as returning.
-fn forget<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+fn forget(guard: &mut Guard<'_>, region: &Detached) {
     guard.arena.forget_detached();
-    let (listener, base, given) = (guard.listener, region.base, region.given);
-    guard.notifying(|| listener.notify(RegionEvent::Returning, base, given))
+    guard.report_region(RegionEvent::Returning, region.base, region.given);
 }
 
 /// Puts a region back into the arena that the backend did not take back.
-fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
+fn keep(guard: &mut Guard<'_>, region: &Detached) {
     if guard.arena.restore(region).is_err() {
         let (device, bytes) = (guard.device, region.given);
         guard.arena.region_released(bytes);
-        return guard.talking(|| {
+        guard.outside(CallKind::Talks, || {
             log::emit(
                 Level::Error,
                 format_args!(
@@ -175,37 +171,36 @@ fn keep<'a>(mut guard: Guard<'a>, region: &Detached) -> Guard<'a> {
             );
         });
     }
-    guard
 }
 
-fn log_failure<'a>(guard: Guard<'a>, region: &Detached) -> Guard<'a> {
-    if !log::is_wanted(Level::Error) || guard.is_lost() {
-        return guard;
+fn log_failure(guard: &mut Guard<'_>, region: &Detached) {
+    if !log::is_wanted(Level::Error) || guard.is_of_parent() {
+        return;
     }
     let (device, Detached { base, given, .. }) = (guard.device, region);
-    guard.talking(|| {
+    guard.outside(CallKind::Talks, || {
         log::emit(
             Level::Error,
             format_args!(
                 "device {device}: a region of {given} bytes at {base:#x} was not taken back: {LastError}"
             ),
         );
-    })
+    });
 }
 
-pub(super) fn log_release<'a>(guard: Guard<'a>, regions: &[Detached]) -> Guard<'a> {
-    if !log::is_wanted(Level::Info) || guard.is_lost() {
-        return guard;
+pub(super) fn log_release(guard: &mut Guard<'_>, regions: &[Detached]) {
+    if !log::is_wanted(Level::Info) || guard.is_of_parent() {
+        return;
     }
     let device = guard.device;
-    guard.talking(|| {
+    guard.outside(CallKind::Talks, || {
         for Detached { base, given, .. } in regions {
             log::emit(
                 Level::Info,
                 format_args!("device {device}: gave a region of {given} bytes at {base:#x} back"),
             );
         }
-    })
+    });
 }
 
 /// The result of asking the backend for a region.
@@ -230,71 +225,68 @@ pub(super) enum Extended {
 
 /// Obtains a region of at least `least` bytes, of a size that was not refused before.
 #[inline(never)]
-pub(super) fn extend<'a>(
-    mut guard: Guard<'a>,
+pub(super) fn extend(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Extended), Error> {
-    let Some(mut plan) = guard.arena.plan_extension(least) else { return Ok((guard, Extended::NoRoom)) };
-    if !plan.shrink_below(Refusal::limit(*refused, &guard)) {
+) -> Outside<Extended> {
+    let Some(mut plan) = guard.arena.plan_extension(least) else { return Ok(Extended::NoRoom) };
+    if !plan.shrink_below(Refusal::limit(*refused, guard)) {
         guard.arena.cancel_extension(&plan);
-        return Ok((guard, Extended::Refused));
+        return Ok(Extended::Refused);
     }
     carry_out(guard, request, plan, refused)
 }
 
 /// Obtains a region of exactly `least` bytes. The caller has checked that only larger sizes were refused before.
-pub(super) fn extend_exactly<'a>(
-    mut guard: Guard<'a>,
+pub(super) fn extend_exactly(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Extended), Error> {
+) -> Outside<Extended> {
     match guard.arena.plan_exact_extension(least) {
         Some(plan) => carry_out(guard, request, plan, refused),
-        None => Ok((guard, Extended::NoRoom)),
+        None => Ok(Extended::NoRoom),
     }
 }
 
 /// Obtains a region of exactly so many bytes for a request that can do without it. A failure of the backend counts as a
 /// refusal.
-pub(super) fn try_to_extend<'a>(
-    mut guard: Guard<'a>,
+pub(super) fn try_to_extend(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     bytes: u64,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Extended), Error> {
-    if Refusal::limit(*refused, &guard) <= bytes {
-        return Ok((guard, Extended::Refused));
+) -> Outside<Extended> {
+    if Refusal::limit(*refused, guard) <= bytes {
+        return Ok(Extended::Refused);
     }
-    let Some(plan) = guard.arena.plan_exact_extension(bytes) else { return Ok((guard, Extended::NoRoom)) };
-    let (guard, extended) = try_plan(guard, request, plan, refused)?;
-    Ok((guard, extended.unwrap_or(Extended::Refused)))
+    let Some(plan) = guard.arena.plan_exact_extension(bytes) else { return Ok(Extended::NoRoom) };
+    let extended = unsaid_outside(guard, |guard| try_plan(guard, request, plan, refused))?;
+    Ok(extended.unwrap_or(Extended::Refused))
 }
 
-fn carry_out<'a>(
-    guard: Guard<'a>,
+fn carry_out(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Extended), Error> {
-    let (guard, extended) = try_plan(guard, request, plan, refused)?;
-    match extended {
-        Ok(extended) => Ok((guard, extended)),
-        Err(error) => Err(guard.fail(error, request)),
-    }
+) -> Outside<Extended> {
+    let extended = try_plan(guard, request, plan, refused)?;
+    extended.map_err(|error| Interrupted::Ended(guard.fail(error, request)))
 }
 
 /// Asks the backend for a planned region. The inner error is one of the backend, after which the allocator goes on.
-fn try_plan<'a>(
-    guard: Guard<'a>,
+fn try_plan(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Result<Extended, Error>), Error> {
+) -> Outside<Result<Extended, Error>> {
     let listener = guard.listener;
-    let mut refusal = Refusal::of(&guard, u64::MAX);
+    let mut refusal = Refusal::of(guard, u64::MAX);
     let ask = |backend: &dyn Backend| {
         let obtained = obtain(backend, &plan, request.alignment.max(UNIT), &mut refusal.bytes);
         refusal.is_circular = waiting::is_in_circle();
@@ -304,14 +296,18 @@ fn try_plan<'a>(
         obtained
     };
     let life = guard.arena.life();
-    let (mut guard, mut obtained) = guard.obtaining(plan.reserved(), ask);
+    let mut obtained = guard.ask(CallKind::Obtains(plan.reserved()), ask);
     if refusal.bytes != u64::MAX {
         *refused = Some(refusal);
     }
     let extended = match obtained {
         _ if guard.arena.life() != life => {
             guard.arena.cancel_extension(&plan);
-            return Ok((drop_outdated(guard, obtained).check_entry()?, Ok(Extended::Refused)));
+            if let Obtained::Region(Granted { base, bytes }) = obtained {
+                // The region was lost with its context before it was added.
+                guard.report_region(RegionEvent::Returning, base, bytes);
+            }
+            return Err(Interrupted::Reborn);
         }
         Obtained::Nothing => {
             guard.arena.cancel_extension(&plan);
@@ -322,25 +318,17 @@ fn try_plan<'a>(
             Err(error)
         }
         Obtained::Region(granted) => {
-            let added;
-            (guard, added) = add(guard, &plan, granted);
+            let added = add(guard, &plan, granted);
             if let Err(error) = added {
                 obtained = Obtained::Failed(error);
             }
             added.map(|()| Extended::Grown)
         }
     };
-    let guard = log_extension(guard, &plan, &obtained);
+    log_extension(guard, &plan, &obtained);
     // The allocator may have been destroyed meanwhile.
-    Ok((guard.check_entry()?, extended))
-}
-
-/// Drops a region that was lost with its context before it was added, and reports it as returning. The request tries
-/// again.
-fn drop_outdated(guard: Guard<'_>, obtained: Obtained) -> Guard<'_> {
-    let Obtained::Region(Granted { base, bytes }) = obtained else { return guard };
-    let listener = guard.listener;
-    guard.notifying(|| listener.notify(RegionEvent::Returning, base, bytes))
+    guard.check(life)?;
+    Ok(extended)
 }
 
 /// Asks the backend for smaller and smaller regions. `refused` becomes the smallest size that was refused, if any was.
@@ -360,17 +348,17 @@ fn obtain(backend: &dyn Backend, plan: &Extension, alignment: u64, refused: &mut
 }
 
 #[inline(never)]
-fn log_extension<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) -> Guard<'a> {
+fn log_extension(guard: &mut Guard<'_>, plan: &Extension, obtained: &Obtained) {
     let level = match obtained {
         Obtained::Region(_) => Level::Info,
         Obtained::Nothing => Level::Debug,
         Obtained::Failed(_) => Level::Error,
     };
     if !log::is_wanted(level) {
-        return guard;
+        return;
     }
     let (device, Extension { bytes, least, .. }) = (guard.device, *plan);
-    guard.talking(|| match obtained {
+    guard.outside(CallKind::Talks, || match obtained {
         Obtained::Region(Granted { base, bytes }) => {
             log::emit(
                 level,
@@ -384,7 +372,7 @@ fn log_extension<'a>(guard: Guard<'a>, plan: &Extension, obtained: &Obtained) ->
         Obtained::Failed(_) => {
             log::emit(level, format_args!("device {device}: {LastError}"));
         }
-    })
+    });
 }
 
 /// Checks a region that the backend returned.
@@ -409,7 +397,7 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
     Obtained::Failed(error)
 }
 
-fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'a>, Result<(), Error>) {
+fn add(guard: &mut Guard<'_>, plan: &Extension, granted: Granted) -> Result<(), Error> {
     let Granted { base, bytes } = granted;
     if guard.arena.overlaps(base, bytes) {
         guard.arena.cancel_extension(plan);
@@ -418,20 +406,17 @@ fn add<'a>(mut guard: Guard<'a>, plan: &Extension, granted: Granted) -> (Guard<'
             Error::BackendFailed,
             "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"
         );
+        guard.report_region(RegionEvent::Returning, base, bytes);
+        return Err(error);
+    }
+    if let Err(exhausted) = guard.arena.add_region(plan, base, bytes) {
         let listener = guard.listener;
-        let (guard, ()) = guard.giving_back(|_| listener.notify(RegionEvent::Returning, base, bytes));
-        return (guard, Err(error));
+        let number = guard.next_call();
+        let _ = guard.ask(CallKind::GivesBack(number), |backend| {
+            listener.returning(base, bytes, || backend.free(granted))
+        });
+        return Err(exhausted.into());
     }
-    match guard.arena.add_region(plan, base, bytes) {
-        Ok(()) => {
-            populating::region_obtained(&guard);
-            (guard, Ok(()))
-        }
-        Err(exhausted) => {
-            let listener = guard.listener;
-            let (guard, _) =
-                guard.giving_back(|backend| listener.returning(base, bytes, || backend.free(granted)));
-            (guard, Err(exhausted.into()))
-        }
-    }
+    populating::region_obtained(guard);
+    Ok(())
 }

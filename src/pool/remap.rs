@@ -16,9 +16,9 @@
 //! do requests that find free memory.
 
 use super::captures::{self, Permission, refuse_for_a_capture};
-use super::listener::{Listener, RegionEvent, ReportedGranules};
+use super::listener::{RegionEvent, ReportedGranules};
 use super::region_io::{Extended, Refusal};
-use super::slot::Guard;
+use super::slot::{CallKind, Guard, Interrupted, Outside};
 use crate::backend::Backend;
 use crate::backend::granules::Granules;
 use crate::core::arena::{New, Piece, Plan, bytes};
@@ -30,11 +30,11 @@ use crate::sys::HostMemoryExhausted;
 
 /// Maps new memory for a request, within the limit.
 #[inline(never)]
-pub(super) fn grow<'a>(
-    guard: Guard<'a>,
+pub(super) fn grow(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Extended), Error> {
+) -> Outside<Extended> {
     // If the backend does not have the ample amount, it may still have what the request needs.
     serve(guard, request, &[New::Ample, New::Needed], refused, |guard, new, below| {
         plan_growth(guard, request, new, below)
@@ -49,24 +49,24 @@ fn plan_growth(guard: &mut Guard<'_>, request: &AllocRequest<'_>, new: New, belo
 
 /// Moves idle granules to make room for a request.
 #[inline(never)]
-pub(super) fn relocate<'a>(
-    guard: Guard<'a>,
+pub(super) fn relocate(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Extended), Error> {
+) -> Outside<Extended> {
     // If the backend does not have all that the request needs, a smaller amount may suffice together with idle memory.
-    let was_refused = Refusal::limit(*refused, &guard) != u64::MAX;
+    let was_refused = Refusal::limit(*refused, guard) != u64::MAX;
     let ways: &[New] = if was_refused { &[New::Least] } else { &[New::Needed, New::Least] };
     serve(guard, request, ways, refused, |guard, new, below| plan_relocation(guard, request, new, below))
 }
 
 /// Moves idle granules to make room for a request, and maps no more than it needs beside them.
 #[inline(never)]
-pub(super) fn move_idle<'a>(
-    guard: Guard<'a>,
+pub(super) fn move_idle(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     refused: &mut Option<Refusal>,
-) -> Result<(Guard<'a>, Extended), Error> {
+) -> Outside<Extended> {
     serve(guard, request, &[New::Least], refused, |guard, new, below| {
         plan_relocation(guard, request, new, below)
     })
@@ -82,65 +82,58 @@ fn plan_relocation(guard: &mut Guard<'_>, request: &AllocRequest<'_>, new: New, 
 
 type Planned = Result<Option<Plan>, HostMemoryExhausted>;
 
-fn serve<'a>(
-    mut guard: Guard<'a>,
+fn serve(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     ways: &[New],
     refused: &mut Option<Refusal>,
-    plan: impl Fn(&mut Guard<'a>, New, u64) -> Planned,
-) -> Result<(Guard<'a>, Extended), Error> {
+    plan: impl Fn(&mut Guard<'_>, New, u64) -> Planned,
+) -> Outside<Extended> {
     let mut failed = false;
     for &new in ways {
         // A thread that writes guards in front of a chunk relies on the free memory there. With guards on, the caller
         // has waited for its turn before.
         while guard.is_guarding() {
-            guard = guard.wait_for_call()?;
+            guard.wait_for_call()?;
         }
         if guard.is_over() {
             // There is nothing to move, and the renewed backend will have another range.
-            return Ok((guard, Extended::Refused));
+            return Ok(Extended::Refused);
         }
         if guard.arena.is_moving() {
             // Another thread's plan is under way, and the caller waits for it.
-            return Ok((guard, Extended::NoRoom));
+            return Ok(Extended::NoRoom);
         }
-        let below = Refusal::limit(*refused, &guard);
-        let plan = match plan(&mut guard, new, below) {
+        let below = Refusal::limit(*refused, guard);
+        let plan = match plan(guard, new, below) {
             Ok(Some(plan)) => plan,
             Ok(None) => break,
-            Err(exhausted) => return Err(guard.fail(exhausted.into(), request)),
+            Err(exhausted) => return Err(guard.fail(exhausted.into(), request).into()),
         };
         guard.leave_behind(&plan);
         let (life, asked) = (guard.arena.life(), plan.reserved());
-        let refusal = Refusal::of(&guard, asked);
-        let outcome;
-        (guard, outcome) = carry_out(guard, plan, request);
+        let refusal = Refusal::of(guard, asked);
+        let outcome = carry_out(guard, plan, request);
         // The allocator may have been destroyed meanwhile.
-        guard = guard.check_entry()?;
+        guard.check(life)?;
         match outcome {
-            // The outcome is of no use after a loss of all memory, so the search begins again.
-            _ if guard.arena.life() != life => return Ok((guard, Extended::Refused)),
-            Ok(()) => return Ok((guard, Extended::Grown)),
+            Ok(()) => return Ok(Extended::Grown),
             Err(failure) if failure.is(Error::OutOfMemory) => {
                 failed = true;
                 *refused = if asked == 0 { *refused } else { Some(refusal) };
             }
-            Err(failure) => return Err(guard.fail(failure.say(), request)),
+            Err(failure) => return Err(guard.fail(failure.say(), request).into()),
         }
     }
-    Ok((guard, if failed { Extended::Refused } else { Extended::NoRoom }))
+    Ok(if failed { Extended::Refused } else { Extended::NoRoom })
 }
 
 #[allow(clippy::result_large_err)] // Remapping is not time-critical.
 #[inline(never)]
-fn carry_out<'a>(
-    guard: Guard<'a>,
-    mut plan: Plan,
-    request: &AllocRequest<'_>,
-) -> (Guard<'a>, Result<(), DeferredError>) {
+fn carry_out(guard: &mut Guard<'_>, mut plan: Plan, request: &AllocRequest<'_>) -> Result<(), DeferredError> {
     let (device, asked, listener) = (guard.device, request.requested, guard.listener);
     let life = guard.arena.life();
-    let (mut guard, outcome) = guard.obtaining(plan.reserved(), |backend| {
+    let outcome = guard.ask(CallKind::Obtains(plan.reserved()), |backend| {
         let Some(granules) = backend.granules() else { return Ok(()) };
         unsaid(|| {
             // Only moves unmap memory, and therefore wait for the device.
@@ -153,22 +146,19 @@ fn carry_out<'a>(
         })
     });
     if guard.arena.life() != life {
-        return (abandon(guard, &plan), outcome);
+        abandon(guard, &plan);
+    } else {
+        guard.arena.commit(plan);
     }
-    guard.arena.commit(plan);
-    (guard, outcome)
+    outcome
 }
 
 /// Abandons a plan whose memory was lost with all other memory, and reports its mapped pieces as returning.
-fn abandon<'a>(mut guard: Guard<'a>, plan: &Plan) -> Guard<'a> {
+fn abandon(guard: &mut Guard<'_>, plan: &Plan) {
     guard.arena.abandon(plan);
-    let listener = guard.listener;
+    let call = guard.next_call();
     let pieces = plan.sources.iter().chain(&plan.fresh).chain(&plan.targets);
-    guard.notifying(|| {
-        for piece in pieces.filter(|piece| piece.mapped) {
-            listener.notify(RegionEvent::Returning, piece.span.base, piece.span.bytes);
-        }
-    })
+    report(guard, call, RegionEvent::Returning, pieces);
 }
 
 fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
@@ -249,40 +239,35 @@ fn log_outcome(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>)
 /// Unmaps free granules as long as `keep` bytes stay mapped. Returns the number of bytes given back. With `is_settled` no
 /// work can use free memory any more, if the lock was not opened since.
 #[inline(never)]
-pub(super) fn trim(
-    mut guard: Guard<'_>,
-    keep: u64,
-    mut is_settled: bool,
-) -> Result<(Guard<'_>, Result<u64, Error>), Error> {
+pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Outside<u64> {
     while guard.arena.is_moving() || guard.is_guarding() {
         is_settled = false;
-        guard = guard.wait_for_call()?;
+        guard.wait_for_call()?;
     }
     // The lock was open, so a capture may be announced by now that waiting for the device might break.
     if guard.is_capture_announced(Stream::NONE) {
         let due = guard.arena.could_trim(keep);
-        return Ok((guard, if due { Err(refuse_for_a_capture()) } else { Ok(0) }));
+        return if due { Err(Interrupted::failure(refuse_for_a_capture)) } else { Ok(0) };
     }
-    let mut plan = guard.arena.plan_trim(keep)?;
+    let mut plan = guard.arena.plan_trim(keep).map_err(Error::from)?;
     if plan.sources.is_empty() {
-        return Ok((guard, Ok(0)));
+        return Ok(0);
     }
     guard.leave_behind(&plan);
     let (device, life, call) = (guard.device, guard.arena.life(), guard.next_call());
     // The callback and the wait may take longer than an announcement waits, so nothing is unmapped before both have ended.
-    guard = report(guard, call, RegionEvent::Returning, &plan.sources);
-    let mut outcome = Ok(());
+    report(guard, call, RegionEvent::Returning, plan.sources.iter());
     // A callback may have forked: in the child the memory belongs to the parent.
-    if !is_settled && !guard.is_lost() && guard.arena.life() == life {
-        (guard, outcome) = guard.letting_work_end(Stream::NONE, Some(call), None);
-    }
-    let is_lost = guard.is_lost() || guard.arena.life() != life;
-    if outcome.is_ok() && !is_lost && guard.is_capture_announced(Stream::NONE) {
+    let is_gone = |guard: &Guard<'_>| guard.is_of_parent() || guard.arena.life() != life;
+    let must_wait = !is_settled && !is_gone(guard);
+    let mut outcome = if must_wait { guard.let_work_end(Stream::NONE, Some(call), None) } else { Ok(()) };
+    let is_gone = is_gone(guard);
+    if outcome.is_ok() && !is_gone && guard.is_capture_announced(Stream::NONE) {
         outcome = unsaid(|| Err(refuse_for_a_capture()));
     }
     let mut released = 0u64;
-    if outcome.is_ok() && !is_lost {
-        (guard, ()) = guard.giving_back_as(call, |backend| {
+    if outcome.is_ok() && !is_gone {
+        guard.ask(CallKind::GivesBack(call), |backend| {
             let Some(granules) = backend.granules() else { return };
             outcome = unsaid(|| {
                 let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
@@ -298,45 +283,44 @@ pub(super) fn trim(
         });
     }
     if outcome.is_err() && guard.arena.life() == life {
-        guard = report(guard, call, RegionEvent::Obtained, &plan.sources);
+        report(guard, call, RegionEvent::Obtained, plan.sources.iter());
     }
     if guard.arena.life() != life {
         guard.arena.abandon(&plan);
-        return Ok((guard.check_entry()?, Ok(released)));
+        guard.check_entry()?;
+        return Ok(released);
     }
     guard.arena.commit(plan);
     guard.given_back += u64::from(released != 0);
-    guard = guard.check_entry()?;
-    Ok(match outcome {
+    guard.check_entry()?;
+    match outcome {
         // There is no memory for so many mappings. The granules given back so far count.
-        Err(failure) if !failure.is(Error::OutOfMemory) => (guard, Err(failure.say())),
-        _ => (guard, Ok(released)),
-    })
+        Err(failure) if !failure.is(Error::OutOfMemory) => Err(Interrupted::Driver(failure)),
+        _ => Ok(released),
+    }
 }
 
 /// Reports the mapped pieces of a plan, which go back or stay after all, in a call of that number.
-fn report<'a>(guard: Guard<'a>, call: u64, event: RegionEvent, pieces: &[Piece]) -> Guard<'a> {
+fn report<'a>(guard: &mut Guard<'_>, call: u64, event: RegionEvent, pieces: impl Iterator<Item = &'a Piece>) {
     let listener = guard.listener;
-    if !listener.is_there() {
-        return guard;
+    if listener.is_there() {
+        guard.outside(CallKind::GivesBack(call), || {
+            for piece in pieces.filter(|piece| piece.mapped) {
+                listener.notify(event, piece.span.base, piece.span.bytes);
+            }
+        });
     }
-    guard.notifying_as(call, || {
-        for piece in pieces.iter().filter(|piece| piece.mapped) {
-            listener.notify(event, piece.span.base, piece.span.bytes);
-        }
-    })
 }
 
 /// Reports each mapped piece when the allocator ends: as returning, or as obtained again. The range itself is given back as a
 /// whole.
-pub(super) fn report_all(mut guard: Guard<'_>, listener: Listener, event: RegionEvent) -> Guard<'_> {
+pub(super) fn report_all(guard: &mut Guard<'_>, event: RegionEvent) {
     let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
     let mut next = first.and_then(|first| guard.arena.mapped_from(first));
     while let Some((span, behind)) = next {
-        guard = guard.notifying(|| listener.notify(event, span.base, span.bytes));
+        guard.report_region(event, span.base, span.bytes);
         next = guard.arena.mapped_from(behind);
     }
-    guard
 }
 
 #[cfg(test)]

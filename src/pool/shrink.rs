@@ -5,17 +5,17 @@ use super::give_back::{discard_beyond, give_back_to, give_settled_back, record_t
 use super::idle_time::Activity;
 use super::limits::{self, change_limit};
 use super::pool::Pool;
-use super::slot::{Guard, Slot};
+use super::slot::{CallKind, Guard, Slot, deferred, or_reborn};
 use super::{idle_callback, order, stamp_merge};
 use crate::core::stream_id::Stream;
-use crate::error::{Error, LastError, keeping_last_error};
+use crate::error::{DeferredError, Error, LastError, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Limit, Options};
 use std::time::Duration;
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.
 pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
-    give_free_back(slot.enter_for_long()?, keep, false)
+    give_free_back(&mut slot.enter_for_long()?, keep, false)
 }
 
 /// Changes the limit, and gives free memory beyond it back.
@@ -26,19 +26,23 @@ pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), Error> {
 /// Changes the limit to the one that creation with these options would set.
 pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Error> {
     options.check()?;
-    let (guard, limit) = slot.enter()?.asking(|backend| options.limit_on(backend));
-    limit_to(guard.check_entry()?, limit?)
+    let mut guard = slot.enter()?;
+    let limit = guard.ask(CallKind::Orders, |backend| options.limit_on(backend));
+    guard.check_entry()?;
+    limit_to(guard, limit?)
 }
 
-fn limit_to(guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
-    let guard = change_limit(guard, limit)?;
+fn limit_to(mut guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
+    or_reborn(change_limit(&mut guard, limit), ())?;
     let (device, limit) = (guard.device, guard.arena.growth().limit());
     if guard.arena.growth().pool_bytes() <= limit {
         return Ok(());
     }
     // The limit holds in any case. Memory that cannot be given back now is given back by the next trim.
     keeping_last_error(|| {
-        if give_free_back(guard, limit, true).is_err() {
+        let given = give_free_back(&mut guard, limit, true);
+        drop(guard);
+        if given.is_err() {
             log::emit(
                 Level::Warn,
                 format_args!("device {device}: memory is held beyond the limit: {LastError}"),
@@ -51,24 +55,24 @@ fn limit_to(guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more
 /// than `keep` bytes are held. Returns the number of bytes that it has given back, of a device also those that another thread
 /// has meanwhile.
-fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
+fn give_free_back(guard: &mut Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
     let (held, life) = (guard.arena.growth().pool_bytes(), guard.arena.life());
-    let (mut guard, is_idle) = wait_until_idle(guard)?;
-    if !is_idle {
+    if !wait_until_idle(guard)? {
         // A capture is an error only if there is memory to give back.
         return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
     }
-    let (guard, released) = give_back_to(guard, keep, below)?;
-    let (mut guard, discarded) = discard_beyond(guard, keep, |_| true)?;
-    record_trim(&guard, released.as_ref().map_or(discarded, |bytes| bytes + discarded));
-    forget_past(&mut guard);
+    let released = or_reborn(deferred(give_back_to(guard, keep, below)), Ok(0))?;
+    let discarded = or_reborn(discard_beyond(guard, keep, |_| true), 0)?;
+    record_trim(guard, released.as_ref().map_or(discarded, |bytes| bytes + discarded));
+    forget_past(guard);
+    let released = released.map_err(DeferredError::say);
     if guard.backend.get().order().is_none() {
         return released;
     }
     // The caller wants the memory, which for the driver is in use until the other thread's call has ended.
     let last_call = guard.last_call();
     while guard.is_giving_back(last_call) {
-        guard = guard.wait_for_call()?;
+        guard.wait_for_call()?;
     }
     // What was lost with its context was not given back.
     let gone = if guard.arena.life() == life { held } else { 0 };
@@ -77,19 +81,21 @@ fn give_free_back(guard: Guard<'_>, keep: u64, below: bool) -> Result<u64, Error
 }
 
 /// Waits for the work that uses free memory, and coalesces what it has left. Returns false if a capture forbids to wait.
-fn wait_until_idle(guard: Guard<'_>) -> Result<(Guard<'_>, bool), Error> {
-    let (mut guard, idle) = order::synchronize(guard, Stream::NONE)?;
+fn wait_until_idle(guard: &mut Guard<'_>) -> Result<bool, Error> {
+    // A failure of the driver is no capture: without it less memory may go back. After a loss of all memory nothing is left
+    // to wait for.
+    let idle = or_reborn(deferred(order::synchronize(guard, Stream::NONE)), Ok(true))?;
     if matches!(idle, Ok(true)) {
         // Other contexts' work is not covered by that, and is not waited for.
-        (guard, _) = order::poll(guard, Stream::NONE)?;
+        let _polled = or_reborn(deferred(order::poll(guard, Stream::NONE)), Ok(()))?;
     }
     while guard.arena.streams().is_sharing() {
-        guard = order::share_a_piece(guard)?;
+        or_reborn(order::share_a_piece(guard), ())?;
     }
     while guard.arena.is_merging() {
-        guard = stamp_merge::merge_safe_piece(guard)?;
+        or_reborn(stamp_merge::merge_safe_piece(guard), ())?;
     }
-    Ok((guard, !matches!(idle, Ok(false))))
+    Ok(!matches!(idle, Ok(false)))
 }
 
 /// Shrinks tables to what the pool needs now, and wakes threads that wait for a change.
@@ -123,12 +129,13 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
 
 /// Lets the client say which work is done, and gives all free memory back. Does so again after another such time if a
 /// capture is under way, the driver has refused, or work is left that nobody else may find to be done.
-fn trim_idle(guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
-    let guard = idle_callback::call(guard)?;
+fn trim_idle(mut guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
+    idle_callback::call(&mut guard)?;
     // What the client has freed there does not stop the trim.
     let calls = activity_of(&guard).calls;
     let (device, after) = (guard.device, guard.idle.after().unwrap_or_default());
-    let trimmed = trim_in_pieces(guard, calls);
+    let trimmed = trim_in_pieces(&mut guard, calls);
+    drop(guard);
     if let Ok(bytes @ 1..) = trimmed {
         log::emit(
             Level::Info,
@@ -154,31 +161,29 @@ fn activity_of(guard: &Guard<'_>) -> Activity {
 
 /// Gives all free memory back in pieces, as long as no call comes in between. The lock is open while the backend takes a
 /// piece.
-fn trim_in_pieces(guard: Guard<'_>, calls: u64) -> Result<u64, Error> {
-    let (mut guard, is_idle) = wait_until_idle(guard)?;
+fn trim_in_pieces(guard: &mut Guard<'_>, calls: u64) -> Result<u64, Error> {
+    let is_idle = wait_until_idle(guard)?;
     // What is found to be done from now on has memory given back again.
-    let settled = activity_of(&guard).settled;
+    let settled = activity_of(guard).settled;
     guard.idle.note_settled(settled);
     let mut total = 0;
-    while activity_of(&guard).calls == calls && is_idle {
+    while activity_of(guard).calls == calls && is_idle {
         let keep = guard.arena.held_without(PIECE);
-        let (is_settled, released);
-        (guard, is_settled) = settle(guard, keep)?;
-        if activity_of(&guard).calls != calls {
+        let is_settled = or_reborn(settle(guard, keep), true)?;
+        if activity_of(guard).calls != calls {
             break;
         }
-        (guard, released) = give_settled_back(guard, keep, false, is_settled)?;
-        match released? {
+        match or_reborn(give_settled_back(guard, keep, false, is_settled), 0)? {
             0 => break,
             bytes => total += bytes,
         }
     }
-    let discarded;
-    (guard, discarded) = discard_beyond(guard, 0, |guard| activity_of(guard).calls == calls && is_idle)?;
+    let goes_on = |guard: &Guard<'_>| activity_of(guard).calls == calls && is_idle;
+    let discarded = or_reborn(discard_beyond(guard, 0, goes_on), 0)?;
     if total != 0 {
-        forget_past(&mut guard);
+        forget_past(guard);
     }
     total += discarded;
-    record_trim(&guard, total);
+    record_trim(guard, total);
     if is_idle { Ok(total) } else { Err(refuse_for_a_capture()) }
 }

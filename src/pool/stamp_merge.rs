@@ -1,9 +1,8 @@
 //! Merges stamped chunks in pieces, with the lock opened between them, because there may be very many.
 
-use super::slot::Guard;
+use super::slot::{Guard, Outside};
 use crate::core::request::AllocRequest;
 use crate::core::stamps::{Forced, ForcedPass};
-use crate::error::Error;
 
 /// The number of chunks that are merged with the lock held. That takes about 180,000 instructions next to 10,000
 /// others. Each opening of the lock yields. With smaller pieces a request would spend most of its time on that, and
@@ -13,28 +12,26 @@ const PIECE: usize = if cfg!(test) { 8 } else { 64 };
 
 /// Merges some of the chunks whose stamps have become safe.
 #[inline(never)]
-pub(super) fn merge_safe_piece(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
-    if !guard.arena.merge_safe_some(PIECE) {
-        return Ok(guard);
-    }
-    guard.talking(std::thread::yield_now).check_entry()
+pub(super) fn merge_safe_piece(guard: &mut Guard<'_>) -> Outside {
+    if guard.arena.merge_safe_some(PIECE) { guard.talk(std::thread::yield_now) } else { Ok(()) }
 }
 
 /// Merges some chunks in spite of their stamps. `pass` is the state of the pass, and `None` once it is over. Returns
 /// whether to search again. If not, the lock has been held since the last search.
 #[inline(never)]
-pub(super) fn merge_forced_piece<'a>(
-    mut guard: Guard<'a>,
+pub(super) fn merge_forced_piece(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     pass: &mut Option<ForcedPass>,
-) -> Result<(Guard<'a>, bool), Error> {
+) -> Outside<bool> {
     let mut current = pass.take().unwrap_or_else(|| guard.arena.begin_forced_pass());
     match guard.arena.merge_forced_some(&mut current, request.size, PIECE) {
-        Forced::Found => Ok((guard, true)),
-        Forced::Over => Ok((guard, false)),
+        Forced::Found => Ok(true),
+        Forced::Over => Ok(false),
         Forced::More => {
             *pass = Some(current);
-            Ok((guard.talking(std::thread::yield_now).check_entry()?, true))
+            guard.talk(std::thread::yield_now)?;
+            Ok(true)
         }
     }
 }

@@ -7,8 +7,8 @@ mod retry_state;
 mod strategies;
 
 use self::retry_state::RetryState;
-use self::strategies::{Attempt, Outcome};
-use super::slot::{AtOnce, Guard, Slot, Unready};
+use super::guarded::Messages;
+use super::slot::{FastGuard, Guard, Interrupted, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
 use crate::core::heap::Tag;
@@ -93,7 +93,7 @@ pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64
 
 /// A slot in which a request was not served in the usual case.
 enum Missed<'a> {
-    Locked(AtOnce<'a>),
+    Locked(FastGuard<'a>),
     /// Another thread holds the lock.
     Busy(&'a Slot),
 }
@@ -101,7 +101,7 @@ enum Missed<'a> {
 /// Serves a request in the usual case.
 #[inline(always)]
 fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Missed<'_>> {
-    let Some(mut entered) = slot.enter_at_once() else { return Err(Missed::Busy(slot)) };
+    let Some(mut entered) = slot.try_enter() else { return Err(Missed::Busy(slot)) };
     if let Some(size @ 1..) = round_up(bytes)
         && let Some(pool) = entered.pool()
         && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
@@ -141,7 +141,7 @@ fn alloc_recorded<const NO_STREAM: bool>(
 
 /// Serves a request of a pool that is recorded where the usual case does not suffice.
 #[inline(never)]
-fn alloc_recorded_otherwise(mut entered: AtOnce<'_>, bytes: u64, stream: Stream) -> Result<u64, Error> {
+fn alloc_recorded_otherwise(mut entered: FastGuard<'_>, bytes: u64, stream: Stream) -> Result<u64, Error> {
     if let Some(size @ 1..) = round_up(bytes)
         && let Some(pool) = entered.recorded_pool()
         && let Some(addr) = pool.alloc_plain_recorded(size, bytes, stream)
@@ -155,19 +155,14 @@ fn alloc_recorded_otherwise(mut entered: AtOnce<'_>, bytes: u64, stream: Stream)
 #[inline(never)]
 fn alloc_otherwise(
     slot: &Slot,
-    entered: Option<AtOnce<'_>>,
+    entered: Option<FastGuard<'_>>,
     bytes: u64,
     stream: Stream,
 ) -> Result<u64, Error> {
-    let mut guard = match slot.enter_after(entered) {
-        Ok(guard) => guard,
-        Err(unready) => {
-            return serve(
-                unready.check_entry()?,
-                &RequestParams { bytes, stream, ..RequestParams::default() },
-            );
-        }
-    };
+    let mut guard = slot.enter_after(entered)?;
+    if !guard.is_ready() {
+        return serve(guard, &RequestParams { bytes, stream, ..RequestParams::default() });
+    }
     if stream != Stream::NONE {
         guard.require_no_timestamps()?;
     }
@@ -188,14 +183,17 @@ fn alloc_otherwise(
 pub(crate) fn alloc_aligned(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Error> {
     match alloc_aligned_at_once(slot, params) {
         Ok(addr) => Ok(addr),
-        Err(entered) => serve(slot.enter_after(entered).or_else(Unready::check_entry)?, params),
+        Err(entered) => serve(slot.enter_after(entered)?, params),
     }
 }
 
 /// Serves the same request in the usual case. Otherwise returns the slot, if it was ready.
 #[inline(always)]
-fn alloc_aligned_at_once<'a>(slot: &'a Slot, params: &RequestParams<'_>) -> Result<u64, Option<AtOnce<'a>>> {
-    let Some(mut entered) = slot.enter_at_once() else { return Err(None) };
+fn alloc_aligned_at_once<'a>(
+    slot: &'a Slot,
+    params: &RequestParams<'_>,
+) -> Result<u64, Option<FastGuard<'a>>> {
+    let Some(mut entered) = slot.try_enter() else { return Err(None) };
     if let Some(size @ 1..) = params.size()
         && let Some(pool) = entered.pool()
         && let Some(addr) = pool.arena.alloc_aligned_at_once(size, params.bytes, params.alignment.max(UNIT))
@@ -244,7 +242,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<
 }
 
 #[cold]
-fn refuse_overflow(guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
+fn refuse_overflow(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
     let bytes = request.requested;
     guard.fail(fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"), request)
 }
@@ -257,32 +255,41 @@ fn refuse_alignment(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
 
+/// Serves a request for which no free chunk fits.
 #[cold]
-fn alloc_slowly(guard: Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -> Result<u64, Error> {
-    match retry(guard, request, no_growth)? {
-        Outcome::Served(addr) => Ok(addr),
-        Outcome::Exhausted(guard) => Err(give_up(guard, request)),
+fn alloc_slowly(mut guard: Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -> Result<u64, Error> {
+    loop {
+        let Some(addr) = retry(&mut guard, request, no_growth)? else { return Err(give_up(guard, request)) };
+        if !guard.is_guarded() {
+            return Ok(addr);
+        }
+        match guarded::hand_out(&mut guard, addr, request.stream) {
+            // All memory is lost, and the chunk with it.
+            Err(Interrupted::Reborn) => guard.check_entry()?,
+            handed_out => {
+                drop(guard);
+                return or_reborn(handed_out.map(Messages::emit), ()).map(|()| addr);
+            }
+        }
     }
 }
 
 /// Searches for memory until the retry timeout has passed. Out of line, so that its frame is not on the stack when the
 /// report of a failure is written.
 #[inline(never)]
-fn retry<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>, no_growth: bool) -> Attempt<'a> {
-    let begun_in = guard.arena.life();
-    let mut pause = Pause { deadline: None, looked: false, state: RetryState::new(no_growth, begun_in) };
+fn retry(guard: &mut Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -> Result<Option<u64>, Error> {
+    let state = RetryState::new(no_growth, guard.arena.life());
+    let mut pause = Pause { deadline: None, looked: false, state };
     loop {
-        guard = match strategies::search(guard, request, &mut pause.state)? {
-            Outcome::Exhausted(guard) => guard,
-            served => return Ok(served),
-        };
-        if no_growth {
-            return Err(has_none(&guard, request));
+        if let Some(addr) = strategies::search(guard, request, &mut pause.state)? {
+            return Ok(Some(addr));
         }
-        guard = match pause.before_next(guard, request)? {
-            Next::Search(guard) => guard,
-            Next::GiveUp(guard) => return Ok(Outcome::Exhausted(guard)),
-        };
+        if no_growth {
+            return Err(has_none(guard, request));
+        }
+        if !pause.before_next(guard, request)? {
+            return Ok(None);
+        }
     }
 }
 
@@ -301,19 +308,11 @@ struct Pause {
     state: RetryState,
 }
 
-enum Next<'a> {
-    Search(Guard<'a>),
-    GiveUp(Guard<'a>),
-}
-
 impl Pause {
-    /// Waits until another search may find something. Out of line, so that its frame is not on the stack during a search.
+    /// Waits until another search may find something. Returns false if none may. Out of line, so that its frame is not on
+    /// the stack during a search.
     #[inline(never)]
-    fn before_next<'a>(
-        &mut self,
-        mut guard: Guard<'a>,
-        request: &AllocRequest<'_>,
-    ) -> Result<Next<'a>, Error> {
+    fn before_next(&mut self, guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<bool, Error> {
         let Pause { deadline, looked, state } = self;
         // As in TensorFlow, the last attempt comes after the timeout.
         let is_circular = state.refused().is_some_and(|refusal| refusal.is_circular);
@@ -327,30 +326,32 @@ impl Pause {
             if *looked || guard.backend.get().life().is_none() {
                 return match state.take_failure() {
                     Some(failure) => Err(guard.fail(failure.say(), request)),
-                    None => Ok(Next::GiveUp(guard)),
+                    None => Ok(false),
                 };
             }
             // The last attempt is made again after this, because the lock was open.
             *looked = true;
             let life = guard.arena.life();
-            guard = context_loss::look(guard, false).check_entry()?;
+            context_loss::look(guard, false);
+            guard.check_entry()?;
             if guard.arena.life() != life {
                 state.begin_again(None);
             }
-            return Ok(Next::Search(guard));
+            return Ok(true);
         };
-        if state.has_missed(&guard) {
+        if state.has_missed(guard) {
             // Something changed during the search, so it is repeated without sleeping.
             state.rest();
-            return Ok(Next::Search(guard));
+            return Ok(true);
         }
-        guard = guard.wait(Some(left)).check_entry()?;
+        guard.wait(Some(left));
+        guard.check_entry()?;
         state.rest();
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
             // Pending work may have been done meanwhile.
             state.begin_again(state.refused());
         }
-        Ok(Next::Search(guard))
+        Ok(true)
     }
 }
 

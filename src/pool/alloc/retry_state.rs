@@ -6,9 +6,9 @@ use crate::core::arena::Progress;
 use crate::core::request::AllocRequest;
 use crate::core::stamps::ForcedPass;
 use crate::core::units::UNIT;
-use crate::error::{DeferredError, Error};
+use crate::error::DeferredError;
 use crate::pool::region_io::{Extended, Refusal};
-use crate::pool::slot::Guard;
+use crate::pool::slot::{Guard, Outside};
 
 /// The strategies that are tried only once until something changes, each as a bit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,13 +152,9 @@ impl RetryState {
         }
     }
 
-    /// Returns the driver's result, or the default after a failure. The failure is stored as the error of the request
-    /// in case nothing else serves it.
-    pub(super) fn note<T: Default>(&mut self, result: Result<T, DeferredError>) -> T {
-        result.unwrap_or_else(|failure| {
-            self.failure = Some(failure);
-            T::default()
-        })
+    /// Stores a failure of the driver as the error of the request, in case nothing else serves it.
+    pub(super) fn note_failure(&mut self, failure: DeferredError) {
+        self.failure = Some(failure);
     }
 
     /// Returns whether the backend refused more bytes than the request needs, but not exactly these.
@@ -168,28 +164,28 @@ impl RetryState {
     }
 
     /// Notes the outcome of an attempt to grow. Returns whether the search begins again.
-    pub(super) fn note_growth<'a>(
+    pub(super) fn note_growth(
         &mut self,
-        mut guard: Guard<'a>,
+        guard: &mut Guard<'_>,
         extended: Extended,
         request: &AllocRequest<'_>,
-    ) -> Result<(Guard<'a>, bool), Error> {
+    ) -> Outside<bool> {
         match extended {
             Extended::Grown => {
                 // If the backend did not honour the alignment, the next region must be large enough for an aligned
                 // place inside.
                 self.least = request.size.saturating_add(request.alignment.max(UNIT) - UNIT);
-                self.note_own(&guard, 1);
+                self.note_own(guard, 1);
             }
             Extended::Refused => {}
             Extended::NoRoom if guard.is_bringing(u64::MAX) => {
                 // The room is reserved for another thread's region, which the backend may refuse.
-                guard = guard.wait_for_call()?;
+                guard.wait_for_call()?;
                 self.try_again(Once::Extend);
             }
-            Extended::NoRoom => return Ok((guard, false)),
+            Extended::NoRoom => return Ok(false),
         }
-        Ok((guard, true))
+        Ok(true)
     }
 
     /// Notes regions that this thread itself has obtained or given back. Only growth is tried again for them. Other

@@ -8,16 +8,16 @@ use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
+use crate::pool::slot::{CallKind, Guard};
 use crate::sys::HostMemoryExhausted;
 
 /// Checks the guards of all chunks in use. Damaged guards are reported in the log and restored.
-pub(crate) fn check(guard: Guard<'_>) -> Result<(), Error> {
-    let mut guard = turn(guard)?;
+pub(crate) fn check(mut guard: Guard<'_>) -> Result<(), Error> {
+    turn(&mut guard)?;
     let mut inspections = plan_check(&guard)?;
     let streams = guard.streams_to_wait_beside(Stream::NONE);
     let mut buffer = std::mem::take(&mut guard.guards().buffer);
-    let (mut guard, hindrance) = guard.guarding(|backend| {
+    let hindrance = guard.ask(CallKind::Guards, |backend| {
         work::when_idle(backend, streams, |memory| {
             work::refill(&mut buffer)?;
             inspections.iter_mut().try_for_each(|inspection| inspection.carry_out(memory, &mut buffer))
@@ -33,7 +33,8 @@ pub(crate) fn check(guard: Guard<'_>) -> Result<(), Error> {
             messages.add_violation(&mut guard, &Violation { addr, side, damage, seen: "seen by bfc_check" });
         }
     }
-    let checked = guard.check_entry().map(drop);
+    let checked = guard.check_entry();
+    drop(guard);
     messages.emit();
     checked
 }

@@ -10,7 +10,7 @@ use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
+use crate::pool::slot::{CallKind, Guard};
 use crate::pool::take_back::{free_now, free_now_on};
 
 /// The checks and writes for a chunk before it is freed.
@@ -89,8 +89,8 @@ impl FreeCheck {
 }
 
 /// Checks the guards of a chunk, poisons it, and frees it.
-pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
-    let mut guard = turn(guard)?;
+pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+    turn(&mut guard)?;
     let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream) };
     let (free_check, life) = (FreeCheck::new(&guard, id, stream), guard.arena.life());
     let mut findings = Findings::default();
@@ -99,7 +99,7 @@ pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Resu
         let streams = guard.streams_to_wait_beside(stream);
         let mut buffer = std::mem::take(&mut guard.guards().buffer);
         guard.guards().at_work = Some((addr, free_check.next));
-        (guard, hindrance) = guard.guarding(|backend| {
+        hindrance = guard.ask(CallKind::Guards, |backend| {
             let work = |memory: &dyn Memory| {
                 work::refill(&mut buffer)?;
                 free_check.carry_out(memory, &mut findings, &mut buffer)
@@ -123,7 +123,7 @@ pub(in crate::pool) fn free(guard: Guard<'_>, addr: u64, stream: Stream) -> Resu
     if guard.arena.life() == life {
         leave_to_next(&mut guard, &free_check, &findings, hindrance.as_ref());
     }
-    let freed = guard.check_entry().and_then(|mut guard| {
+    let freed = guard.check_entry().and_then(|()| {
         // A poisoned chunk must be freed. If there is no memory for the stream's order, it is freed without one, which
         // is correct because the device was idle.
         let ordered =

@@ -21,7 +21,7 @@ pub(super) struct Violation {
 /// The messages to log once the lock is open. If very many guards are damaged, only the first are logged one by one,
 /// and the rest are counted.
 #[derive(Default)]
-pub(super) struct Messages {
+pub(in crate::pool) struct Messages {
     texts: Vec<(Level, String)>,
     more: u64,
 }
@@ -68,7 +68,7 @@ impl Messages {
 
     /// Logs the messages. The allocator must be unlocked, because the log's callback may call anything.
     #[inline(never)]
-    pub(super) fn emit(self) {
+    pub(in crate::pool) fn emit(self) {
         for (level, text) in &self.texts {
             log::emit_text(*level, text);
         }

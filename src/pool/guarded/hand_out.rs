@@ -6,20 +6,20 @@ use super::work::{self, Fill};
 use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::guard_state::{BEHIND, FRONT};
-use crate::pool::slot::Guard;
+use crate::pool::slot::{CallKind, Guard, Outside};
 use crate::sys::HostMemoryExhausted;
 
 /// Waits until no other thread writes or checks guards. The caller may then begin to do so before it opens the lock.
-pub(in crate::pool) fn turn(mut guard: Guard<'_>) -> Result<Guard<'_>, Error> {
+pub(in crate::pool) fn turn(guard: &mut Guard<'_>) -> Result<(), Error> {
     let mut gave_way = false;
     loop {
         if guard.is_guarding() {
-            guard = guard.wait_for_call()?;
+            guard.wait_for_call()?;
         } else if !gave_way && guard.is_awaited() {
             gave_way = true;
-            guard = guard.give_way().check_entry()?;
+            guard.give_way()?;
         } else {
-            return Ok(guard);
+            return Ok(());
         }
     }
 }
@@ -31,19 +31,16 @@ pub(in crate::pool) fn make_room(guard: &mut Guard<'_>) -> Result<(), HostMemory
     guard.guards().exempt.reserve(live + 1)
 }
 
-/// Writes the guards of a newly allocated chunk, and fills the chunk so that reads of unwritten memory show. Returns
-/// the locked slot if the context ended meanwhile, so that the chunk is lost.
+/// Writes the guards of a newly allocated chunk, and fills the chunk so that reads of unwritten memory show. If the context
+/// ends meanwhile, the chunk is lost. Returns the messages to log once the lock is open.
 #[inline(never)]
-pub(in crate::pool) fn hand_out(
-    mut guard: Guard<'_>,
-    addr: u64,
-    stream: Stream,
-) -> Result<Option<Guard<'_>>, Error> {
-    let Some(id) = guard.arena.chunk_in_use(addr) else { return Ok(None) };
+pub(in crate::pool) fn hand_out(guard: &mut Guard<'_>, addr: u64, stream: Stream) -> Outside<Messages> {
+    let mut messages = Messages::default();
+    let Some(id) = guard.arena.chunk_in_use(addr) else { return Ok(messages) };
     // The guards are exempt until they are written.
     guard.guards().exempt.set(addr, FRONT | BEHIND, true);
     if !guard.may_touch(id) {
-        return Ok(None);
+        return Ok(messages);
     }
     let (behind, front) = (guard.guard_behind(id), guard.in_front(id));
     let fills = [
@@ -55,23 +52,18 @@ pub(in crate::pool) fn hand_out(
     let streams = guard.streams_to_wait_beside(stream);
     guard.guards().at_work = Some((addr, None));
     let life = guard.arena.life();
-    let (mut guard, hindrance) = guard
-        .guarding(|backend| work::when_idle(backend, streams, |memory| work::fill(memory, &fills[..count])));
+    let hindrance = guard.ask(CallKind::Guards, |backend| {
+        work::when_idle(backend, streams, |memory| work::fill(memory, &fills[..count]))
+    });
     guard.guards().at_work = None;
-    if guard.arena.life() != life {
-        return guard.check_entry().map(Some);
-    }
-    let mut messages = Messages::default();
+    guard.check(life)?;
     match hindrance {
         None => {
             guard.guards().exempt.set(addr, BEHIND, false);
             // If the neighbour is in use, the bytes in front are its guard. When it is freed, the exemption is updated.
             guard.guards().exempt.set(addr, FRONT, front == Neighbour::OutOfReach);
         }
-        Some(hindrance) => messages.add_hindrance(&mut guard, &hindrance, "were not written"),
+        Some(hindrance) => messages.add_hindrance(guard, &hindrance, "were not written"),
     }
-    let guard = guard.check_entry();
-    let result = guard.map(|_| None);
-    messages.emit();
-    result
+    Ok(messages)
 }

@@ -1,13 +1,13 @@
 //! Queries whether streams are captured, because anything that waits for the device would break their captures.
 
-use super::driver_stream::{Ordered, handle, is_captured};
+use super::driver_stream::{handle, is_captured, list};
 use crate::backend::order::{Capture, Context};
 use crate::core::stream_id::Stream;
 use crate::core::streams::QueueId;
 use crate::error::Error;
 use crate::pool::captures;
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
+use crate::pool::slot::{Guard, Outside, is_reborn};
 use crate::sys::clock::Deadline;
 use std::time::Duration;
 
@@ -21,29 +21,18 @@ impl Pool {
 /// synchronizes with blocking streams. Anything that waits for the device would break the capture, including giving
 /// memory back. Returns false without a device.
 #[inline(never)]
-pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
-    let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (Vec::new(), Vec::new());
-    let mut learnt: Vec<(QueueId, Stream, Context)> = Vec::new();
-    let mut unknown: Vec<(QueueId, Stream)> = Vec::new();
-    let streams = guard.live_streams(stream).and_then(|streams| {
-        gone.try_reserve(streams.len())?;
-        uncaptured.try_reserve(streams.len())?;
-        learnt.try_reserve(streams.len())?;
-        unknown.try_reserve(streams.len())?;
-        Ok(streams)
-    });
-    let streams = match streams {
-        Ok(streams) => streams,
-        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
-    };
+pub(in crate::pool) fn is_any_captured(guard: &mut Guard<'_>, stream: Stream) -> Outside<bool> {
+    let streams = guard.live_streams(stream)?;
+    let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (list(streams.len())?, list(streams.len())?);
+    let mut learnt: Vec<(QueueId, Stream, Context)> = list(streams.len())?;
+    let mut unknown: Vec<(QueueId, Stream)> = list(streams.len())?;
     // Nothing could be recorded on a stream while it was captured, nor its context queried. This may be the last time
     // that it certainly exists.
     let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
     unknown.extend(queues.filter(|&(queue_id, stream)| guard.events.is_unknown(queue_id, stream)));
-    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
+    let noticed = guard.captures_noticed;
     let mut active = None;
-    let result;
-    (guard, result) = guard.ordering(|order| {
+    let result = guard.order(|order| {
         for stream in streams {
             match order.capture_of(handle(stream))? {
                 Capture::Active => {
@@ -63,16 +52,16 @@ pub(in crate::pool) fn is_any_captured<'a>(mut guard: Guard<'a>, stream: Stream)
         }
         Ok(false)
     });
-    if guard.arena.life() == life {
-        let Pool { arena, events, .. } = &mut *guard;
+    if !is_reborn(&result) {
+        let Pool { arena, events, .. } = &mut **guard;
         learnt
             .into_iter()
             .for_each(|(queue_id, stream, context)| events.learn(arena, queue_id, stream, context));
         uncaptured.into_iter().for_each(|stream| guard.note_capture(stream, false, noticed));
         active.into_iter().for_each(|stream| guard.note_capture(stream, true, noticed));
-        gone.into_iter().for_each(|stream| drop_destroyed(&mut guard, stream));
+        gone.into_iter().for_each(|stream| drop_destroyed(guard, stream));
     }
-    Ok((guard.check_entry()?, result))
+    result
 }
 
 /// Forgets a stream that the program has destroyed without notice. The driver is not called with its handle again,
@@ -88,43 +77,43 @@ fn drop_destroyed(guard: &mut Guard<'_>, stream: Stream) {
 /// Returns whether the allocator may wait for the device: no stream is being captured, and no capture of a stream other
 /// than `stream` is announced.
 #[inline(never)]
-pub(in crate::pool) fn may_disturb<'a>(mut guard: Guard<'a>, stream: Stream) -> Ordered<'a, bool> {
-    if guard.is_capture_announced(stream) {
-        return Ok((guard, Ok(false)));
-    }
+pub(in crate::pool) fn may_disturb(guard: &mut Guard<'_>, stream: Stream) -> Outside<bool> {
     let noticed = guard.captures_noticed;
-    let captured;
-    (guard, captured) = is_any_captured(guard, stream)?;
     // Meanwhile another thread may have announced or noticed one.
-    let is_new = guard.is_capture_announced(stream) || guard.captures_noticed != noticed;
-    Ok((guard, captured.map(|captured| !captured && !is_new)))
+    Ok(!guard.is_capture_announced(stream)
+        && !is_any_captured(guard, stream)?
+        && !guard.is_capture_announced(stream)
+        && guard.captures_noticed == noticed)
 }
 
 /// Queries whether the stream that a request names is captured, and notes it: the request may be refused, or its memory
 /// may be freed, before anything else tells that the stream exists. The default streams are always queried.
 #[inline(never)]
-pub(super) fn look_at(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+pub(super) fn look_at(guard: &mut Guard<'_>, named: Stream) -> Outside {
     if !named.exists() || named.is_default() {
-        return Ok((guard, Ok(())));
+        return Ok(());
     }
-    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
-    let captured;
-    (guard, captured) = guard.ordering(|order| is_captured(order, named));
-    if let (true, &Ok(captured)) = (guard.arena.life() == life, &captured) {
-        guard.note_capture(named, captured, noticed);
+    let noticed = guard.captures_noticed;
+    let mut is_named_captured = None;
+    let result = guard.order(|order| {
+        is_named_captured = Some(is_captured(order, named)?);
+        Ok(())
+    });
+    if let Some(is_captured) = is_named_captured.filter(|_| !is_reborn(&result)) {
+        guard.note_capture(named, is_captured, noticed);
     }
-    Ok((guard.check_entry()?, captured.map(drop)))
+    result
 }
 
 /// Waits until no call is about to enter the driver that might break a capture which was just announced, for
 /// [`captures::ENTRY`] at most. Calls that begin later take the announcement into account. Does not wait for device work.
-pub(in crate::pool) fn leave_alone(mut guard: Guard<'_>) -> Result<(), Error> {
+pub(in crate::pool) fn leave_alone(guard: &mut Guard<'_>) -> Result<(), Error> {
     const MOMENT: Duration = Duration::from_millis(10);
     let (last_call, deadline) = (guard.last_call(), Deadline::after(captures::ENTRY));
     while guard.backend.get().order().is_some()
         && guard.is_disturbing(last_call, deadline.remaining().is_some())
     {
-        guard = guard.wait_for_call_within(Some(MOMENT))?;
+        guard.wait_for_call_within(Some(MOMENT))?;
     }
     Ok(())
 }

@@ -2,9 +2,8 @@
 
 use crate::backend::order::{self as driver, Capture, Order};
 use crate::core::stream_id::Stream;
-use crate::error::{DeferredError, Error};
+use crate::error::Error;
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
 use crate::sys::{HostMemoryExhausted, thread};
 
 /// Runs `work` on each task, even if others fail. Returns the last failure, whose message is the one stored.
@@ -100,8 +99,3 @@ pub(super) fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
     list.try_reserve_exact(length)?;
     Ok(list)
 }
-
-/// The result of calls of the driver about pending work: the locked slot with the driver's result, or the reason why
-/// the allocator is not usable any more. A failure of the driver is deferred, because the request may still succeed
-/// without it.
-pub(in crate::pool) type Ordered<'a, T = ()> = Result<(Guard<'a>, Result<T, DeferredError>), Error>;

@@ -3,17 +3,14 @@
 use super::record::{Outcome, Recording};
 use crate::backend::order as driver;
 use crate::core::stream_id::Stream;
-use crate::error::{DeferredError, Error};
+use crate::error::{Error, keeping_last_error};
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
+use crate::pool::slot::{Guard, is_reborn, or_reborn};
 
 /// Forgets a stream that is about to end. Records the last event on it, which covers all memory freed there before and
 /// later.
 #[inline(never)]
-pub(crate) fn forget<'a>(
-    mut guard: Guard<'a>,
-    stream: Stream,
-) -> Result<(Guard<'a>, Result<(), Error>), Error> {
+pub(crate) fn forget(guard: &mut Guard<'_>, stream: Stream) -> Result<(), Error> {
     let queue_id = guard.arena.streams().queue_of(stream);
     let work = guard.arena.streams_mut().forget_stream(stream)?;
     let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
@@ -23,7 +20,7 @@ pub(crate) fn forget<'a>(
         guard.events.note_no_capture(stream, u64::MAX);
         let last_call = guard.last_call();
         while guard.is_ordering(last_call) {
-            guard = guard.wait_for_call()?;
+            guard.wait_for_call()?;
         }
         if !guard.events.is_noted_captured(stream) {
             break;
@@ -44,58 +41,50 @@ pub(crate) fn forget<'a>(
             {
                 guard.events.take_foreign(queue_id, &mut foreign);
             }
-            guard = destroy_all(guard, foreign);
+            destroy_all(guard, &mut foreign);
         }
-        return Ok((guard.check_entry()?, Ok(())));
+        return guard.check_entry();
     };
-    let Pool { arena, events, .. } = &mut *guard;
+    let Pool { arena, events, .. } = &mut **guard;
     // Memory that is freed there later gets this point too.
     let mut recording = Recording::last(events, arena, work);
-    let recorded;
     // A failure may be transient, and the stream cannot be queried later, so a failed recording is tried once more.
-    (guard, recorded) =
-        guard.ordering(|order| recording.carry_out(order).or_else(|_| recording.carry_out(order)));
-    if guard.arena.life() == life {
+    let recorded = guard.order(|order| recording.carry_out(order).or_else(|_| recording.carry_out(order)));
+    if !is_reborn(&recorded) {
         if recording.outcome == Outcome::Captured {
             recording.outcome = Outcome::NotRecorded;
         }
         let is_covered = recording.outcome == Outcome::Recorded;
-        recording.note(&mut guard, noticed);
+        recording.note(guard, noticed);
         guard.forget_events(stream);
         let mut foreign = guard.events.take_foreign_spare();
         if is_covered {
             guard.events.take_foreign(work.queue, &mut foreign);
         }
-        guard = destroy_all(guard, foreign);
+        destroy_all(guard, &mut foreign);
     }
-    Ok((guard.check_entry()?, recorded.map_err(DeferredError::say)))
+    or_reborn(recorded, ())
 }
 
-/// Destroys events of other contexts, which may end with a forgotten stream: spare ones and those of its queue. The
-/// last event, which is of the device's own context, covers the latter.
-fn destroy_all(mut guard: Guard<'_>, foreign: Vec<driver::Event>) -> Guard<'_> {
-    if !foreign.is_empty() {
-        (guard, _) = guard.ordering(|order| {
-            foreign.into_iter().for_each(|event| order.destroy_event(event));
-            Ok(())
+/// Destroys events. Those whose context cannot be entered stay in the list.
+fn destroy_all(guard: &mut Guard<'_>, events: &mut Vec<driver::Event>) {
+    if !events.is_empty() {
+        let _ = keeping_last_error(|| {
+            guard.order(|order| {
+                events.drain(..).for_each(|event| order.destroy_event(event));
+                Ok(())
+            })
         });
     }
-    guard
 }
 
 /// Destroys all events at the end of the allocator. Failures are ignored, because the driver may have shut down
 /// already.
-pub(in crate::pool) fn end(mut guard: Guard<'_>) -> Guard<'_> {
+pub(in crate::pool) fn end(guard: &mut Guard<'_>) {
     const TRIES: u32 = 2;
     let mut events = guard.events.take_all();
     for _ in 0..TRIES {
         // A failure to enter the device's context may be transient.
-        if !events.is_empty() {
-            (guard, _) = guard.ordering(|order| {
-                events.drain(..).for_each(|event| order.destroy_event(event));
-                Ok(())
-            });
-        }
+        destroy_all(guard, &mut events);
     }
-    guard
 }

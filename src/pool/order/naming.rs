@@ -11,7 +11,7 @@ use crate::backend::order::Current;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 use crate::pool::mutation;
-use crate::pool::slot::Slot;
+use crate::pool::slot::{CallKind, Slot};
 use crate::sys::{HostMemoryExhausted, thread};
 
 /// Returns the stream of a request. With a context of another device current, that is the default stream of the pool's
@@ -90,8 +90,7 @@ fn default_stream(slot: &Slot, handle: u64) -> Result<(Stream, Current), Error> 
 /// Asks which context is current, with the lock open.
 #[cold]
 fn ask(slot: &Slot) -> Result<Current, Error> {
-    let current;
-    (_, current) =
-        slot.enter()?.asking(|backend| backend.order().map_or(Ok(Current::Own), |streams| streams.current()));
-    current
+    slot.enter()?.ask(CallKind::Orders, |backend| {
+        backend.order().map_or(Ok(Current::Own), |streams| streams.current())
+    })
 }

@@ -2,7 +2,7 @@
 //! open, and the events are held meanwhile.
 
 use super::capture_state::look_at;
-use super::driver_stream::{Ordered, each, handle, is_captured, is_reachable, list};
+use super::driver_stream::{each, handle, is_captured, is_reachable, list};
 use super::record::Recording;
 use crate::backend::order::{Capture, Event, Order, State};
 use crate::core::stream_id::Stream;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::pool::events::{Kind, Marker};
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
+use crate::pool::slot::{Guard, Interrupted, Outside, deferred, is_reborn};
 use crate::sys::HostMemoryExhausted;
 
 /// A query about one queue: a sample of its events, the oldest first.
@@ -64,92 +64,81 @@ impl Question {
 
 /// Queries which work of other streams is done by now.
 #[inline(never)]
-pub(in crate::pool) fn poll(mut guard: Guard<'_>, stream: Stream) -> Ordered<'_> {
+pub(in crate::pool) fn poll(guard: &mut Guard<'_>, stream: Stream) -> Outside {
     if guard.backend.get().order().is_none() {
-        return Ok((guard, Ok(())));
+        return Ok(());
     }
-    let mut result;
-    (guard, result) = learn(guard, stream)?;
-    let mut ranges = match ranges(&guard) {
-        Ok(ranges) => ranges,
-        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
-    };
-    if ranges.is_empty() && result.is_ok() {
+    let learnt = deferred(learn(guard, stream))?;
+    let mut ranges = ranges(guard)?;
+    if ranges.is_empty() && learnt.is_ok() {
         return look_at(guard, stream);
     }
     while !ranges.is_empty() {
-        let asked;
-        (guard, asked) = ask(guard, stream, &mut ranges)?;
-        if asked.is_err() {
-            result = asked;
-            break;
-        }
+        ask(guard, stream, &mut ranges)?;
     }
-    Ok((guard, result))
+    learnt.map_err(Interrupted::Driver)
 }
 
 /// Queries the contexts that have to be known. Out of line, so that what it holds is not on the stack during [`ask`].
 #[inline(never)]
-fn learn(guard: Guard<'_>, stream: Stream) -> Ordered<'_> {
-    let (guard, sole) = learn_sole(guard, stream)?;
-    let (guard, named) = learn_named(guard, stream)?;
-    Ok((guard, sole.and(named)))
+fn learn(guard: &mut Guard<'_>, stream: Stream) -> Outside {
+    let sole = deferred(learn_sole(guard, stream))?;
+    let named = deferred(learn_named(guard, stream))?;
+    sole.and(named).map_err(Interrupted::Driver)
 }
 
 /// Queries the context of the stream that is the only one so far. Work of another context is not covered by a
 /// synchronization of the device's own. Then the stream gets a queue, so that its memory is neither reused by other
 /// streams nor given back before an event reports its work as done.
 #[inline(never)]
-fn learn_sole(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+fn learn_sole(guard: &mut Guard<'_>, named: Stream) -> Outside {
     let is_unknown = |&sole: &Stream| sole == named && !guard.events.knows_sole(sole);
     let sole = guard.arena.streams().sole_stream().filter(is_unknown);
-    let Some(sole) = sole else { return Ok((guard, Ok(()))) };
-    let life = guard.arena.life();
-    let result;
-    (guard, result) = guard.ordering(|order| {
+    let Some(sole) = sole else { return Ok(()) };
+    let mut context = None;
+    let result = guard.order(|order| {
         // The context of a captured stream is not queried, because that may invalidate the capture.
-        if order.capture_of(handle(sole))? != Capture::None {
-            return Ok(None);
+        if order.capture_of(handle(sole))? == Capture::None {
+            context = Some(order.context_of(handle(sole))?);
         }
-        order.context_of(handle(sole)).map(Some)
+        Ok(())
     });
-    if guard.arena.life() != life {
-        return Ok((guard.check_entry()?, Ok(())));
+    if is_reborn(&result) {
+        return result;
     }
-    if let Ok(Some(context)) = result {
+    if let Some(context) = context {
         guard.events.learn_sole(sole, context);
     }
     // A stream that is not known to be of this context is treated as one of another.
     if guard.events.is_elsewhere(sole) && guard.arena.streams().sole_stream() == Some(sole) {
-        guard.arena.streams_mut().require_queues()?;
+        guard.arena.streams_mut().require_queues().map_err(Error::from)?;
     }
-    Ok((guard.check_entry()?, result.map(drop)))
+    result
 }
 
 /// Queries the context of the stream that the caller names, if it has a queue whose context is not known yet. Otherwise
 /// no synchronization would cover the memory freed there meanwhile.
 #[inline(never)]
-fn learn_named(mut guard: Guard<'_>, named: Stream) -> Ordered<'_> {
+fn learn_named(guard: &mut Guard<'_>, named: Stream) -> Outside {
     let queue_id = guard.arena.streams().queue_of(named);
     let is_unknown = |queue_id: &QueueId| {
         guard.events.context_of(*queue_id, guard.arena.streams().progress_of(*queue_id)).is_none()
     };
     let Some(queue_id) = queue_id.filter(|_| named.exists() && is_reachable(named)).filter(is_unknown) else {
-        return Ok((guard, Ok(())));
+        return Ok(());
     };
-    let life = guard.arena.life();
-    let result;
-    (guard, result) = guard.ordering(|order| match order.capture_of(handle(named))? {
-        Capture::None => order.context_of(handle(named)).map(Some),
-        _ => Ok(None),
+    let mut context = None;
+    let result = guard.order(|order| {
+        if order.capture_of(handle(named))? == Capture::None {
+            context = Some(order.context_of(handle(named))?);
+        }
+        Ok(())
     });
-    if guard.arena.life() == life
-        && let Ok(Some(context)) = result
-    {
-        let Pool { arena, events, .. } = &mut *guard;
+    if let Some(context) = context.filter(|_| !is_reborn(&result)) {
+        let Pool { arena, events, .. } = &mut **guard;
         events.learn(arena, queue_id, named, context);
     }
-    Ok((guard.check_entry()?, result.map(drop)))
+    result
 }
 
 /// A queue, and the points to query: those after the first one and before the second one.
@@ -168,20 +157,16 @@ fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
 
 /// Queries some queues once, and replaces `ranges` by those that are left to query.
 #[inline(never)]
-fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Ordered<'a> {
+fn ask(guard: &mut Guard<'_>, named: Stream, ranges: &mut Vec<Range>) -> Outside {
     let is_first = ranges.iter().any(|&(_, (_, before))| before == u64::MAX);
-    let (mut questions, mut recordings) = match plan(&mut guard, named, ranges, is_first) {
-        Ok(planned) => planned,
-        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
-    };
+    let (mut questions, mut recordings) = plan(guard, named, ranges, is_first)?;
     ranges.clear();
     if questions.is_empty() && recordings.is_empty() {
-        return if is_first { look_at(guard, named) } else { Ok((guard, Ok(()))) };
+        return if is_first { look_at(guard, named) } else { Ok(()) };
     }
-    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
+    let noticed = guard.captures_noticed;
     let mut is_named_captured = None;
-    let result;
-    (guard, result) = guard.ordering(|order| {
+    let result = guard.order(|order| {
         if *is_named_captured.insert(is_captured(order, named)?) {
             return Ok(());
         }
@@ -191,17 +176,17 @@ fn ask<'a>(mut guard: Guard<'a>, named: Stream, ranges: &mut Vec<Range>) -> Orde
         });
         each(&mut questions, |question| question.ask(order)).and(recorded)
     });
-    if guard.arena.life() != life {
+    if is_reborn(&result) {
         // The events were destroyed with the context, and no work is left to wait for.
-        return Ok((guard.check_entry()?, Ok(())));
+        return result;
     }
     if let Some(is_captured) = is_named_captured {
         guard.note_capture(named, is_captured, noticed);
     }
-    if take_note(&mut guard, questions, recordings, noticed, ranges) {
+    if take_note(guard, questions, recordings, noticed, ranges) {
         guard.notify();
     }
-    Ok((guard.check_entry()?, result))
+    result
 }
 
 /// Applies what was learnt, and replaces `ranges` by those that are left to query. Returns whether waiting threads should

@@ -8,7 +8,7 @@
 //! on it. A stream without memory may have been destroyed. As a last resort, work without an event is waited for
 //! together with its whole context ([`super::synchronize`]).
 
-use super::driver_stream::{Ordered, each, handle, is_reachable};
+use super::driver_stream::{each, handle, is_reachable};
 use crate::backend::order::{self as driver, Capture, Context, Event, Order};
 use crate::core::arena::Arena;
 use crate::core::streams::Work;
@@ -17,7 +17,7 @@ use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Kind};
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
+use crate::pool::slot::{Guard, Outside, deferred, is_reborn, unsaid_outside};
 use crate::sys::HostMemoryExhausted;
 
 /// An event to record for some work, with the lock open.
@@ -200,18 +200,19 @@ pub(in crate::pool) fn record_free(mut guard: Guard<'_>, is_current: bool) {
         return guard.leave();
     }
     // The allocator may have been destroyed meanwhile.
-    let _ = keeping_last_error(|| carry_out(guard, is_current, recordings));
+    let _ = keeping_last_error(|| carry_out(&mut guard, is_current, recordings));
 }
 
 /// Records an event for some work of a live stream, as a free does.
-pub(super) fn record_work(mut guard: Guard<'_>, work: Work) -> Result<Guard<'_>, Error> {
-    let Pool { arena, events, .. } = &mut *guard;
+pub(super) fn record_work(guard: &mut Guard<'_>, work: Work) -> Outside {
+    let Pool { arena, events, .. } = &mut **guard;
     let mut recordings = Vec::new();
     if recordings.try_reserve(1).is_ok() {
         recordings.push(Recording::new(events, arena, work, Kind::Exact));
     }
     // Without an event the work waits for a later one.
-    Ok(keeping_last_error(|| carry_out(guard, false, recordings))?.0)
+    let _recorded = deferred(unsaid_outside(guard, |guard| carry_out(guard, false, recordings)))?;
+    Ok(())
 }
 
 fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
@@ -233,12 +234,12 @@ fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
     Ok(recordings)
 }
 
-fn carry_out(guard: Guard<'_>, is_current: bool, mut recordings: Vec<Recording>) -> Ordered<'_> {
-    let (life, noticed) = (guard.arena.life(), guard.captures_noticed);
-    let (mut guard, result) =
-        guard.ordering_in(is_current, |order| each(&mut recordings, |recording| recording.carry_out(order)));
-    if guard.arena.life() == life {
-        recordings.into_iter().for_each(|recording| _ = recording.note(&mut guard, noticed));
+fn carry_out(guard: &mut Guard<'_>, is_current: bool, mut recordings: Vec<Recording>) -> Outside {
+    let noticed = guard.captures_noticed;
+    let result =
+        guard.order_in(is_current, |order| each(&mut recordings, |recording| recording.carry_out(order)));
+    if !is_reborn(&result) {
+        recordings.into_iter().for_each(|recording| _ = recording.note(guard, noticed));
     }
-    Ok((guard.check_entry()?, result))
+    result
 }

@@ -4,7 +4,7 @@
 //! may itself wait for what the request's stream does next, as a posted receive does. The driver is called with the
 //! lock open, and the events are held meanwhile.
 
-use super::driver_stream::{Ordered, each, handle, is_captured, list, reachable_for};
+use super::driver_stream::{each, handle, is_captured, list, reachable_for};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
 use crate::core::arena::Arena;
@@ -15,26 +15,22 @@ use crate::error::{Error, keeping_last_error};
 use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Marker};
 use crate::pool::pool::Pool;
-use crate::pool::slot::Guard;
+use crate::pool::slot::{Guard, Outside, is_reborn};
 use crate::sys::HostMemoryExhausted;
 
 /// Makes the request's stream wait for the work of other streams, so that memory freed there becomes its own. A request
 /// without a stream waits in the calling thread. Returns whether there was something to wait for.
 #[inline(never)]
-pub(in crate::pool) fn wait<'a>(mut guard: Guard<'a>, request: &AllocRequest<'_>) -> Ordered<'a, bool> {
+pub(in crate::pool) fn wait(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Outside<bool> {
     if guard.backend.get().order().is_none() {
-        return Ok((guard, Ok(false)));
+        return Ok(false);
     }
-    let (awaited, place) = match plan_wait(&mut guard, request) {
-        Ok(Some(plan)) => plan,
-        Ok(None) => return Ok((guard, Ok(false))),
-        Err(exhausted) => return Ok((guard, Err(exhausted.into()))),
-    };
-    let (guard, waited) = match request.stream.exists() {
+    let Some((awaited, place)) = plan_wait(guard, request)? else { return Ok(false) };
+    match request.stream.exists() {
         true => wait_on_stream(guard, request, awaited, place)?,
         false => wait_here(guard, awaited)?,
-    };
-    Ok((guard, waited.map(|()| true)))
+    }
+    Ok(true)
 }
 
 /// Returns the work to wait for with its events, which are held from here on, and the place where the request is to be
@@ -65,15 +61,14 @@ struct Awaited {
     is_over: bool,
 }
 
-fn wait_on_stream<'a>(
-    mut guard: Guard<'a>,
+fn wait_on_stream(
+    guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     mut awaited: Vec<Awaited>,
     place: Place,
-) -> Ordered<'a> {
-    let (life, at_risk) = (guard.arena.life(), guard.arena.streams().is_at_risk_of_others(request.stream));
-    let result;
-    (guard, result) = guard.ordering(|order| {
+) -> Outside {
+    let at_risk = guard.arena.streams().is_at_risk_of_others(request.stream);
+    let result = guard.order(|order| {
         // What is queued on a legacy default stream breaks captures of blocking streams.
         let permission = request.stream.is_legacy().then(Permission::on_a_device);
         if at_risk || matches!(permission, Some(None)) || is_captured(order, request.stream)? {
@@ -86,10 +81,10 @@ fn wait_on_stream<'a>(
         })?;
         Ok(true)
     });
-    if guard.arena.life() != life {
-        return Ok((guard.check_entry()?, Ok(())));
+    if is_reborn(&result) {
+        return result.map(drop);
     }
-    let Pool { arena, events, .. } = &mut *guard;
+    let Pool { arena, events, .. } = &mut **guard;
     awaited.iter().for_each(|awaited| events.release(awaited.work, awaited.event));
     let may_adopt = matches!(result, Ok(true)) || awaited.iter().any(|awaited| awaited.is_over);
     let over = awaited.iter().filter(|awaited| awaited.is_over).map(|awaited| awaited.work);
@@ -106,21 +101,17 @@ fn wait_on_stream<'a>(
     };
     let is_for_others =
         adopted && !request.stream.is_private() && !arena.streams().is_at_risk(request.stream);
-    match since.filter(|_| is_for_others) {
+    if let Some(since) = since.filter(|_| is_for_others) {
         // Other streams may reuse what the request leaves over, after an event of its own.
-        Some(since) => guard = record_work(guard, since)?,
-        None => guard = guard.check_entry()?,
+        record_work(guard, since)?;
     }
-    Ok((guard, result.map(drop)))
+    result.map(drop)
 }
 
 /// Waits in this thread for pending work of other contexts, which no synchronization of the device's own covers.
-pub(super) fn wait_elsewhere(mut guard: Guard<'_>) -> Ordered<'_> {
-    match newest_elsewhere(&mut guard) {
-        Ok(awaited) if awaited.is_empty() => Ok((guard, Ok(()))),
-        Ok(awaited) => wait_here(guard, awaited),
-        Err(exhausted) => Ok((guard, Err(exhausted.into()))),
-    }
+pub(super) fn wait_elsewhere(guard: &mut Guard<'_>) -> Outside {
+    let awaited = newest_elsewhere(guard)?;
+    if awaited.is_empty() { Ok(()) } else { wait_here(guard, awaited) }
 }
 
 /// Returns the newest event of each queue of another context that free memory waits for. The events are held from here
@@ -149,13 +140,13 @@ fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExh
 /// Waits for work of other contexts that may use the memory, before all of it is given back. Covers queues with events,
 /// and streams with memory in use or with work that has no event. Failures are ignored, because the allocator ends in any
 /// case. Returns false if an announced capture forbids one of the waits: then the allocator may not end.
-pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> (Guard<'_>, bool) {
+pub(in crate::pool) fn wait_for_the_end(guard: &mut Guard<'_>) -> bool {
     if guard.backend.get().order().is_none() {
-        return (guard, true);
+        return true;
     }
-    let awaited = newest_elsewhere(&mut guard).unwrap_or_default();
+    let awaited = newest_elsewhere(guard).unwrap_or_default();
     let mut live = Vec::new();
-    let Pool { arena, events, .. } = &*guard;
+    let Pool { arena, events, .. } = &**guard;
     let living = arena.streams().living_streams().filter(|stream| !stream.is_default());
     for stream in living.chain(uncovered_elsewhere(arena, events)) {
         let stream = reachable_for(stream);
@@ -165,11 +156,12 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> (Guard<'_>, boo
         live.push(stream);
     }
     if awaited.is_empty() && live.is_empty() {
-        return (guard, true);
+        return true;
     }
     let mut is_allowed = true;
-    keeping_last_error(|| {
-        let (mut guard, _) = guard.waiting(|order| {
+    // A failure is of no interest, nor that the allocator is being destroyed.
+    let _ = keeping_last_error(|| {
+        guard.wait_for_events(|order| {
             for awaited in &awaited {
                 let _ = order.wait_for(awaited.event);
             }
@@ -183,10 +175,10 @@ pub(in crate::pool) fn wait_for_the_end(mut guard: Guard<'_>) -> (Guard<'_>, boo
                 let _ = wait_for_stream(order, stream);
             }
             Ok(())
-        });
-        awaited.iter().for_each(|awaited| guard.events.release(awaited.work, awaited.event));
-        (guard, is_allowed)
-    })
+        })
+    });
+    awaited.iter().for_each(|awaited| guard.events.release(awaited.work, awaited.event));
+    is_allowed
 }
 
 /// Returns created streams of other contexts, or of an unknown one, with work that has no event: memory was freed there
@@ -223,17 +215,16 @@ fn wait_for_stream(order: &dyn Order, stream: Stream) -> Result<(), Error> {
 }
 
 /// Waits in this thread for the given work.
-fn wait_here(guard: Guard<'_>, mut awaited: Vec<Awaited>) -> Ordered<'_> {
-    let life = guard.arena.life();
-    let (mut guard, result) = guard.waiting(|order| {
+fn wait_here(guard: &mut Guard<'_>, mut awaited: Vec<Awaited>) -> Outside {
+    let result = guard.wait_for_events(|order| {
         each(&mut awaited, |awaited| {
             order.wait_for(awaited.event)?;
             awaited.is_over = true;
             Ok(())
         })
     });
-    if guard.arena.life() != life {
-        return Ok((guard.check_entry()?, Ok(())));
+    if is_reborn(&result) {
+        return result;
     }
     for Awaited { work, event, is_over } in awaited {
         guard.events.release(work, event);
@@ -243,5 +234,5 @@ fn wait_here(guard: Guard<'_>, mut awaited: Vec<Awaited>) -> Ordered<'_> {
         }
     }
     guard.notify();
-    Ok((guard.check_entry()?, result))
+    result
 }

@@ -4,112 +4,182 @@
 use super::call::CallKind;
 use super::context_end::forget_if_over;
 use super::guard::Guard;
-use crate::backend::life::Life;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
 use crate::core::stream_id::Stream;
-use crate::error::{DeferredError, Error, unsaid};
+use crate::error::{DeferredError, Error, keeping_last_error, unsaid};
 use crate::pool::captures::{Permission, refuse_for_a_capture};
+use crate::sys::HostMemoryExhausted;
+use std::convert::Infallible;
+
+/// Why a step that opened the lock does not go on.
+pub(in crate::pool) enum Interrupted {
+    /// The call fails: the allocator is not usable any more, or what failed cannot be done in another way.
+    Ended(Error),
+    /// All memory was forgotten meanwhile, so what the step knew is of no use.
+    Reborn,
+    /// The driver failed, or there is no host memory to ask it. The call may still succeed without it.
+    Driver(DeferredError),
+}
+
+/// The result of a step that opens the lock.
+pub(in crate::pool) type Outside<T = ()> = Result<T, Interrupted>;
+
+impl Interrupted {
+    /// Returns a failure without which the call may still succeed.
+    pub(in crate::pool) fn failure(fail: impl FnOnce() -> Error) -> Self {
+        match unsaid(|| Err::<Infallible, _>(fail())) {
+            Err(failure) => Interrupted::Driver(failure),
+        }
+    }
+}
+
+impl From<Error> for Interrupted {
+    fn from(error: Error) -> Self {
+        Interrupted::Ended(error)
+    }
+}
+
+impl From<HostMemoryExhausted> for Interrupted {
+    fn from(exhausted: HostMemoryExhausted) -> Self {
+        Interrupted::Driver(exhausted.into())
+    }
+}
+
+/// Returns whether all memory was forgotten during a step.
+pub(in crate::pool) fn is_reborn<T>(result: &Outside<T>) -> bool {
+    matches!(result, Err(Interrupted::Reborn))
+}
+
+/// Sets a failure of the driver apart, so that the step can go on.
+pub(in crate::pool) fn deferred<T>(result: Outside<T>) -> Outside<Result<T, DeferredError>> {
+    match result {
+        Ok(result) => Ok(Ok(result)),
+        Err(Interrupted::Driver(failure)) => Ok(Err(failure)),
+        Err(interrupted) => Err(interrupted),
+    }
+}
+
+/// Runs a step whose failures the caller does not tell anyone. That the allocator has ended is said all the same.
+pub(in crate::pool) fn unsaid_outside<'a, T>(
+    guard: &mut Guard<'a>,
+    step: impl FnOnce(&mut Guard<'a>) -> Outside<T>,
+) -> Outside<T> {
+    let result = keeping_last_error(|| step(guard));
+    if matches!(result, Err(Interrupted::Ended(_))) {
+        guard.check_entry()?;
+    }
+    result
+}
+
+/// Returns the result of a step for a caller that has no other way. `reborn` is the result if all memory was forgotten.
+pub(in crate::pool) fn or_reborn<T>(result: Outside<T>, reborn: T) -> Result<T, Error> {
+    match result {
+        Ok(result) => Ok(result),
+        Err(Interrupted::Reborn) => Ok(reborn),
+        Err(Interrupted::Ended(error)) => Err(error),
+        Err(Interrupted::Driver(failure)) => Err(failure.say()),
+    }
+}
 
 impl Guard<'_> {
-    /// Obtains a region from the backend with the lock open. `reserved` bytes are set aside for it. The pool cannot be
-    /// destroyed meanwhile, because destruction waits for such calls. Callbacks in this call cannot enter the
-    /// allocator.
-    pub(in crate::pool) fn obtaining<T>(
-        self,
-        reserved: u64,
-        work: impl FnOnce(&dyn Backend) -> T,
-    ) -> (Self, T) {
-        self.on_backend(CallKind::Obtains(reserved), work)
+    /// Returns an error if the call may not go on, or if all memory was forgotten since `life` was the value of
+    /// [`Arena::life`](crate::core::arena::Arena::life).
+    pub(in crate::pool) fn check(&self, life: u64) -> Outside {
+        if self.arena.life() != life {
+            return Err(Interrupted::Reborn);
+        }
+        Ok(self.check_entry()?)
     }
 
-    /// Gives memory back to the backend, in the same way as [`Self::obtaining`].
-    pub(in crate::pool) fn giving_back<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        let number = self.next_call();
-        self.giving_back_as(number, work)
-    }
-
-    /// The same, as a call of that number ([`CallKind::GivesBack`]).
-    pub(in crate::pool) fn giving_back_as<T>(
-        self,
-        number: u64,
-        work: impl FnOnce(&dyn Backend) -> T,
-    ) -> (Self, T) {
-        self.on_backend(CallKind::GivesBack(number), work)
-    }
-
-    /// Makes a call of the backend that neither obtains nor gives back memory, in the same way.
-    pub(in crate::pool) fn asking<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        self.on_backend(CallKind::Orders, work)
-    }
-
-    /// Checks in the same way whether the backend's memory is lost. Returns false if the backend's memory cannot be
-    /// lost.
-    pub(in crate::pool) fn looking(self, work: impl FnOnce(&dyn Life) -> bool) -> (Self, bool) {
-        self.on_backend(CallKind::Orders, |backend| backend.life().is_some_and(work))
-    }
-
-    /// Renews a backend whose memory is lost, in the same way. A backend whose memory cannot be lost stays as it is.
-    pub(in crate::pool) fn renewing(self) -> (Self, Result<AnyBackend, Error>) {
+    /// Calls the backend with the lock open, as [`Self::outside`] does. The pool cannot be destroyed meanwhile, because
+    /// destruction waits for such calls. Forgets all memory afterwards if the context has ended.
+    pub(in crate::pool) fn ask<T>(&mut self, what: CallKind, work: impl FnOnce(&dyn Backend) -> T) -> T {
         let backend: AnyBackend = *self.backend;
-        let renew = || backend.get().life().map_or(Ok(backend), |life| life.renew());
-        self.step_out(CallKind::Obtains(0), renew)
+        let result = self.outside(what, || work(backend.get()));
+        forget_if_over(self);
+        result
     }
 
-    /// Calls the driver about the order of work, in the same way. No request waits for such a call, because each can
+    /// Writes messages with the lock open, or only opens it for a moment.
+    pub(in crate::pool) fn talk(&mut self, work: impl FnOnce()) -> Outside {
+        let life = self.arena.life();
+        self.outside(CallKind::Talks, work);
+        self.check(life)
+    }
+
+    /// Calls the driver about the order of work with the lock open. No request waits for such a call, because each can
     /// make its own. Does nothing and succeeds if the backend has no stream-ordered driver.
-    pub(in crate::pool) fn ordering<T: Default>(
-        self,
+    pub(in crate::pool) fn order<T: Default>(
+        &mut self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, DeferredError>) {
-        self.with_order(CallKind::Orders, false, work)
+    ) -> Outside<T> {
+        self.drive(CallKind::Orders, false, work)
     }
 
-    /// The same, where the device's context may be known to be current.
-    pub(in crate::pool) fn ordering_in<T: Default>(
-        self,
+    /// Calls the driver as [`Self::order`] does, where the device's context may be known to be current.
+    pub(in crate::pool) fn order_in<T: Default>(
+        &mut self,
         is_current: bool,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, DeferredError>) {
-        self.with_order(CallKind::Orders, is_current, work)
+    ) -> Outside<T> {
+        self.drive(CallKind::Orders, is_current, work)
     }
 
-    /// Waits for events, in the same way.
-    pub(in crate::pool) fn waiting<T: Default>(
-        self,
+    /// Waits for events with the lock open.
+    pub(in crate::pool) fn wait_for_events<T: Default>(
+        &mut self,
         work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, DeferredError>) {
-        self.with_order(CallKind::Waits, false, work)
+    ) -> Outside<T> {
+        self.drive(CallKind::Waits, false, work)
     }
 
-    /// Waits for the whole context, in the same way. Fails if a capture forbids it.
-    pub(in crate::pool) fn synchronizing(self) -> (Self, Result<(), DeferredError>) {
+    /// Waits for the whole context with the lock open. Fails if a capture forbids it.
+    pub(in crate::pool) fn synchronize(&mut self) -> Outside {
         let backend: AnyBackend = *self.backend;
-        self.with_order(CallKind::Synchronizes, false, |order| match Permission::of(backend.get()) {
+        self.drive(CallKind::Synchronizes, false, |order| match Permission::of(backend.get()) {
             Some(_permission) => order.synchronize(),
             None => Err(refuse_for_a_capture()),
         })
     }
 
+    fn drive<T: Default>(
+        &mut self,
+        what: CallKind,
+        is_current: bool,
+        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+    ) -> Outside<T> {
+        if self.backend.get().order().is_none() {
+            return Ok(T::default());
+        }
+        let life = self.arena.life();
+        let result = self.ask(what, |backend| match backend.order() {
+            Some(streams) => unsaid(|| streams.run_in(is_current, work)),
+            None => Ok(T::default()),
+        });
+        self.check(life)?;
+        result.map_err(Interrupted::Driver)
+    }
+
     /// Waits until no work queued so far can use memory that was free before, because it is to go back. No request waits
     /// for this call, unless it has the number of one that gives the memory back. Fails if a capture forbids it, except for a
     /// caller that holds a permission. A capture that is announced on `stream` only does not.
-    pub(in crate::pool) fn letting_work_end(
-        self,
+    pub(in crate::pool) fn let_work_end(
+        &mut self,
         stream: Stream,
         number: Option<u64>,
         held: Option<&Permission>,
-    ) -> (Self, Result<(), DeferredError>) {
+    ) -> Result<(), DeferredError> {
         let backend = self.backend.get();
         if backend.order().is_none() && backend.granules().is_none() {
-            return (self, Ok(()));
+            return Ok(());
         }
         // An announcement waits for this call only if it comes later: it would find the call under way.
         if held.is_none() && backend.order().is_some() && self.is_capture_announced(stream) {
-            return (self, unsaid(|| Err(refuse_for_a_capture())));
+            return unsaid(|| Err(refuse_for_a_capture()));
         }
         let what = number.map_or(CallKind::Synchronizes, CallKind::GivesBack);
-        self.on_backend(what, |backend| {
+        self.ask(what, |backend| {
             unsaid(|| {
                 let own = if held.is_none() { Permission::of(backend) } else { None };
                 let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
@@ -125,33 +195,5 @@ impl Guard<'_> {
                 }
             })
         })
-    }
-
-    fn with_order<T: Default>(
-        self,
-        what: CallKind,
-        is_current: bool,
-        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> (Self, Result<T, DeferredError>) {
-        if self.backend.get().order().is_none() {
-            return (self, Ok(T::default()));
-        }
-        self.on_backend(what, |backend| match backend.order() {
-            Some(streams) => unsaid(|| streams.run_in(is_current, work)),
-            None => Ok(T::default()),
-        })
-    }
-
-    /// Reads and writes the pool's memory with the lock open, in the same way. The caller has checked that no other
-    /// thread does so.
-    pub(in crate::pool) fn guarding<T>(self, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        self.on_backend(CallKind::Guards, work)
-    }
-
-    /// Calls the backend with the lock open. Forgets all memory afterwards if the context has ended.
-    fn on_backend<T>(self, what: CallKind, work: impl FnOnce(&dyn Backend) -> T) -> (Self, T) {
-        let backend: AnyBackend = *self.backend;
-        let (guard, result) = self.step_out(what, || work(backend.get()));
-        (forget_if_over(guard), result)
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Call {
 
 /// What a call under way does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallKind {
+pub(in crate::pool) enum CallKind {
     /// Obtains a region, for which this number of bytes is reserved.
     Obtains(u64),
     /// Gives memory back that the pool does not hold any more, also the callbacks and the wait for the device before that.
@@ -47,7 +47,8 @@ pub(super) enum CallKind {
     Waits,
     /// Waits for the whole context.
     Synchronizes,
-    /// Writes messages.
+    /// Writes messages. No request waits for this, because the log's callback may itself be waiting for another allocator's
+    /// memory.
     Talks,
     /// Lets the client say which work is done. The client may call the allocator meanwhile.
     Settles,

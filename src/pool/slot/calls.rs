@@ -3,36 +3,19 @@
 
 use super::call::{Call, CallKind};
 use super::guard::Guard;
-use super::slot::Slot;
 use super::waiting;
 use crate::pool::captures;
+use crate::pool::listener::RegionEvent;
 use crate::sys::clock::monotonic_ms;
 use crate::sys::thread;
 use std::cell::Cell;
 use std::ptr;
 
 impl Guard<'_> {
-    /// Notifies listeners of lost memory with the lock open, as [`Self::step_out`] does.
-    pub(in crate::pool) fn notifying(self, work: impl FnOnce()) -> Self {
-        let number = self.next_call();
-        self.notifying_as(number, work)
-    }
-
-    /// Notifies listeners of memory that goes back or stays, as a call of that number ([`CallKind::GivesBack`]).
-    pub(in crate::pool) fn notifying_as(self, number: u64, work: impl FnOnce()) -> Self {
-        self.step_out(CallKind::GivesBack(number), work).0
-    }
-
-    /// Writes messages with the lock open, as [`Self::step_out`] does. No request waits for this, because the log's
-    /// callback may itself be waiting for another allocator's memory.
-    pub(in crate::pool) fn talking(self, work: impl FnOnce()) -> Self {
-        self.step_out(CallKind::Talks, work).0
-    }
-
-    /// Calls the client with the lock open, as [`Self::step_out`] does. Unlike other callbacks this one may call the
-    /// allocator.
-    pub(in crate::pool) fn settling(self, work: impl FnOnce()) -> Self {
-        self.step_out(CallKind::Settles, work).0
+    /// Reports memory that goes back, is lost or stays, with the lock open.
+    pub(in crate::pool) fn report_region(&mut self, event: RegionEvent, base: u64, bytes: u64) {
+        let (listener, number) = (self.listener, self.next_call());
+        self.outside(CallKind::GivesBack(number), || listener.notify(event, base, bytes));
     }
 
     /// Returns whether the client is being called so, or only this thread's client with `here`.
@@ -47,8 +30,9 @@ impl Guard<'_> {
         self.inner().calls.iter().any(|call| call.what == CallKind::Guards)
     }
 
-    /// Runs `work` with the lock open. The slot lists the call until it ends.
-    pub(super) fn step_out<T>(mut self, what: CallKind, work: impl FnOnce() -> T) -> (Self, T) {
+    /// Runs `work` with the lock open. The slot lists the call until it ends. If `work` panics, the slot is poisoned: what
+    /// the backend did is not known then.
+    pub(in crate::pool) fn outside<T>(&mut self, what: CallKind, work: impl FnOnce() -> T) -> T {
         let slot = self.slot;
         self.inner_mut().last_call += 1;
         let number = match what {
@@ -60,16 +44,14 @@ impl Guard<'_> {
         let begun = if what.may_synchronize() { monotonic_ms() } else { 0 };
         let call = Call { thread, number, what, begun, next, slot: slot.id(), outer, is_in_circle };
         self.inner_mut().calls.push(&call);
-        drop(self);
+        self.open();
         call.outer.set(waiting::replace_innermost(&call));
-        let under_way = UnderWay { slot, call: &call };
+        let mut under_way = UnderWay { guard: self, call: &call };
         let result = work();
-        waiting::replace_innermost(call.outer.get());
-        let mut guard = slot.lock();
+        under_way.end();
         std::mem::forget(under_way);
-        guard.inner_mut().calls.remove(&call);
-        guard.notify();
-        (guard, result)
+        self.notify();
+        result
     }
 
     /// Returns the number of the last call that any thread made with the lock open.
@@ -130,17 +112,25 @@ impl Guard<'_> {
     }
 }
 
-/// Ends a call that panicked, and poisons the slot: what the backend did is not known then.
-struct UnderWay<'a> {
-    slot: &'a Slot,
+/// A call under way. Dropped only by a panic.
+struct UnderWay<'a, 'slot> {
+    guard: &'a mut Guard<'slot>,
     call: &'a Call,
 }
 
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
+impl UnderWay<'_, '_> {
+    /// Takes the lock again after the call.
+    fn end(&mut self) {
         waiting::replace_innermost(self.call.outer.get());
-        let mut guard = self.slot.lock();
-        guard.inner_mut().calls.remove(self.call);
-        guard.poison();
+        self.guard.close();
+        self.guard.inner_mut().calls.remove(self.call);
+    }
+}
+
+impl Drop for UnderWay<'_, '_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.end();
+        self.guard.mark_poisoned();
     }
 }

@@ -1,5 +1,6 @@
 //! Forgets everything when the device's context has ended, which destroys all memory and all events.
 
+use super::call::CallKind;
 use super::guard::Guard;
 use crate::error::keeping_last_error;
 use crate::log::{self, Level};
@@ -8,15 +9,16 @@ use crate::report::Counted;
 
 /// Forgets everything after a call of the backend if the context has ended. Wakes the threads that wait for memory.
 #[inline]
-pub(in crate::pool) fn forget_if_over(guard: Guard<'_>) -> Guard<'_> {
-    let over = guard.has_pool() && !guard.is_lost() && !guard.forgotten && guard.is_over();
-    if over { forget(guard) } else { guard }
+pub(in crate::pool) fn forget_if_over(guard: &mut Guard<'_>) {
+    if guard.has_pool() && !guard.is_of_parent() && !guard.forgotten && guard.is_over() {
+        forget(guard);
+    }
 }
 
 /// Forgets everything. Out of line, because otherwise its large frame would be part of every call of the backend.
 #[cold]
 #[inline(never)]
-fn forget(mut guard: Guard<'_>) -> Guard<'_> {
+fn forget(guard: &mut Guard<'_>) {
     guard.forgotten = true;
     let (device, live) = (guard.device, guard.arena.counters().live());
     let (live, was) = (Counted(live, "allocation"), if live == 1 { "was" } else { "were" });
@@ -28,7 +30,7 @@ fn forget(mut guard: Guard<'_>) -> Guard<'_> {
     }
     guard.notify();
     let listener = guard.listener;
-    guard.notifying(|| {
+    guard.outside(CallKind::GivesBack(guard.next_call()), || {
         lost.spans().for_each(|span| listener.notify(RegionEvent::Returning, span.base, span.bytes));
         keeping_last_error(|| {
             log::emit(
@@ -39,5 +41,5 @@ fn forget(mut guard: Guard<'_>) -> Guard<'_> {
                 ),
             );
         });
-    })
+    });
 }

@@ -19,7 +19,7 @@ impl Slot {
         let mut guard = Guard { slot: self, unwinding: false };
         let survives = guard.inner().pool.as_ref().is_none_or(|pool| pool.backend.get().survives_fork());
         if !survives {
-            guard.inner_mut().phase = Phase::Lost;
+            guard.inner_mut().phase = Phase::OfParent;
         }
         guard.end_history_in_child();
         std::mem::forget(guard);
@@ -64,7 +64,7 @@ impl Slot {
                 }
             }
             phase if !survives && (phase.is_live() || phase == Phase::Destroying) => {
-                inner.phase = Phase::Lost
+                inner.phase = Phase::OfParent
             }
             _ => {}
         }
@@ -93,7 +93,7 @@ impl Slot {
         let mut guard = Guard { slot: self, unwinding: false };
         let inner = guard.inner_mut();
         let pool = inner.pool.take();
-        std::mem::forget(std::mem::replace(inner, Inner { phase: Phase::Lost, pool, ..Inner::EMPTY }));
+        std::mem::forget(std::mem::replace(inner, Inner { phase: Phase::OfParent, pool, ..Inner::EMPTY }));
         std::mem::forget(guard);
         self.ranges.abandon();
         self.lock.reset_after_fork();

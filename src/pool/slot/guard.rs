@@ -22,7 +22,7 @@ impl Slot {
     /// Locks a slot that holds a usable allocator.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
-        self.enter_plainly().or_else(Unready::check_entry)
+        self.try_lock().map_err(busy)?.admit()
     }
 
     /// Locks it for a call that holds the lock for long. Threads that sleep for the lock go first.
@@ -31,32 +31,22 @@ impl Slot {
         self.enter()
     }
 
-    /// Locks a slot in phase [`Phase::Live`] without calls under way. In any other state it returns an error, and
-    /// [`Unready::check_entry`] decides whether the call may go on.
-    #[inline]
-    pub(crate) fn enter_plainly(&self) -> Result<Guard<'_>, Unready<'_>> {
-        let Ok(guard) = self.try_lock() else { return Err(Unready(None)) };
-        guard.if_ready()
-    }
-
-    /// Does the same as [`Self::enter_plainly`], after [`Self::enter_at_once`].
+    /// Locks a slot that holds a usable allocator, after [`Self::try_enter`].
     pub(in crate::pool) fn enter_after<'a>(
         &'a self,
-        entered: Option<AtOnce<'a>>,
-    ) -> Result<Guard<'a>, Unready<'a>> {
+        entered: Option<FastGuard<'a>>,
+    ) -> Result<Guard<'a>, Error> {
         if let Some(entered) = entered {
-            return entered.into_guard().if_ready();
+            return entered.into_guard().admit();
         }
-        if self.lock.acquire_after_try(|| table::is_another_held(self)).is_err() {
-            return Err(Unready(None));
-        }
-        Guard { slot: self, unwinding: std::thread::panicking() }.if_ready()
+        self.lock.acquire_after_try(|| table::is_another_held(self)).map_err(busy)?;
+        Guard { slot: self, unwinding: std::thread::panicking() }.admit()
     }
 
     /// Locks a slot in any state, if its lock is open.
     #[inline(always)]
-    pub(in crate::pool) fn enter_at_once(&self) -> Option<AtOnce<'_>> {
-        self.lock.try_acquire().then(|| AtOnce { slot: self })
+    pub(in crate::pool) fn try_enter(&self) -> Option<FastGuard<'_>> {
+        self.lock.try_acquire().then(|| FastGuard { slot: self })
     }
 
     /// Locks a slot in any state. Fails in a signal handler whose thread holds the lock. Fails instead of waiting if the
@@ -81,7 +71,7 @@ impl Slot {
         let guard = self.try_lock().map_err(busy)?;
         match guard.inner().phase {
             Phase::Empty | Phase::Live | Phase::Guarded | Phase::Recorded | Phase::Destroying => Ok(()),
-            Phase::Poisoned | Phase::Lost => guard.check_entry().map(drop),
+            Phase::Poisoned | Phase::OfParent => guard.check_entry(),
         }
     }
 
@@ -109,17 +99,6 @@ impl Slot {
     }
 }
 
-/// Why a plain call may not go on at once. Contains the locked slot, or nothing if this thread held the lock already.
-pub(crate) struct Unready<'a>(Option<Guard<'a>>);
-
-impl<'a> Unready<'a> {
-    /// Does the same as [`Guard::check_entry`]. Fails if this thread held the lock already.
-    #[cold]
-    pub(crate) fn check_entry(self) -> Result<Guard<'a>, Error> {
-        self.0.ok_or(HeldByThisThread).map_err(busy)?.check_entry()
-    }
-}
-
 /// A locked slot. Dropping it in a panic poisons the slot, because the panic interrupted a change.
 pub(crate) struct Guard<'a> {
     pub(super) slot: &'a Slot,
@@ -128,13 +107,13 @@ pub(crate) struct Guard<'a> {
     pub(super) unwinding: bool,
 }
 
-/// A locked slot for a call that ends with [`AtOnce::leave`] or [`AtOnce::into_guard`]. Unlike a [`Guard`] it need not
-/// know whether the thread is unwinding: it is dropped only by a panic of the library.
-pub(in crate::pool) struct AtOnce<'a> {
+/// A locked slot for a call that ends with [`FastGuard::leave`] or [`FastGuard::into_guard`]. Unlike a [`Guard`] it need
+/// not know whether the thread is unwinding: it is dropped only by a panic of the library.
+pub(in crate::pool) struct FastGuard<'a> {
     slot: &'a Slot,
 }
 
-impl<'a> AtOnce<'a> {
+impl<'a> FastGuard<'a> {
     #[inline(always)]
     fn inner(&self) -> &Inner {
         // SAFETY: the lock is held, and the borrow does not outlive `self`.
@@ -185,7 +164,7 @@ impl<'a> AtOnce<'a> {
     }
 }
 
-impl Drop for AtOnce<'_> {
+impl Drop for FastGuard<'_> {
     #[cold]
     fn drop(&mut self) {
         drop(Guard { slot: self.slot, unwinding: false });
@@ -204,9 +183,20 @@ impl Drop for Guard<'_> {
 }
 
 impl<'a> Guard<'a> {
+    /// Returns the guard if the call may go on.
     #[inline]
-    fn if_ready(self) -> Result<Self, Unready<'a>> {
-        if self.inner().is_ready() { Ok(self) } else { Err(Unready(Some(self))) }
+    fn admit(self) -> Result<Self, Error> {
+        if !self.is_ready() {
+            self.check_entry()?;
+        }
+        Ok(self)
+    }
+
+    /// Returns whether the pool is in phase [`Phase::Live`] without calls under way, so that a call in its usual case may
+    /// go on.
+    #[inline]
+    pub(in crate::pool) fn is_ready(&self) -> bool {
+        self.inner().is_ready()
     }
 
     /// Releases the lock. Cheaper than dropping the guard, but allowed only if no panic is possible and no region has
@@ -261,9 +251,9 @@ impl<'a> Guard<'a> {
         self.inner().published.bytes()
     }
 
-    /// Returns the guard if the call may go on, and otherwise the error that says why not.
+    /// Returns the error that says why the call may not go on, if it may not.
     #[cold]
-    pub(crate) fn check_entry(self) -> Result<Self, Error> {
+    pub(crate) fn check_entry(&self) -> Result<(), Error> {
         let inner = self.inner();
         let phase = inner.phase;
         if self.is_called_by_this_thread() {
@@ -274,10 +264,10 @@ impl<'a> Guard<'a> {
             ));
         }
         match phase {
-            Phase::Live | Phase::Guarded | Phase::Recorded => Ok(self),
+            Phase::Live | Phase::Guarded | Phase::Recorded => Ok(()),
             Phase::Empty => Err(fail!(Error::NoAllocator, "no allocator was created: create one first")),
             Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
-            Phase::Lost => Err(fail!(
+            Phase::OfParent => Err(fail!(
                 Error::ShuttingDown,
                 "the allocator's memory belongs to the parent of this forked process: fork before it is created, or start the child by exec"
             )),
@@ -293,13 +283,13 @@ impl<'a> Guard<'a> {
         self.mark_poisoned();
     }
 
-    fn mark_poisoned(&mut self) {
+    pub(super) fn mark_poisoned(&mut self) {
         self.inner_mut().phase = Phase::Poisoned;
         self.notify();
     }
 
     /// Counts a failed request whose error message is already stored, unless the caller counts it. Returns `error`.
-    pub(crate) fn fail(mut self, error: Error, request: &AllocRequest<'_>) -> Error {
+    pub(crate) fn fail(&mut self, error: Error, request: &AllocRequest<'_>) -> Error {
         self.note_failure(request, FailureCause::Other);
         error
     }
@@ -310,48 +300,57 @@ impl<'a> Guard<'a> {
     }
 
     /// Returns whether this is a forked child and the memory belongs to the parent.
-    pub(in crate::pool) fn is_lost(&self) -> bool {
-        self.inner().phase == Phase::Lost
+    pub(in crate::pool) fn is_of_parent(&self) -> bool {
+        self.inner().phase == Phase::OfParent
     }
 
-    /// Sleeps until the slot is notified, at most for `timeout`. No wakeup is lost, because every change is made with
-    /// the lock held, and the event count is read with the lock held too.
-    pub(in crate::pool) fn wait(mut self, timeout: Option<Duration>) -> Self {
+    /// Sleeps with the lock open until the slot is notified, at most for `timeout`. No wakeup is lost, because every
+    /// change is made with the lock held, and the event count is read with the lock held too. Afterwards the slot may hold
+    /// no pool any more.
+    pub(in crate::pool) fn wait(&mut self, timeout: Option<Duration>) {
         let slot = self.slot;
         let sleeper = Sleeper { thread: thread::current(), next: Cell::new(ptr::null()) };
         self.inner_mut().sleepers.push(&sleeper);
         let seen = slot.event.load(Relaxed);
-        drop(self);
+        self.open();
         #[cfg(test)]
         super::tests::in_the_gap(slot);
         futex::wait(&slot.event, seen, timeout);
-        let mut guard = slot.lock();
-        guard.inner_mut().sleepers.remove(&sleeper);
-        if guard.inner().phase == Phase::Destroying {
-            guard.notify();
+        self.close();
+        self.inner_mut().sleepers.remove(&sleeper);
+        if self.inner().phase == Phase::Destroying {
+            self.notify();
         }
-        guard
+    }
+
+    /// Releases the lock for a while. Nothing may panic until [`Self::close`], except in calls that are listed as under
+    /// way.
+    pub(super) fn open(&mut self) {
+        self.publish_changes();
+        self.slot.lock.release();
+    }
+
+    /// Takes the lock again.
+    pub(super) fn close(&mut self) {
+        std::mem::forget(self.slot.lock());
     }
 
     /// Sleeps until another thread's call ends, or something else changes. Returns [`Error::Busy`] if that call would
     /// never end because its thread waits for this one.
-    pub(in crate::pool) fn wait_for_call(self) -> Result<Self, Error> {
+    pub(in crate::pool) fn wait_for_call(&mut self) -> Result<(), Error> {
         self.wait_for_call_within(None)
     }
 
-    /// Does the same, and sleeps for `timeout` at most.
-    pub(in crate::pool) fn wait_for_call_within(self, timeout: Option<Duration>) -> Result<Self, Error> {
-        let slot = self.slot;
-        let wait = || {
-            let mut waiting = self;
-            waiting.inner_mut().expecting += 1;
-            let mut guard = waiting.wait(timeout);
-            let inner = guard.inner_mut();
+    /// Waits as [`Self::wait_for_call`] does, for `timeout` at most.
+    pub(in crate::pool) fn wait_for_call_within(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        waiting::while_registered(self.slot, || {
+            self.inner_mut().expecting += 1;
+            self.wait(timeout);
+            let inner = self.inner_mut();
             // A signal handler may have forked meanwhile: in the child no thread is counted.
             inner.expecting = inner.expecting.saturating_sub(1);
-            guard
-        };
-        waiting::while_registered(slot, wait)?.check_entry()
+        })?;
+        self.check_entry()
     }
 
     /// Returns whether a thread sleeps until a call ends.
@@ -361,9 +360,13 @@ impl<'a> Guard<'a> {
 
     /// Lets threads go first that waited for a call that has ended. Otherwise the thread that made the call could take
     /// the lock again and again before they wake.
-    pub(in crate::pool) fn give_way(self) -> Self {
+    pub(in crate::pool) fn give_way(&mut self) -> Result<(), Error> {
         const MOMENT: Duration = Duration::from_millis(1);
-        if self.must_not_wait() { self } else { self.wait(Some(MOMENT)) }
+        if self.must_not_wait() {
+            return Ok(());
+        }
+        self.wait(Some(MOMENT));
+        self.check_entry()
     }
 
     /// Returns whether this thread holds another slot, so that nothing may be waited for.

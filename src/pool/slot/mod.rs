@@ -27,8 +27,10 @@ pub(crate) mod table;
 mod tests;
 pub(crate) mod waiting;
 
+pub(super) use self::backend_calls::{Interrupted, Outside, deferred, is_reborn, or_reborn, unsaid_outside};
+pub(super) use self::call::CallKind;
 pub(super) use self::context_end::forget_if_over;
+pub(super) use self::guard::FastGuard;
 pub(crate) use self::guard::Guard;
-pub(super) use self::guard::{AtOnce, Unready};
 pub(super) use self::slot::Phase;
 pub(crate) use self::slot::Slot;

@@ -24,7 +24,7 @@ pub(in crate::pool) enum Phase {
     /// An invariant was broken, or a panic occurred. The pool is no longer accessed.
     Poisoned,
     /// In a forked child: the memory belongs to the parent.
-    Lost,
+    OfParent,
 }
 
 pub(in crate::pool) struct Inner {

@@ -75,7 +75,7 @@ fn a_change_between_the_look_and_the_sleep_is_not_missed() {
     let slot = Slot::new();
     IN_THE_GAP.set(Some(|slot| slot.lock().notify()));
     let begun = Instant::now();
-    drop(slot.lock().wait(Some(Duration::from_secs(20))));
+    slot.lock().wait(Some(Duration::from_secs(20)));
     assert!(begun.elapsed() < Duration::from_secs(10), "slept through it");
     assert!(slot.lock().inner().sleepers.is_empty());
 }
@@ -92,7 +92,7 @@ fn a_sleeping_thread_is_served_but_cannot_destroy() {
         assert!(slot.enter().is_ok());
     }));
     slot.enter().unwrap().retry = Duration::ZERO;
-    drop(slot.lock().wait(Some(Duration::from_millis(1))));
+    slot.lock().wait(Some(Duration::from_millis(1)));
     assert!(slot.lock().inner().sleepers.is_empty());
     free::free(slot, addr).unwrap();
     lifecycle::destroy(slot, false).unwrap();
@@ -135,7 +135,7 @@ fn a_panic_in_a_call_of_the_backend_poisons() {
     let (slot, addr) = full();
     while_another_waits(slot, || {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            slot.enter().unwrap().giving_back(|_| panic!("in the backend"))
+            slot.enter().unwrap().ask(CallKind::GivesBack(1), |_| panic!("in the backend"))
         }));
         assert!(panicked.is_err());
     });
@@ -190,7 +190,7 @@ fn a_handler_waits_neither_for_the_lock_nor_for_a_call_of_another_slot() {
             assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::Busy));
         });
         assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::OutOfMemory));
-        let calling = |wait: &dyn Fn()| drop(slot.enter().unwrap().giving_back(|_| wait()));
+        let calling = |wait: &dyn Fn()| slot.enter().unwrap().ask(CallKind::GivesBack(1), |_| wait());
         beside(calling, || {
             assert_eq!(lifecycle::destroy(slot, true), Err(Error::Busy));
             assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::Busy));

@@ -71,7 +71,7 @@ impl Pool {
 
     fn forget(&self, stream: Stream) {
         self.device.state().begin(Call::Free);
-        assert_eq!(order::forget(self.slot.enter().unwrap(), stream).unwrap().1, Ok(()));
+        assert_eq!(order::forget(&mut self.slot.enter().unwrap(), stream), Ok(()));
     }
 
     fn pool_bytes(&self) -> u64 {
@@ -338,7 +338,7 @@ fn a_synchronised_stream_says_nothing_of_a_forgotten_one() {
     state.destroy_stream(B, 0);
     state.add_stream(B, 0);
     drop(state);
-    order::declare_done(pool.slot.enter().unwrap(), b());
+    order::declare_done(&mut pool.slot.enter().unwrap(), b());
     assert_eq!(pool.get(4, A), Ok(first));
     assert_eq!(pool.count(DriverCall::MakeWait), 1);
 }
@@ -402,7 +402,7 @@ fn a_request_on_a_captured_stream_does_not_hide_the_capture() {
 fn an_older_answer_does_not_hide_a_capture() {
     static DEVICE: OnceLock<&Device> = OnceLock::new();
     fn poll(slot: &Slot) {
-        assert!(order::poll(slot.enter().unwrap(), b()).unwrap().1.is_ok());
+        assert!(order::poll(&mut slot.enter().unwrap(), b()).is_ok());
     }
     let pool = Pool::new(8);
     DEVICE.set(pool.device).ok().expect("once");
@@ -457,7 +457,8 @@ fn forgetting_waits_for_those_who_record() {
     pool.tell_apart();
     pool.device.state().in_a_call = Some(|slot| {
         std::thread::spawn(move || {
-            let (guard, forgotten) = order::forget(slot.enter().unwrap(), b()).unwrap();
+            let mut guard = slot.enter().unwrap();
+            let forgotten = order::forget(&mut guard, b());
             FORGOTTEN.store(true, SeqCst);
             drop(guard);
             assert_eq!(forgotten, Ok(()));

@@ -515,7 +515,7 @@ impl Program {
         let stream = self.act(actor);
         self.say(format!("{stream:?} is synchronised"));
         self.device.state().run(queue);
-        order::declare_done(self.slot.enter().unwrap(), stream);
+        order::declare_done(&mut self.slot.enter().unwrap(), stream);
     }
 
     /// Destroys a stream and gives its handle to another one, or ends a thread.
@@ -531,8 +531,7 @@ impl Program {
         if !thread_ends {
             let before = self.calls();
             self.device.state().begin(Call::Free);
-            let (_guard, result) = order::forget(self.slot.enter().unwrap(), stream).unwrap();
-            match result {
+            match order::forget(&mut self.slot.enter().unwrap(), stream) {
                 Ok(()) => {}
                 Err(Error::BackendFailed) if self.has_failed(before) => self.failures += 1,
                 Err(error) => panic!("{error:?}"),

@@ -31,9 +31,7 @@ fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
         match random.below(100) {
             0 => {
                 let stream = Stream::of_handle(handle);
-                let (guard, forgotten) = order::forget(slot.enter().unwrap(), stream).unwrap();
-                drop(guard);
-                assert_eq!(forgotten, Ok(()));
+                assert_eq!(order::forget(&mut slot.enter().unwrap(), stream), Ok(()));
                 let mut state = device.state();
                 state.destroy_stream(handle, 0);
                 streams[1].1 = state.add_stream(handle, 0);
