@@ -7,7 +7,7 @@
 //!   gaps of the alignment are all that it can be more by.
 //! - `held`: what is held at the peak where regions grow by doubling and the limit is no concern.
 
-use bfc::{BackendKind, Device, Error, Options, Request, SubAllocator};
+use bfc::{BackendKind, Device, Error, Options, SubAllocator};
 use flate2::read::GzDecoder;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -109,8 +109,7 @@ fn run(events: &[Event], alignment: u64, limit: u64, growing: bool) -> Option<u6
         match *event {
             Event::Alloc { bytes } => {
                 let alignment = if bytes >= LARGE { alignment } else { 512 };
-                let request = Request { bytes: rounded(bytes), alignment, ..Request::default() };
-                match device.alloc_with(&request) {
+                match device.alloc_aligned(rounded(bytes), alignment) {
                     Ok(address) => addresses.push(address),
                     Err(Error::OutOfMemory) => {
                         fits = false;

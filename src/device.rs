@@ -13,11 +13,12 @@ mod table;
 pub use self::table::{Device, MAX_DEVICES};
 
 use self::table::{USED, devices_in};
+use crate::core::request::AllocRequest;
 use crate::core::stats::Stats;
 use crate::core::stream_id::Stream;
+use crate::core::units::UNIT;
 use crate::error::{Error, append_to_last_error, fail, keeping_last_error};
 use crate::options::{DEFAULT_FLAGS, Options, Resolution};
-use crate::pool::alloc::RequestParams;
 use crate::pool::idle_time::{IdleCallback, IdleFunction};
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::Guard;
@@ -32,30 +33,6 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::Ordering::*;
 
-/// An allocation request with all optional parameters.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Request {
-    /// The number of bytes. A request for 0 bytes returns the address 0.
-    pub bytes: u64,
-    /// 0 stands for 256. Any other value must be a power of two.
-    pub alignment: u64,
-    /// Accept only chunks whose free was stamped at most this. 0 accepts any. Needs timestamps.
-    pub freed_before: u64,
-    /// The stream in whose order memory is allocated, as in [`Device::alloc_on`].
-    pub stream: Option<u64>,
-    /// Whether the size is rounded up to a multiple of 512 instead of 256.
-    pub in_512: bool,
-    /// Serve the request only from memory that the allocator already holds. Nothing is obtained from the backend or
-    /// released to it, and no work is waited for. A lack of room is not counted as a failure.
-    pub no_growth: bool,
-    /// A failure is not counted, because the caller has other ways to serve the request. It calls
-    /// [`Device::alloc_failed`] when it has none left.
-    pub is_attempt: bool,
-    /// The memory will be freed soon. It comes from the upper end of a free chunk, so that it does not lie between
-    /// memory that stays. A hint: no effect with timestamps, on a virtual range, and with several streams.
-    pub short_lived: bool,
-}
-
 /// The chunk and the region that contain an address, each as start and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
@@ -63,6 +40,15 @@ pub struct AddressRange {
     pub chunk: (u64, u64),
     /// Start and bytes of the region.
     pub region: (u64, u64),
+}
+
+/// Returns a request with an alignment. 0 stands for 256.
+#[inline]
+pub(crate) fn aligned(request: AllocRequest<'_>, alignment: u64) -> Result<AllocRequest<'_>, Error> {
+    if alignment != 0 && !alignment.is_power_of_two() {
+        return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
+    }
+    Ok(AllocRequest { alignment: alignment.max(UNIT), ..request })
 }
 
 impl Device {
@@ -130,53 +116,40 @@ impl Device {
     }
 
     /// Allocates memory. The address is a multiple of 256, or 0 for 0 bytes.
-    // Always, because the adapter for NumPy calls it too: bfc_alloc must not make a call more for that.
+    // Always inlined, although the adapter for NumPy calls it too, which must not cost bfc_alloc an extra call.
     #[inline(always)]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
         if scope::is_open() {
-            return self.serve_in_scope(&RequestParams { bytes, ..RequestParams::default() });
+            return self.serve(&AllocRequest::new(bytes, Stream::NONE));
         }
-        alloc::alloc_plain(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
+        alloc::alloc(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
     }
 
-    /// Allocates memory with an alignment and a bound on acceptable stamps.
-    pub fn alloc_with(self, request: &Request) -> Result<u64, Error> {
-        let params = self.params_of(request)?;
-        if params.stream != Stream::NONE || params.freed_before != 0 || params.short_lived || scope::is_open()
-        {
-            return self.serve(&params);
-        }
-        alloc::alloc_aligned(self.slot(), &params).map_err(|error| self.explain(error))
+    /// Allocates memory at a multiple of a power of two.
+    pub fn alloc_aligned(self, bytes: u64, alignment: u64) -> Result<u64, Error> {
+        self.alloc_with(&aligned(AllocRequest::new(bytes, Stream::NONE), alignment)?)
     }
 
-    #[inline]
-    fn params_of(self, request: &Request) -> Result<RequestParams<'static>, Error> {
-        let Request { bytes, alignment, freed_before, stream, in_512, no_growth, is_attempt, short_lived } =
-            *request;
-        let stream = stream.map_or(Ok(Stream::NONE), |handle| order::stream_of(self.slot(), handle))?;
-        if alignment != 0 && !alignment.is_power_of_two() {
-            return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
+    /// Returns the stream that a caller's handle stands for: 0 and 1 are the default stream, 2 is the calling thread's own
+    /// default stream.
+    pub(crate) fn stream_of(self, handle: u64) -> Result<Stream, Error> {
+        order::stream_of(self.slot(), handle)
+    }
+
+    /// Allocates memory as a request says.
+    pub(crate) fn alloc_with(self, request: &AllocRequest<'_>) -> Result<u64, Error> {
+        let AllocRequest { stream, max_stamp, short_lived, .. } = *request;
+        if stream != Stream::NONE || max_stamp != u64::MAX || short_lived || scope::is_open() {
+            return self.serve(request);
         }
-        Ok(RequestParams {
-            bytes,
-            alignment,
-            freed_before,
-            stamped: if freed_before == 0 { None } else { Some("freed_before") },
-            stream,
-            in_512,
-            no_growth,
-            is_attempt,
-            short_lived,
-            ..RequestParams::default()
-        })
+        alloc::alloc_aligned(self.slot(), request).map_err(|error| self.explain(error))
     }
 
     /// Counts a request as failed that was attempted, and that the caller could not serve in any other way. It is for the
     /// calling thread's operation.
-    pub fn alloc_failed(self, request: &Request) -> Result<(), Error> {
-        let params = self.params_of(request)?;
-        self.in_scope(&params, |guard, params| {
-            alloc::count_failed(guard, params);
+    pub(crate) fn alloc_failed(self, request: &AllocRequest<'_>) -> Result<(), Error> {
+        self.in_scope(request, |guard, request| {
+            alloc::count_failed(guard, request);
             Ok(())
         })
     }
@@ -184,37 +157,41 @@ impl Device {
     /// Allocates like [`Self::alloc`] from chunks whose free was stamped at most `freed_before`. 0 accepts any. The
     /// allocator must have timestamps even for 0, because callers of this function rely on them.
     pub fn alloc_freed_before(self, bytes: u64, freed_before: u64) -> Result<u64, Error> {
-        let stamped = Some("bfc_alloc_freed_before");
-        self.serve(&RequestParams { bytes, freed_before, stamped, ..RequestParams::default() })
+        let request = AllocRequest::new(bytes, Stream::NONE).freed_before(freed_before);
+        self.with_guard(&request, |guard, request| {
+            guard.require_timestamps("bfc_alloc_freed_before")?;
+            alloc::serve(guard, request)
+        })
     }
 
-    fn serve(self, params: &RequestParams<'_>) -> Result<u64, Error> {
-        if scope::is_open() {
-            return self.serve_in_scope(params);
-        }
-        alloc::serve(self.enter()?, params)
+    fn serve(self, request: &AllocRequest<'_>) -> Result<u64, Error> {
+        self.with_guard(request, alloc::serve)
     }
 
-    /// Serves a request in a scope, or with a backtrace.
-    #[cold]
-    fn serve_in_scope(self, params: &RequestParams<'_>) -> Result<u64, Error> {
-        self.in_scope(params, alloc::serve)
+    fn with_guard<T>(
+        self,
+        request: &AllocRequest<'_>,
+        work: impl FnOnce(Guard<'_>, &AllocRequest<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if scope::is_open() { self.in_scope(request, work) } else { work(self.enter()?, request) }
     }
 
     /// Completes a request by its operation and its backtrace.
+    #[cold]
     fn in_scope<T>(
         self,
-        params: &RequestParams<'_>,
-        work: impl FnOnce(Guard<'_>, &RequestParams<'_>) -> Result<T, Error>,
+        request: &AllocRequest<'_>,
+        work: impl FnOnce(Guard<'_>, &AllocRequest<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let params = RequestParams { stack: crate::history::capture().number(), ..*params };
+        let mut request = AllocRequest { stack: crate::history::capture().number(), ..*request };
         let mut guard = self.enter()?;
         let tag = match scope::read(|name, step| guard.arena.tag(name, step)) {
-            Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), &params.request(0))),
+            Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), &request)),
             Some(Ok(tag)) => Some(tag),
             None => None,
         };
-        work(guard, &RequestParams { scope: tag.as_ref(), ..params })
+        request.scope = tag.as_ref();
+        work(guard, &request)
     }
 
     /// Frees an allocation. The address 0 is accepted.
@@ -246,9 +223,9 @@ impl Device {
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         let stream = order::stream_of(self.slot(), stream)?;
         if scope::is_open() {
-            return self.serve_in_scope(&RequestParams { bytes, stream, ..RequestParams::default() });
+            return self.serve(&AllocRequest::new(bytes, stream));
         }
-        alloc::alloc_plain(self.slot(), bytes, stream).map_err(|error| self.explain(error))
+        alloc::alloc(self.slot(), bytes, stream).map_err(|error| self.explain(error))
     }
 
     /// Frees memory in the order of a stream. Work queued on the stream so far may still use the memory.

@@ -41,7 +41,7 @@ pub use core::stats::Stats;
 pub use device::history::{
     mark as mark_history, save as save_history, start as start_history, stop as stop_history,
 };
-pub use device::{AddressRange, Device, MAX_DEVICES, Request};
+pub use device::{AddressRange, Device, MAX_DEVICES};
 pub use error::Error;
 pub use options::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, HOST_DEVICE, Options, PINNED_DEVICE,

@@ -6,7 +6,9 @@ use super::types::{
     BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };
 use super::versioned;
-use crate::device::{Device, Request};
+use crate::core::request::AllocRequest;
+use crate::core::stream_id::Stream;
+use crate::device::{Device, aligned};
 use crate::error::{Error, fail};
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -54,8 +56,7 @@ pub unsafe extern "C" fn bfc_alloc_aligned(
         if alignment == 0 {
             return Err(fail!(Error::InvalidArgument, "alignment 0: it must be a power of two"));
         }
-        let (bytes, alignment) = (bytes as u64, alignment as u64);
-        allocate(device, &Request { bytes, alignment, ..Request::default() })
+        Ok(pointer(Device::new(device)?.alloc_aligned(bytes as u64, alignment as u64)?))
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }
@@ -76,7 +77,12 @@ pub unsafe extern "C" fn bfc_alloc_ex(
     out_ptr: *mut *mut c_void,
 ) -> bfc_status_t {
     // SAFETY: by this function's contract.
-    let work = || allocate(device, &unsafe { read(request)? });
+    let given = || unsafe { read(request) };
+    let work = || {
+        let given = given()?;
+        let device = Device::new(device)?;
+        Ok(pointer(device.alloc_with(&request_of(device, &given)?)?))
+    };
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
@@ -94,14 +100,18 @@ pub unsafe extern "C" fn bfc_alloc_ex(
 /// `request` is NULL or points to a struct of `struct_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_alloc_failed(device: i32, request: *const bfc_request_t) -> bfc_status_t {
-    // SAFETY: by this function's contract.
-    status(|| Device::new(device)?.alloc_failed(&unsafe { read(request)? }))
+    status(|| {
+        let device = Device::new(device)?;
+        // SAFETY: by this function's contract.
+        let given = unsafe { read(request)? };
+        device.alloc_failed(&request_of(device, &given)?)
+    })
 }
 
 /// # Safety
 /// `request` is NULL or points to a struct of `struct_size` bytes.
 #[inline]
-unsafe fn read(request: *const bfc_request_t) -> Result<Request, Error> {
+unsafe fn read(request: *const bfc_request_t) -> Result<bfc_request_t, Error> {
     if request.is_null() {
         return Err(fail!(Error::InvalidArgument, "request is NULL: pass a bfc_request_t"));
     }
@@ -125,21 +135,30 @@ unsafe fn read(request: *const bfc_request_t) -> Result<Request, Error> {
             "the reserved field of bfc_request_t is {reserved}: it must be 0; begin with BFC_REQUEST_INIT"
         ));
     }
-    let has = |flag: u32| request.flags & flag != 0;
-    Ok(Request {
-        bytes: request.bytes as u64,
-        alignment: request.alignment as u64,
-        freed_before: request.freed_before,
-        stream: has(BFC_REQUEST_ON_STREAM).then_some(request.stream as u64),
-        in_512: has(BFC_REQUEST_SIZE_512),
-        no_growth: has(BFC_REQUEST_NO_GROWTH),
-        is_attempt: has(BFC_REQUEST_ATTEMPT),
-        short_lived: has(BFC_REQUEST_SHORT_LIVED),
-    })
+    Ok(request)
 }
 
-fn allocate(device: i32, request: &Request) -> Result<*mut c_void, Error> {
-    Ok(pointer(Device::new(device)?.alloc_with(request)?))
+/// Returns the request that a caller's struct describes.
+#[inline]
+fn request_of(device: Device, given: &bfc_request_t) -> Result<AllocRequest<'static>, Error> {
+    let has = |flag: u32| given.flags & flag != 0;
+    let stream =
+        if has(BFC_REQUEST_ON_STREAM) { device.stream_of(given.stream as u64)? } else { Stream::NONE };
+    let request = AllocRequest::new(given.bytes as u64, stream).freed_before(given.freed_before);
+    let request = if has(BFC_REQUEST_SIZE_512) { request.in_512() } else { request };
+    let (no_growth, is_attempt) = (has(BFC_REQUEST_NO_GROWTH), has(BFC_REQUEST_ATTEMPT));
+    aligned(
+        AllocRequest {
+            no_growth,
+            // A lack of room is no failure of such a request.
+            is_attempt: is_attempt || no_growth,
+            // It cannot ask again with growth, so it has what there is.
+            splits_large: no_growth && !is_attempt,
+            short_lived: has(BFC_REQUEST_SHORT_LIVED),
+            ..request
+        },
+        given.alignment as u64,
+    )
 }
 
 /// Allocates memory like bfc_alloc, but only from chunks whose free was stamped at most `freed_before`. 0 accepts any

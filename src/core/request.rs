@@ -2,13 +2,14 @@
 
 use crate::core::heap::Tag;
 use crate::core::stream_id::Stream;
-use crate::core::units::{MAX_CHUNK, UNIT};
+use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
 
-/// An allocation request whose size is already rounded.
+/// An allocation request, from the call to the chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AllocRequest<'a> {
-    /// A multiple of 256, not 0.
+    /// The bytes of the chunk: a multiple of 256, or [`TOO_LARGE`]. The arena is asked for neither that nor 0.
     pub(crate) size: u64,
+    /// The bytes that the caller asked for.
     pub(crate) requested: u64,
     /// A power of two; every chunk is aligned to 256 anyway.
     pub(crate) alignment: u64,
@@ -16,6 +17,8 @@ pub(crate) struct AllocRequest<'a> {
     pub(crate) max_stamp: u64,
     /// Examine every chunk of sufficient size for a place at the alignment, not only a few.
     pub(crate) thorough: bool,
+    /// The request is served only from memory that the pool holds, without growth and without waiting for work.
+    pub(crate) no_growth: bool,
     /// The memory will be freed soon, so it is taken from the upper end of a chunk where that is possible.
     pub(crate) short_lived: bool,
     /// The request may split a large chunk, where small requests usually do not.
@@ -26,11 +29,41 @@ pub(crate) struct AllocRequest<'a> {
     pub(crate) scope: Option<&'a Tag>,
     /// The number of the request's backtrace, which means nothing here.
     pub(crate) stack: u64,
-    /// The caller has other ways to serve the request, and says itself when it has failed.
+    /// A failure is not counted. The caller may have other ways to serve the request, and says itself when it has failed.
     pub(crate) is_attempt: bool,
 }
 
+/// The size of a request for more bytes than any chunk can have.
+const TOO_LARGE: u64 = u64::MAX;
+
 impl AllocRequest<'_> {
+    /// Creates a request for `bytes` bytes in the order of a stream, or of none, without further requirements.
+    #[inline]
+    pub(crate) fn new(bytes: u64, stream: Stream) -> Self {
+        Self::plain(round_up(bytes).unwrap_or(TOO_LARGE), bytes, stream)
+    }
+
+    /// Returns the request with its size rounded up to a multiple of 512.
+    pub(crate) fn in_512(self) -> Self {
+        AllocRequest { size: round_up_to_512(self.requested).unwrap_or(TOO_LARGE), ..self }
+    }
+
+    /// Returns the request for chunks whose free was stamped at most `stamp`. 0 accepts any.
+    pub(crate) fn freed_before(self, stamp: u64) -> Self {
+        // No free has the stamp u64::MAX, so that can stand for a request that accepts any.
+        AllocRequest { max_stamp: if stamp == 0 { u64::MAX } else { stamp.min(u64::MAX - 1) }, ..self }
+    }
+
+    /// Returns the request for a chunk of another size, or of none that can exist.
+    pub(crate) fn with_size(self, size: Option<u64>) -> Self {
+        AllocRequest { size: size.unwrap_or(TOO_LARGE), ..self }
+    }
+
+    /// Returns whether no chunk can be that large.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.size == TOO_LARGE
+    }
+
     /// Creates a request for `size` bytes without further requirements.
     pub(crate) fn plain(size: u64, requested: u64, stream: Stream) -> Self {
         AllocRequest {
@@ -39,6 +72,7 @@ impl AllocRequest<'_> {
             alignment: UNIT,
             max_stamp: u64::MAX,
             thorough: false,
+            no_growth: false,
             short_lived: false,
             splits_large: false,
             stream,

@@ -3,10 +3,10 @@
 
 use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
-use crate::pool::alloc::RequestParams;
 use crate::pool::{free, graph_pools, order, shrink, zeroing};
 use std::sync::atomic::Ordering::*;
 
@@ -128,13 +128,7 @@ impl Device {
     }
 
     fn alloc_as(self, bytes: u64, stream: Stream) -> Result<u64, Error> {
-        self.serve(&RequestParams {
-            bytes,
-            alignment: ALIGNMENT,
-            in_512: true,
-            stream,
-            ..RequestParams::default()
-        })
+        self.serve(&AllocRequest { alignment: ALIGNMENT, ..AllocRequest::new(bytes, stream).in_512() })
     }
 
     /// Announces that an unknown stream is about to be captured. Until [`Self::withdraw_capture`], no call waits for

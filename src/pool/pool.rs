@@ -84,19 +84,6 @@ impl Pool {
         Some(addr)
     }
 
-    /// Does the same where the usual case does not suffice, from free memory.
-    pub(super) fn alloc_plain_recorded(&mut self, size: u64, requested: u64, stream: Stream) -> Option<u64> {
-        if stream != Stream::NONE && self.arena.settings().timestamps {
-            return None;
-        }
-        let before = self.arena.counters().bytes_in_use;
-        let addr = self.arena.alloc_plain(size, requested, stream).ok().flatten()?;
-        if let Some(history) = &self.history {
-            history.allocated_plainly(&self.arena, addr, requested, stream, before);
-        }
-        Some(addr)
-    }
-
     /// Frees in the usual case and records it, with a history. Otherwise nothing changes.
     #[inline(always)]
     pub(super) fn free_recorded(&mut self, addr: u64, stream: Stream) -> bool {

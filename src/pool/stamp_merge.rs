@@ -47,7 +47,7 @@ mod tests {
     const COUNT: u64 = 300;
 
     fn take(slot: &Slot, units: u64) -> Option<u64> {
-        alloc::alloc_plain(slot, units * UNIT, Stream::NONE).ok()
+        alloc::alloc(slot, units * UNIT, Stream::NONE).ok()
     }
 
     /// Returns a full pool in which every chunk is free and waits with a stamp of its own.

@@ -123,22 +123,8 @@ impl Arena {
         if splits_large { heap.alloc_splitting(size, requested) } else { heap.alloc(size, requested) }
     }
 
-    /// Allocates as `alloc` does, for a size and a stream and no other constraint.
-    #[inline(always)]
-    pub(crate) fn alloc_plain(
-        &mut self,
-        size: u64,
-        requested: u64,
-        stream: Stream,
-    ) -> Result<Option<u64>, HostMemoryExhausted> {
-        if !self.streams.is_fast(stream) {
-            let request = AllocRequest::plain(size, requested, stream);
-            return self.alloc_slowly(&request);
-        }
-        self.streams.heap_mut().alloc(size, requested)
-    }
-
-    /// Allocates as [`Self::alloc_plain`] does in the usual case. Otherwise nothing changes.
+    /// Allocates as [`Self::alloc`] does, for a size and a stream and no other constraint, in the usual case. Otherwise
+    /// nothing changes.
     #[inline(always)]
     pub(crate) fn alloc_at_once(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
         if !self.streams.is_fast(stream) {

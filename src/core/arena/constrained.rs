@@ -8,7 +8,7 @@ use crate::core::units::UNIT;
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
-    /// Allocates as [`Self::alloc_plain`] does, with stamps and large alignments. Finds nothing while
+    /// Allocates as [`Self::alloc`] does, with stamps and large alignments. Finds nothing while
     /// [`Self::is_merging`].
     #[inline(never)]
     pub(super) fn alloc_constrained(

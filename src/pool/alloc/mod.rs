@@ -7,15 +7,15 @@ mod retry_state;
 mod strategies;
 
 use self::retry_state::RetryState;
+use self::strategies::take;
 use super::guarded::Messages;
 use super::slot::{FastGuard, Guard, Interrupted, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
-use crate::core::heap::Tag;
 use crate::core::request::AllocRequest;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
-use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
+use crate::core::units::{MAX_CHUNK, UNIT, round_up};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report::{self, failure::Verdict};
@@ -23,85 +23,21 @@ use crate::sys::HostMemoryExhausted;
 use crate::sys::clock::Deadline;
 use std::time::Duration;
 
-/// The parameters of a caller's request.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RequestParams<'a> {
-    pub(crate) bytes: u64,
-    /// The alignment in bytes. 0 stands for 256.
-    pub(crate) alignment: u64,
-    /// The largest acceptable stamp of a chunk's last free. 0 accepts any.
-    pub(crate) freed_before: u64,
-    /// The name of the feature that was used and needs an allocator with timestamps, if any.
-    pub(crate) stamped: Option<&'static str>,
-    /// The stream in whose order the request is. `Stream::NONE` stands for no stream.
-    pub(crate) stream: Stream,
-    /// Whether the size is rounded up to a multiple of 512 instead of 256.
-    pub(crate) in_512: bool,
-    /// Whether the request is served only from memory that the pool holds, without growth and without waiting for work.
-    pub(crate) no_growth: bool,
-    /// Whether the caller has other ways to serve the request, and calls [`count_failed`] when it has none left.
-    pub(crate) is_attempt: bool,
-    /// Whether the memory will be freed soon.
-    pub(crate) short_lived: bool,
-    /// The operation that the request is for, if any.
-    pub(crate) scope: Option<&'a Tag>,
-    /// The number of its backtrace, if one was captured for the history.
-    pub(crate) stack: u64,
-}
-
-impl RequestParams<'_> {
-    /// Returns the size of the chunk, in a pool without guards.
-    #[inline]
-    fn size(&self) -> Option<u64> {
-        if self.in_512 { round_up_to_512(self.bytes) } else { round_up(self.bytes) }
-    }
-
-    /// Returns the size of the chunk, with its guards if the pool has them.
-    fn size_in(&self, guard: &Guard<'_>) -> Option<u64> {
-        if guard.is_guarded() { guarded::chunk_size(self.bytes) } else { self.size() }
-    }
-
-    /// Returns the request for a chunk of this size.
-    #[inline]
-    pub(crate) fn request(&self, size: u64) -> AllocRequest<'_> {
-        AllocRequest {
-            size,
-            requested: self.bytes,
-            alignment: self.alignment,
-            max_stamp: if self.freed_before == 0 { u64::MAX } else { self.freed_before },
-            thorough: false,
-            short_lived: self.short_lived,
-            // It cannot ask again with growth, so it has what there is.
-            splits_large: self.no_growth && !self.is_attempt,
-            stream: self.stream,
-            scope: self.scope,
-            stack: self.stack,
-            is_attempt: self.is_attempt || self.no_growth,
-        }
-    }
-}
-
-/// Serves a request without special parameters, in the order of a stream or of none. Returns address 0 for 0 bytes.
+/// Serves a request without special requirements, in the order of a stream or of none. Returns address 0 for 0 bytes.
 #[inline(always)]
-pub(crate) fn alloc_plain(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
-    match alloc_at_once(slot, bytes, stream) {
+pub(crate) fn alloc(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
+    match try_alloc(slot, bytes, stream) {
         Ok(addr) => Ok(addr),
-        Err(missed) if stream == Stream::NONE => alloc_recorded::<true>(missed, bytes, stream),
-        Err(missed) => alloc_recorded::<false>(missed, bytes, stream),
+        Err(entered) if stream == Stream::NONE => alloc_recorded::<true>(slot, entered, bytes, stream),
+        Err(entered) => alloc_recorded::<false>(slot, entered, bytes, stream),
     }
 }
 
-/// A slot in which a request was not served in the usual case.
-enum Missed<'a> {
-    Locked(FastGuard<'a>),
-    /// Another thread holds the lock.
-    Busy(&'a Slot),
-}
-
-/// Serves a request in the usual case.
+/// Serves a request in the usual case: from a free chunk of a pool without observers, with the lock open and no call under
+/// way. Otherwise returns the slot, if its lock was open.
 #[inline(always)]
-fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Missed<'_>> {
-    let Some(mut entered) = slot.try_enter() else { return Err(Missed::Busy(slot)) };
+fn try_alloc(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Option<FastGuard<'_>>> {
+    let Some(mut entered) = slot.try_enter() else { return Err(None) };
     if let Some(size @ 1..) = round_up(bytes)
         && let Some(pool) = entered.pool()
         && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
@@ -109,94 +45,59 @@ fn alloc_at_once(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Missed<
         entered.leave();
         return Ok(addr.get());
     }
-    Err(Missed::Locked(entered))
+    Err(Some(entered))
 }
 
-/// Serves a request in the usual case of a pool that is recorded, and otherwise as [`alloc_otherwise`] does. `NO_STREAM`
-/// says that the stream is [`Stream::NONE`], which saves instructions: an event may take few.
+/// Serves a request in the usual case of a pool that is recorded, and otherwise as [`serve`] does. `NO_STREAM` says that the
+/// stream is [`Stream::NONE`], which saves instructions: an event may take few.
 #[inline(never)]
 fn alloc_recorded<const NO_STREAM: bool>(
-    missed: Missed<'_>,
+    slot: &Slot,
+    entered: Option<FastGuard<'_>>,
     bytes: u64,
     stream: Stream,
 ) -> Result<u64, Error> {
     let stream = if NO_STREAM { Stream::NONE } else { stream };
-    let mut entered = match missed {
-        Missed::Locked(entered) => entered,
-        Missed::Busy(slot) => return alloc_otherwise(slot, None, bytes, stream),
-    };
-    let Some(pool) = entered.recorded_pool() else {
-        return alloc_otherwise(entered.slot(), Some(entered), bytes, stream);
-    };
+    let Some(mut entered) = entered else { return serve_plain(slot, None, bytes, stream) };
     // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
-    if bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
+    if let Some(pool) = entered.recorded_pool()
+        && bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
         && let Some(size) = round_up(bytes)
         && let Some(addr) = pool.alloc_recorded(size, bytes, stream)
     {
         entered.leave();
         return Ok(addr.get());
     }
-    alloc_recorded_otherwise(entered, bytes, stream)
-}
-
-/// Serves a request of a pool that is recorded where the usual case does not suffice.
-#[inline(never)]
-fn alloc_recorded_otherwise(mut entered: FastGuard<'_>, bytes: u64, stream: Stream) -> Result<u64, Error> {
-    if let Some(size @ 1..) = round_up(bytes)
-        && let Some(pool) = entered.recorded_pool()
-        && let Some(addr) = pool.alloc_plain_recorded(size, bytes, stream)
-    {
-        entered.leave();
-        return Ok(addr);
-    }
-    alloc_otherwise(entered.slot(), Some(entered), bytes, stream)
+    serve_plain(slot, Some(entered), bytes, stream)
 }
 
 #[inline(never)]
-fn alloc_otherwise(
+fn serve_plain(
     slot: &Slot,
     entered: Option<FastGuard<'_>>,
     bytes: u64,
     stream: Stream,
 ) -> Result<u64, Error> {
-    let mut guard = slot.enter_after(entered)?;
-    if !guard.is_ready() {
-        return serve(guard, &RequestParams { bytes, stream, ..RequestParams::default() });
-    }
-    if stream != Stream::NONE {
-        guard.require_no_timestamps()?;
-    }
-    let Some(size) = round_up(bytes) else {
-        return Err(refuse_overflow(guard, &AllocRequest::plain(0, bytes, stream)));
-    };
-    if size == 0 {
-        return Ok(0);
-    }
-    if let Ok(Some(addr)) = guard.arena.alloc_plain(size, bytes, stream) {
-        guard.leave();
-        return Ok(addr);
-    }
-    alloc_slowly(guard, &AllocRequest::plain(size, bytes, stream), false)
+    serve(slot.enter_after(entered)?, &AllocRequest::new(bytes, stream))
 }
 
 /// Serves a request without a stream, a bound on stamps and an operation. Returns address 0 for 0 bytes.
-pub(crate) fn alloc_aligned(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Error> {
-    match alloc_aligned_at_once(slot, params) {
+pub(crate) fn alloc_aligned(slot: &Slot, request: &AllocRequest<'_>) -> Result<u64, Error> {
+    match try_alloc_aligned(slot, request) {
         Ok(addr) => Ok(addr),
-        Err(entered) => serve(slot.enter_after(entered)?, params),
+        Err(entered) => serve(slot.enter_after(entered)?, request),
     }
 }
 
-/// Serves the same request in the usual case. Otherwise returns the slot, if it was ready.
+/// Serves a request as [`try_alloc`] does, at its alignment.
 #[inline(always)]
-fn alloc_aligned_at_once<'a>(
-    slot: &'a Slot,
-    params: &RequestParams<'_>,
-) -> Result<u64, Option<FastGuard<'a>>> {
+fn try_alloc_aligned<'a>(slot: &'a Slot, request: &AllocRequest<'_>) -> Result<u64, Option<FastGuard<'a>>> {
+    let AllocRequest { size, requested, alignment, .. } = *request;
     let Some(mut entered) = slot.try_enter() else { return Err(None) };
-    if let Some(size @ 1..) = params.size()
+    if requested != 0
+        && !request.is_too_large()
         && let Some(pool) = entered.pool()
-        && let Some(addr) = pool.arena.alloc_aligned_at_once(size, params.bytes, params.alignment.max(UNIT))
+        && let Some(addr) = pool.arena.alloc_aligned_at_once(size, requested, alignment)
     {
         entered.leave();
         return Ok(addr);
@@ -204,65 +105,32 @@ fn alloc_aligned_at_once<'a>(
     Err(Some(entered))
 }
 
-/// Serves a request. Returns address 0 for 0 bytes.
-#[cfg(test)]
-pub(crate) fn alloc(slot: &Slot, params: &RequestParams<'_>) -> Result<u64, Error> {
-    serve(slot.enter()?, params)
-}
-
 /// Serves a request with the lock held. Returns address 0 for 0 bytes.
-#[cold]
-pub(crate) fn serve(mut guard: Guard<'_>, params: &RequestParams<'_>) -> Result<u64, Error> {
-    if let Some(what) = params.stamped {
-        guard.require_timestamps(what)?;
+#[inline(never)]
+pub(crate) fn serve(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Result<u64, Error> {
+    if request.max_stamp != u64::MAX {
+        guard.require_timestamps("freed_before")?;
     }
-    if params.stream != Stream::NONE {
+    if request.stream != Stream::NONE {
         guard.require_no_timestamps()?;
     }
-    let Some(size) = params.size_in(&guard) else { return Err(refuse_overflow(guard, &params.request(0))) };
-    if size == 0 {
+    if request.requested == 0 {
         return Ok(0);
     }
-    let (request, no_growth) = (params.request(size), params.no_growth);
-    // The limit may have been lowered below what the pool holds.
-    if request.alignment > UNIT.max(guard.arena.growth().limit()).max(guard.arena.growth().pool_bytes()) {
-        return Err(refuse_alignment(guard, &request));
-    }
     if guard.is_guarded() {
-        return alloc_slowly(guard, &request, no_growth);
+        return serve_guarded(guard, &request.with_size(guarded::chunk_size(request.requested)));
     }
-    let before = guard.arena.counters().bytes_in_use;
-    match guard.arena.alloc(&request) {
-        Ok(Some(addr)) => {
-            guard.note_allocated(addr, &request, before);
-            Ok(addr)
-        }
-        _ => alloc_slowly(guard, &request, no_growth),
+    match find(&mut guard, request)? {
+        Some(addr) => Ok(addr),
+        None => Err(give_up(guard, request)),
     }
 }
 
+/// Serves a request in the debug mode, whose chunk has room for the guards. They are written before the call returns.
 #[cold]
-fn refuse_overflow(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    let bytes = request.requested;
-    guard.fail(fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)"), request)
-}
-
-/// Refuses an alignment larger than the limit, because only chance could provide a place with it.
-#[cold]
-fn refuse_alignment(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    guard.note_failure(request, FailureCause::Alignment);
-    let (alignment, limit) = (request.alignment, guard.arena.growth().limit());
-    fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
-}
-
-/// Serves a request for which no free chunk fits.
-#[cold]
-fn alloc_slowly(mut guard: Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -> Result<u64, Error> {
+fn serve_guarded(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Result<u64, Error> {
     loop {
-        let Some(addr) = retry(&mut guard, request, no_growth)? else { return Err(give_up(guard, request)) };
-        if !guard.is_guarded() {
-            return Ok(addr);
-        }
+        let Some(addr) = find(&mut guard, request)? else { return Err(give_up(guard, request)) };
         match guarded::hand_out(&mut guard, addr, request.stream) {
             // All memory is lost, and the chunk with it.
             Err(Interrupted::Reborn) => guard.check_entry()?,
@@ -274,21 +142,58 @@ fn alloc_slowly(mut guard: Guard<'_>, request: &AllocRequest<'_>, no_growth: boo
     }
 }
 
-/// Searches for memory until the retry timeout has passed. Out of line, so that its frame is not on the stack when the
+/// Takes a free chunk, or what the strategies find. Returns `None` if nothing serves the request.
+#[inline(always)]
+fn find(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>, Error> {
+    if let Some(refused) = refuse(guard, request) {
+        return Err(refused);
+    }
+    match take(guard, request)? {
+        Some(addr) => Ok(Some(addr)),
+        None => retry(guard, request),
+    }
+}
+
+/// Refuses a request that nothing can serve: for more than any chunk can have, or with an alignment larger than the limit,
+/// because only chance could provide a place with it.
+#[inline]
+fn refuse(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Option<Error> {
+    // The limit may have been lowered below what the pool holds.
+    let growth = guard.arena.growth();
+    let is_unlikely = request.alignment > UNIT.max(growth.limit()).max(growth.pool_bytes());
+    if request.is_too_large() || is_unlikely { Some(refusal(guard, request)) } else { None }
+}
+
+#[cold]
+fn refusal(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Error {
+    let AllocRequest { requested: bytes, alignment, .. } = *request;
+    if request.is_too_large() {
+        let error = fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)");
+        return guard.fail(error, request);
+    }
+    guard.note_failure(request, FailureCause::Alignment);
+    let limit = guard.arena.growth().limit();
+    fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
+}
+
+/// Searches for memory until the retry timeout has passed, after [`take`] has found none. Out of line, so that its frame is not on the stack when the
 /// report of a failure is written.
 #[inline(never)]
-fn retry(guard: &mut Guard<'_>, request: &AllocRequest<'_>, no_growth: bool) -> Result<Option<u64>, Error> {
-    let state = RetryState::new(no_growth, guard.arena.life());
+fn retry(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>, Error> {
+    let state = RetryState::new(guard.arena.life());
     let mut pause = Pause { deadline: None, looked: false, state };
     loop {
         if let Some(addr) = strategies::search(guard, request, &mut pause.state)? {
             return Ok(Some(addr));
         }
-        if no_growth {
+        if request.no_growth {
             return Err(has_none(guard, request));
         }
         if !pause.before_next(guard, request)? {
             return Ok(None);
+        }
+        if let Some(addr) = take(guard, request)? {
+            return Ok(Some(addr));
         }
     }
 }
@@ -366,9 +271,10 @@ fn give_up(guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
 
 /// Counts a request that the caller has attempted and could not serve in any other way either.
 #[cold]
-pub(crate) fn count_failed(guard: Guard<'_>, params: &RequestParams<'_>) {
-    let size = params.size_in(&guard).unwrap_or(params.bytes);
-    let request = AllocRequest { is_attempt: false, ..params.request(size) };
+pub(crate) fn count_failed(guard: Guard<'_>, request: &AllocRequest<'_>) {
+    let request = AllocRequest { is_attempt: false, ..*request };
+    let request =
+        if guard.is_guarded() { request.with_size(guarded::chunk_size(request.requested)) } else { request };
     let verdict = verdict_of(&guard, &request);
     note_failure(guard, &request, &verdict);
 }

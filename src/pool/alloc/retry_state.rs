@@ -31,8 +31,6 @@ const AFTER_ANY_PROGRESS: u32 = !(Once::GiveWay as u32 | Once::Extend as u32);
 
 #[derive(Default)]
 pub(super) struct RetryState {
-    /// Whether the request is served only from memory that the pool holds, without growth and without waiting for work.
-    pub(super) no_growth: bool,
     /// The value of `Arena::life` when the request began. The stream that it names does not survive a change.
     pub(super) begun_in: u64,
     /// The strategies that were tried, as bits of [`Once`].
@@ -67,16 +65,16 @@ pub(super) struct RetryState {
 impl RetryState {
     const ROUNDS: u32 = 4;
 
-    pub(super) fn new(no_growth: bool, begun_in: u64) -> Self {
-        RetryState { no_growth, begun_in, ..RetryState::default() }
+    pub(super) fn new(begun_in: u64) -> Self {
+        RetryState { begun_in, ..RetryState::default() }
     }
 
     /// Forgets what was tried, except the given refusal. Out of line, so that the caller's frame does not hold a second
     /// state.
     #[inline(never)]
     pub(super) fn begin_again(&mut self, refused: Option<Refusal>) {
-        let RetryState { no_growth, begun_in, .. } = *self;
-        *self = RetryState { no_growth, begun_in, refused, ..RetryState::default() };
+        let begun_in = self.begun_in;
+        *self = RetryState { begun_in, refused, ..RetryState::default() };
     }
 
     pub(super) fn refused(&self) -> Option<Refusal> {

@@ -41,28 +41,29 @@ static STRATEGIES: [Strategy; 18] = [
 /// The strategies for a request that is served only from memory that the pool holds. They wait for nothing.
 static WITHOUT_GROWTH: [Strategy; 5] = [share, merge_safe, look, poll, search_thoroughly];
 
-/// Searches for a chunk and tries the strategies in turn, most of them only once as long as nothing changes. Returns `None`
-/// if no strategy helps at this moment. An error is one that waiting for a free would not resolve.
+/// Tries the strategies in turn, after [`take`] has found nothing, and searches again after each that may have helped. Most
+/// are tried only once as long as nothing changes. Returns `None` if no strategy helps at this moment. An error is one that
+/// waiting for a free would not resolve.
 pub(super) fn search(
     guard: &mut Guard<'_>,
     request: &AllocRequest<'_>,
     state: &mut RetryState,
 ) -> Result<Option<u64>, Error> {
     state.least = request.size;
+    let mut request = *request;
     loop {
-        let splits_large = request.splits_large || state.splits_large;
-        // While chunks are left to share or to merge, the search is repeated after each piece.
-        let thorough = state.thorough && !guard.arena.is_settling();
-        let request = &AllocRequest { thorough, splits_large, ..*request };
-        if let Some(addr) = take(guard, request)? {
-            return Ok(Some(addr));
-        }
-        match try_strategies(guard, request, state) {
+        match try_strategies(guard, &request, state) {
             Ok(true) => {}
             Err(Interrupted::Reborn) => state.forced = None,
             Ok(false) => return Ok(None),
             Err(Interrupted::Driver(failure)) => state.note_failure(failure),
             Err(Interrupted::Ended(error)) => return Err(error),
+        }
+        request.splits_large |= state.splits_large;
+        // While chunks are left to share or to merge, the search is repeated after each piece.
+        request.thorough = state.thorough && !guard.arena.is_settling();
+        if let Some(addr) = take(guard, &request)? {
+            return Ok(Some(addr));
         }
     }
 }
@@ -73,7 +74,7 @@ fn try_strategies(
     request: &AllocRequest<'_>,
     state: &mut RetryState,
 ) -> Outside<bool> {
-    let strategies: &[Strategy] = if state.no_growth { &WITHOUT_GROWTH } else { &STRATEGIES };
+    let strategies: &[Strategy] = if request.no_growth { &WITHOUT_GROWTH } else { &STRATEGIES };
     for strategy in strategies {
         if strategy(guard, request, state)? {
             return Ok(true);
@@ -84,7 +85,7 @@ fn try_strategies(
 
 /// Takes the best free chunk that fits now, if there is one.
 #[inline(never)]
-fn take(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>, Error> {
+pub(super) fn take(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>, Error> {
     if guard.is_guarded() {
         guarded::turn(guard)?;
         if let Err(exhausted) = guarded::make_room(guard) {

@@ -246,7 +246,7 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     let alloc = |live: &mut BTreeMap<u64, u64>, bytes: u64| {
         let (before, mapped) = (live.clone(), fake.records().mapped.clone());
-        match alloc::alloc_plain(slot, bytes, Stream::NONE) {
+        match alloc::alloc(slot, bytes, Stream::NONE) {
             Ok(addr) => {
                 let below = before.range(..addr + bytes).next_back();
                 assert!(below.is_none_or(|(&at, &size)| at + size <= addr), "it overlaps a live one");
@@ -318,7 +318,7 @@ fn every_call_fails_at_every_position() {
                     fake.records().failing = Failing::Never;
                     // All live allocations still are, and afterwards all memory can be allocated again.
                     live.keys().for_each(|&addr| assert_eq!(free::free(slot, addr), Ok(())));
-                    let all = alloc::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
+                    let all = alloc::alloc(slot, 20 * GRANULE, Stream::NONE).unwrap();
                     free::free(slot, all).unwrap();
                     assert_eq!(shrink::trim(slot, 0), Ok(20 * GRANULE));
                     agree(slot, fake);
@@ -335,11 +335,10 @@ fn every_call_fails_at_every_position() {
 #[test]
 fn a_refusal_to_grow_is_no_refusal_to_move() {
     let (slot, fake) = pool(20, 150, true);
-    let all: Vec<u64> =
-        (0..6).map(|_| alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap()).collect();
+    let all: Vec<u64> = (0..6).map(|_| alloc::alloc(slot, 2 * GRANULE, Stream::NONE).unwrap()).collect();
     all.iter().step_by(2).for_each(|&addr| free::free(slot, addr).unwrap());
     fake.records().failing = Failing::New;
-    alloc::alloc_plain(slot, 5 * GRANULE, Stream::NONE).unwrap();
+    alloc::alloc(slot, 5 * GRANULE, Stream::NONE).unwrap();
     assert_eq!(fake.records().attached, 5);
     assert_eq!(fake.records().mapped.len(), 12);
     agree(slot, fake);
@@ -349,17 +348,17 @@ fn a_refusal_to_grow_is_no_refusal_to_move() {
 #[test]
 fn a_failed_backend_says_why() {
     let (slot, fake) = pool(4, 30, true);
-    let all: Vec<u64> = (0..4).map(|_| alloc::alloc_plain(slot, GRANULE, Stream::NONE).unwrap()).collect();
+    let all: Vec<u64> = (0..4).map(|_| alloc::alloc(slot, GRANULE, Stream::NONE).unwrap()).collect();
     [0, 2].into_iter().for_each(|place| free::free(slot, all[place]).unwrap());
     let first = fake.records().calls;
     // The wait and one detach succeed, and then every call fails. Memory that cannot be put back becomes unmapped.
     (fake.records().failing, fake.records().error) = (Failing::From(first + 2), Error::BackendFailed);
-    assert_eq!(alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE), Err(Error::BackendFailed));
+    assert_eq!(alloc::alloc(slot, 2 * GRANULE, Stream::NONE), Err(Error::BackendFailed));
     with_last_error(|words| assert!(words.contains(&format!("call {} was", first + 2)), "{words}"));
     fake.records().failing = Failing::Never;
     agree(slot, fake);
     assert_eq!(fake.records().mapped.len(), 3, "one granule was lost to the system, and none to the books");
-    alloc::alloc_plain(slot, 2 * GRANULE, Stream::NONE).unwrap();
+    alloc::alloc(slot, 2 * GRANULE, Stream::NONE).unwrap();
     agree(slot, fake);
 }
 
@@ -375,7 +374,7 @@ fn granules_left(granules: u64, live: &[(u64, u64)]) -> u64 {
 #[test]
 fn the_range_is_never_used_up() {
     let (slot, fake) = pool(16, 16 * 16 / 4 + 16, true);
-    let mut live = vec![(alloc::alloc_plain(slot, GRANULE, Stream::NONE).unwrap(), GRANULE)];
+    let mut live = vec![(alloc::alloc(slot, GRANULE, Stream::NONE).unwrap(), GRANULE)];
     let mut seed = 1u64;
     let mut random = |end: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -390,7 +389,7 @@ fn the_range_is_never_used_up() {
             1 => GRANULE,
             _ => GRANULE + random(9 * GRANULE),
         };
-        match alloc::alloc_plain(slot, bytes, Stream::NONE) {
+        match alloc::alloc(slot, bytes, Stream::NONE) {
             Ok(addr) => live.push((addr, bytes)),
             Err(error) => {
                 assert_eq!(error, Error::OutOfMemory);
@@ -424,7 +423,7 @@ fn threads_share_a_pool() {
                 for round in 0..400u64 {
                     let bytes = GRANULE / 3 + (round * 7919 + thread * 104_729) % (6 * GRANULE);
                     // Each thread uses at most 7 granules and one shared with others, which is enough for four threads.
-                    let addr = alloc::alloc_plain(slot, bytes, Stream::NONE).unwrap();
+                    let addr = alloc::alloc(slot, bytes, Stream::NONE).unwrap();
                     if round % 5 == thread {
                         shrink::trim(slot, round % 32 * GRANULE).unwrap();
                     }

@@ -143,12 +143,6 @@ impl<'a> FastGuard<'a> {
         !self.inner().sleepers.is_empty()
     }
 
-    /// Returns the slot that is locked.
-    #[inline(always)]
-    pub(in crate::pool) fn slot(&self) -> &'a Slot {
-        self.slot
-    }
-
     /// Releases the lock. No region may have changed.
     #[inline(always)]
     pub(in crate::pool) fn leave(self) {

@@ -3,10 +3,11 @@
 
 use super::call::{Call, CallKind};
 use super::*;
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, with_last_error};
 use crate::options::{BackendKind, Options};
-use crate::pool::alloc::{self, RequestParams};
+use crate::pool::alloc;
 use crate::pool::{free, lifecycle, shrink};
 use crate::sys::thread;
 use std::cell::Cell;
@@ -36,14 +37,17 @@ fn full() -> (&'static Slot, u64) {
     };
     let slot = Box::leak(Box::new(Slot::new()));
     lifecycle::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
-    (slot, alloc::alloc_plain(slot, 1 << 20, Stream::NONE).unwrap())
+    (slot, alloc::alloc(slot, 1 << 20, Stream::NONE).unwrap())
 }
 
 /// Asserts that every kind of call reports the poisoned allocator.
 fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
-    assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE).err(), internal);
-    assert_eq!(alloc::alloc(slot, &RequestParams { bytes: 1, ..RequestParams::default() }).err(), internal);
+    assert_eq!(alloc::alloc(slot, 1, Stream::NONE).err(), internal);
+    assert_eq!(
+        slot.enter().and_then(|guard| alloc::serve(guard, &AllocRequest::new(1, Stream::NONE))).err(),
+        internal
+    );
     assert_eq!(free::free(slot, addr).err(), internal);
     assert_eq!(slot.accepts_null().err(), internal);
     assert_eq!(slot.enter().err(), internal);
@@ -58,7 +62,7 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let begun = Instant::now();
-            (alloc::alloc_plain(slot, 1, Stream::NONE), begun.elapsed())
+            (alloc::alloc(slot, 1, Stream::NONE), begun.elapsed())
         });
         while slot.lock().inner().sleepers.is_empty() {
             std::thread::yield_now();
@@ -85,7 +89,7 @@ fn a_change_between_the_look_and_the_sleep_is_not_missed() {
 fn a_sleeping_thread_is_served_but_cannot_destroy() {
     let (slot, addr) = full();
     IN_THE_GAP.set(Some(|slot| {
-        let addr = alloc::alloc_plain(slot, 1, Stream::NONE);
+        let addr = alloc::alloc(slot, 1, Stream::NONE);
         assert_eq!(addr, Err(Error::OutOfMemory));
         assert_eq!(lifecycle::destroy(slot, true), Err(Error::Busy));
         with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
@@ -122,7 +126,7 @@ fn a_panic_in_the_usual_case_of_a_call_poisons() {
         slot.lock().arena.break_index();
         let panicked = catch_unwind(AssertUnwindSafe(|| match frees {
             true => free::free(slot, addr).err(),
-            false => alloc::alloc_plain(slot, 1, Stream::NONE).err(),
+            false => alloc::alloc(slot, 1, Stream::NONE).err(),
         }));
         assert!(panicked.is_err(), "{panicked:?}");
         assert!(!slot.lock.is_taken());
@@ -187,13 +191,13 @@ fn a_handler_waits_neither_for_the_lock_nor_for_a_call_of_another_slot() {
         beside(holding(slot), || {
             assert_eq!(slot.enter_for_long().err(), Some(Error::Busy));
             assert_eq!(free::free(slot, addr), Err(Error::Busy));
-            assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::Busy));
+            assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(Error::Busy));
         });
-        assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::OutOfMemory));
+        assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(Error::OutOfMemory));
         let calling = |wait: &dyn Fn()| slot.enter().unwrap().ask(CallKind::GivesBack(1), |_| wait());
         beside(calling, || {
             assert_eq!(lifecycle::destroy(slot, true), Err(Error::Busy));
-            assert_eq!(alloc::alloc_plain(slot, 1, Stream::NONE), Err(Error::Busy));
+            assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(Error::Busy));
             with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
         });
         drop(guard);

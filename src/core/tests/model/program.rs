@@ -216,6 +216,7 @@ impl Program {
             alignment,
             max_stamp: newest,
             thorough: true,
+            no_growth: false,
             short_lived,
             splits_large: self.family.spares_large && self.random.chance(5),
             stream: Stream::NONE,

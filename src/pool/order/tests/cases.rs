@@ -43,7 +43,7 @@ impl Pool {
 
     fn get(&self, units: u64, stream: Stream) -> Result<u64, Error> {
         self.device.state().begin(Call::Other);
-        alloc::alloc_plain(self.slot, units * UNIT, stream)
+        alloc::alloc(self.slot, units * UNIT, stream)
     }
 
     fn put(&self, addr: u64, stream: Stream) {
@@ -482,7 +482,7 @@ fn another_thread_comes_in_while_the_driver_is_called() {
     pool.put(first, A);
     pool.device.state().in_a_call = Some(|slot| {
         std::thread::scope(|scope| {
-            let inside = scope.spawn(|| alloc::alloc_plain(slot, UNIT, A)).join().unwrap();
+            let inside = scope.spawn(|| alloc::alloc(slot, UNIT, A)).join().unwrap();
             assert!(inside.is_ok(), "{inside:?}");
         });
     });

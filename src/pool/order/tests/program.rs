@@ -3,12 +3,13 @@
 use super::device::{Call, Clock, Device, DriverCall};
 use crate::backend::{AnyBackend, Owned};
 use crate::core::arena::{RegionGrowth, Settings};
+use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::options::Resolved;
-use crate::pool::alloc::{self, RequestParams};
+use crate::pool::alloc;
 use crate::pool::free;
 use crate::pool::slot::Slot;
 use crate::pool::{lifecycle, order, shrink};
@@ -314,9 +315,12 @@ impl Program {
         let (asked, before) = (self.asked(), self.calls());
         self.device.state().begin_request(queue);
         let served = if alignment == UNIT {
-            alloc::alloc_plain(self.slot, bytes, stream)
+            alloc::alloc(self.slot, bytes, stream)
         } else {
-            alloc::alloc(self.slot, &RequestParams { bytes, alignment, stream, ..RequestParams::default() })
+            alloc::serve(
+                self.slot.enter().unwrap(),
+                &AllocRequest { alignment, ..AllocRequest::new(bytes, stream) },
+            )
         };
         assert!(!capturing || asked == self.asked(), "something was asked in the middle of a capture");
         let calls = self.calls() - before;

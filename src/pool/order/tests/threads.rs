@@ -39,7 +39,7 @@ fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
             1..=50 => {
                 let (stream, queue) = random.pick(&streams);
                 let bytes = UNIT * (1 + random.below(8));
-                match alloc::alloc_plain(slot, bytes, stream) {
+                match alloc::alloc(slot, bytes, stream) {
                     Ok(addr) => {
                         let guard = slot.enter().unwrap();
                         let bytes = guard.arena.chunks().size(guard.arena.chunk_in_use(addr).unwrap());

@@ -67,7 +67,7 @@ impl Program {
     }
 
     fn alloc(&mut self, bytes: u64) {
-        let got = alloc::alloc_plain(self.slot, bytes, Stream::NONE);
+        let got = alloc::alloc(self.slot, bytes, Stream::NONE);
         self.failures += u32::from(got.is_err());
         self.look(got.ok());
     }
@@ -120,7 +120,7 @@ fn everything_goes_at_every_position() {
             live.drain(..).for_each(|addr| free::free(slot, addr).unwrap());
             // All memory can be allocated again.
             assert!(shrink::trim(slot, 0).is_ok());
-            let all = alloc::alloc_plain(slot, 20 * GRANULE, Stream::NONE).unwrap();
+            let all = alloc::alloc(slot, 20 * GRANULE, Stream::NONE).unwrap();
             free::free(slot, all).unwrap();
             assert_eq!(lifecycle::destroy(slot, false), Ok(()));
             assert!(told.0.lock().unwrap().is_empty(), "told of the end");
