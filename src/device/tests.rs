@@ -209,7 +209,7 @@ fn the_thread_that_holds_the_lock_is_told_that_it_is_busy() {
 fn a_tagged_allocation_leaves_the_fast_path_to_the_others() {
     let _only = scope::ONE_TEST.lock();
     let device = host(1008);
-    let plain = || device.enter().unwrap().arena.frees_fast();
+    let plain = || device.enter().unwrap().arena.streams().frees_fast();
     let tags = || {
         let guard = device.enter().unwrap();
         let chunks = guard.arena.chunks();

@@ -2,14 +2,14 @@
 
 use super::guarded;
 use super::slot::{FastGuard, Slot};
-use super::take_back::{free_now, free_now_on};
+use super::take_back::take_back;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
 
 /// Frees a chunk.
 #[inline(always)]
 pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
-    match free_at_once(slot, addr, Stream::NONE) {
+    match try_free(slot, addr, Stream::NONE) {
         Ok(()) => Ok(()),
         Err(entered) => free_recorded(slot, entered, addr),
     }
@@ -18,15 +18,16 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 /// Frees a chunk in the order of a stream. `is_current` says that the device's context was found current in this call.
 #[inline(always)]
 pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) -> Result<(), Error> {
-    match free_at_once(slot, addr, stream) {
+    match try_free(slot, addr, stream) {
         Ok(()) => Ok(()),
         Err(entered) => free_recorded_on(slot, entered, addr, stream, is_current),
     }
 }
 
-/// Frees a chunk in the usual case. Otherwise returns the slot, if it was ready.
+/// Frees a chunk in the usual case: of a pool without observers, with the lock open and no call under way. Otherwise returns
+/// the slot, if its lock was open.
 #[inline(always)]
-fn free_at_once(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<FastGuard<'_>>> {
+fn try_free(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<FastGuard<'_>>> {
     let Some(mut entered) = slot.try_enter() else { return Err(None) };
     if !entered.pool().is_some_and(|pool| pool.arena.free_at_once(addr, stream)) {
         return Err(Some(entered));
@@ -35,12 +36,13 @@ fn free_at_once(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<Fas
     Ok(())
 }
 
-/// Frees a chunk in the usual case of a pool that is recorded, and otherwise as [`free_otherwise`] does.
+/// Frees a chunk in the usual case of a pool that is recorded, and otherwise as [`free_with_guard`] does. Without a stream it
+/// is a function of its own, which saves instructions: an event may take few.
 #[inline(never)]
 fn free_recorded(slot: &Slot, entered: Option<FastGuard<'_>>, addr: u64) -> Result<(), Error> {
-    match free_recorded_at_once(entered, addr, Stream::NONE) {
+    match try_free_recorded(entered, addr, Stream::NONE) {
         Ok(()) => Ok(()),
-        Err(entered) => free_otherwise(slot, entered, addr),
+        Err(entered) => free_with_guard(slot, entered, addr, Stream::NONE, false),
     }
 }
 
@@ -52,14 +54,14 @@ fn free_recorded_on(
     stream: Stream,
     is_current: bool,
 ) -> Result<(), Error> {
-    match free_recorded_at_once(entered, addr, stream) {
+    match try_free_recorded(entered, addr, stream) {
         Ok(()) => Ok(()),
-        Err(entered) => free_otherwise_on(slot, entered, addr, stream, is_current),
+        Err(entered) => free_with_guard(slot, entered, addr, stream, is_current),
     }
 }
 
 #[inline(always)]
-fn free_recorded_at_once<'a>(
+fn try_free_recorded<'a>(
     entered: Option<FastGuard<'a>>,
     addr: u64,
     stream: Stream,
@@ -89,14 +91,9 @@ fn wake(entered: FastGuard<'_>) {
     entered.into_guard().notify();
 }
 
+/// Frees a chunk where the usual cases do not suffice.
 #[inline(never)]
-fn free_otherwise(slot: &Slot, entered: Option<FastGuard<'_>>, addr: u64) -> Result<(), Error> {
-    let guard = slot.enter_after(entered)?;
-    if guard.is_guarded() { guarded::free(guard, addr, Stream::NONE) } else { free_now(guard, addr) }
-}
-
-#[inline(never)]
-fn free_otherwise_on(
+fn free_with_guard(
     slot: &Slot,
     entered: Option<FastGuard<'_>>,
     addr: u64,
@@ -104,9 +101,11 @@ fn free_otherwise_on(
     is_current: bool,
 ) -> Result<(), Error> {
     let guard = slot.enter_after(entered)?;
-    guard.require_no_timestamps()?;
+    if stream != Stream::NONE {
+        guard.require_no_timestamps()?;
+    }
     if guard.is_guarded() {
         return guarded::free(guard, addr, stream);
     }
-    free_now_on(guard, addr, stream, is_current)
+    take_back(guard, addr, stream, is_current)
 }

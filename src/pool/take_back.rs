@@ -8,74 +8,34 @@ use crate::core::streams::Freed;
 use crate::error::{Error, fail};
 use crate::report::Counted;
 
-/// Frees a chunk in its own stream's order. The simple free has a path of its own. Sharing one with frees that record
-/// events costs five instructions more (`cargo xtask bench --only instructions`).
-#[inline]
-pub(super) fn free_now(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
-    if !guard.arena.frees_fast() {
-        return free_specially(guard, addr);
-    }
-    let before = guard.arena.counters().bytes_in_use;
-    match guard.arena.free_fast(addr) {
-        Ok(()) => {
-            guard.note_freed(addr, Stream::NONE, before);
-            guard.notify();
-            guard.leave();
-            Ok(())
-        }
-        Err(refused) => Err(refuse_free(guard, addr, refused)),
-    }
-}
-
-#[inline(never)]
-fn free_specially(mut guard: Guard<'_>, addr: u64) -> Result<(), Error> {
-    let before = guard.arena.counters().bytes_in_use;
-    let freed = guard.arena.free(addr);
-    note_free(&guard, addr, Stream::NONE, before, freed);
-    finish_free(guard, addr, freed, false)
-}
-
-#[inline]
-fn note_free(guard: &Guard<'_>, addr: u64, stream: Stream, before: u64, freed: Freed) {
-    if !matches!(freed, Freed::Refused(_)) {
-        guard.note_freed(addr, stream, before);
-    }
-}
-
-#[inline(always)]
-fn finish_free(guard: Guard<'_>, addr: u64, freed: Freed, is_current: bool) -> Result<(), Error> {
-    match freed {
-        Freed::Done => {
-            guard.notify();
-            guard.leave();
-            Ok(())
-        }
-        Freed::InQueue => {
-            guard.notify();
-            order::record_free(guard, is_current);
-            Ok(())
-        }
-        Freed::Refused(refused) => Err(refuse_free(guard, addr, refused)),
-    }
-}
-
-/// Frees a chunk in the order of a stream. `is_current` says that the device's context was found current in this call.
-#[inline]
-pub(super) fn free_now_on(
+/// Frees a chunk in the order of a stream, or of the one that it was allocated on. `is_current` says that the device's
+/// context was found current in this call.
+pub(super) fn take_back(
     mut guard: Guard<'_>,
     addr: u64,
     stream: Stream,
     is_current: bool,
 ) -> Result<(), Error> {
-    guard.require_no_timestamps()?;
     let before = guard.arena.counters().bytes_in_use;
-    let freed = guard.arena.free_on(addr, stream)?;
-    note_free(&guard, addr, stream, before, freed);
-    finish_free(guard, addr, freed, is_current)
+    let freed = match stream {
+        // Needs no memory.
+        Stream::NONE => guard.arena.free(addr),
+        stream => guard.arena.free_on(addr, stream)?,
+    };
+    if let Freed::Refused(refused) = freed {
+        return Err(refuse_free(&guard, addr, refused));
+    }
+    guard.note_freed(addr, stream, before);
+    guard.notify();
+    match freed {
+        Freed::InQueue => order::record_free(guard, is_current),
+        _ => guard.leave(),
+    }
+    Ok(())
 }
 
 #[cold]
-fn refuse_free(guard: Guard<'_>, addr: u64, refused: Refused) -> Error {
+fn refuse_free(guard: &Guard<'_>, addr: u64, refused: Refused) -> Error {
     let name = &guard.name;
     let around = match refused {
         Refused::AlreadyFree(id) => Some(id),

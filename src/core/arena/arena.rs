@@ -1,6 +1,6 @@
 //! The arena's type, which all requests and frees go through.
 
-use crate::core::heap::{Chunks, Growth, Heap, Parts, Refused, Region, RegionGrowth, Regions, Tag};
+use crate::core::heap::{Chunks, Growth, Heap, Parts, Region, RegionGrowth, Regions, Tag};
 use crate::core::ids::ChunkId;
 use crate::core::lifetimes::Lifetimes;
 use crate::core::op_names::{Name, Names};
@@ -193,12 +193,6 @@ impl Arena {
         }
     }
 
-    /// Returns whether frees need no order and no stamp: there is one stream, or none was named so far.
-    #[inline(always)]
-    pub(crate) fn frees_fast(&self) -> bool {
-        self.streams.frees_fast()
-    }
-
     /// Frees a chunk. Needs no memory and cannot fail for a chunk in use.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64) -> Freed {
@@ -208,16 +202,10 @@ impl Arena {
         }
     }
 
-    /// Frees a chunk where [`Self::frees_fast`]. Nothing remains to be done afterwards.
-    #[inline(always)]
-    pub(crate) fn free_fast(&mut self, addr: u64) -> Result<(), Refused> {
-        self.streams.heap_mut().free(addr)
-    }
-
     /// Frees a chunk in the order of a stream. [`Stream::NONE`] stands for the stream it was allocated on.
     pub(crate) fn free_on(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
         if self.streams.is_fast(stream) {
-            return Ok(match self.free_fast(addr) {
+            return Ok(match self.streams.heap_mut().free(addr) {
                 Ok(()) => Freed::Done,
                 Err(refused) => Freed::Refused(refused),
             });

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{CallKind, Guard};
-use crate::pool::take_back::{free_now, free_now_on};
+use crate::pool::take_back::take_back;
 
 /// The checks and writes for a chunk before it is freed.
 struct FreeCheck {
@@ -91,7 +91,7 @@ impl FreeCheck {
 /// Checks the guards of a chunk, poisons it, and frees it.
 pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
     turn(&mut guard)?;
-    let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream) };
+    let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream, false) };
     let (free_check, life) = (FreeCheck::new(&guard, id, stream), guard.arena.life());
     let mut findings = Findings::default();
     let mut hindrance = None;
@@ -128,14 +128,10 @@ pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> 
         // is correct because the device was idle.
         let ordered =
             free_check.poison.is_none() || guard.arena.streams_mut().make_room_to_free_on(addr, stream);
-        take_back(guard, addr, if ordered { stream } else { Stream::NONE })
+        take_back(guard, addr, if ordered { stream } else { Stream::NONE }, false)
     });
     messages.emit();
     freed
-}
-
-fn take_back(guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
-    if stream == Stream::NONE { free_now(guard, addr) } else { free_now_on(guard, addr, stream, false) }
 }
 
 /// Updates the exemptions after a free. The end of the freed chunk is now the front guard of the next one. That guard
