@@ -22,9 +22,7 @@ use crate::options::{DEFAULT_FLAGS, Options, Resolution};
 use crate::pool::idle_time::{IdleCallback, IdleFunction};
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::Guard;
-use crate::pool::{
-    Pool, alloc, context_loss, free, graph_pools, guarded, idle_callback, lifecycle, order, shrink, snapshot,
-};
+use crate::pool::{Pool, alloc, context_loss, free, graph_pools, guarded, idle, lifecycle, order, snapshot};
 use crate::report::metrics::Sample;
 use crate::report::{self, Subject};
 use crate::scope;
@@ -305,7 +303,7 @@ impl Device {
         user_data: *mut c_void,
     ) -> Result<(), Error> {
         let callback = callback.map(|function| IdleCallback::new(function, user_data));
-        idle_callback::set(self.slot(), callback).map_err(|error| self.explain(error))
+        idle::callback::set(self.slot(), callback).map_err(|error| self.explain(error))
     }
 
     /// Declares that the context of the device's memory was reset or destroyed. The memory is lost, and all earlier
@@ -393,14 +391,14 @@ impl Device {
     /// Releases wholly free regions as long as `keep` bytes stay held. Returns the number of bytes released. Returns
     /// [`Error::BackendFailed`] if the driver did not accept all of them. The rest is free memory as before.
     pub fn trim(self, keep: u64) -> Result<u64, Error> {
-        shrink::trim(self.slot(), keep).map_err(|error| self.explain(error))
+        idle::trim::trim(self.slot(), keep).map_err(|error| self.explain(error))
     }
 
     /// Changes how many bytes the allocator may hold from the backend. If it holds more, existing memory stays valid,
     /// nothing more is obtained, and free memory is released as by [`Self::trim`]. For a backend with granules the
     /// limit is rounded down to whole granules, and is at most the reserved range.
     pub fn set_memory_limit(self, bytes: u64) -> Result<(), Error> {
-        shrink::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
+        idle::trim::set_limit(self.slot(), bytes).map_err(|error| self.explain(error))
     }
 
     /// Returns the current statistics.

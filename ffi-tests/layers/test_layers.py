@@ -73,16 +73,16 @@ TREES = [
         history
         pool
         slot
-        populating idle_callback
+        populating
         order region_io snapshot stamp_merge
         context_loss remap take_back
-        give_back
-        limits
+        idle
         guarded
         alloc free graph_pools
-        lifecycle shrink zeroing
+        lifecycle zeroing
         """,
     ),
+    Tree("src/pool/idle", "src", "callback give_back\n limits\n trim"),
     Tree("src/options", "src", "values\n types\n variables\n environment\n history limit plan resolution"),
     Tree("src/report", "src", ""),
     Tree("src/history", "src", "layout\n entry memory\n ring earlier interner unwind python\n recorder\n recording\n modules\n stacks"),

@@ -7,7 +7,7 @@ use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
-use crate::pool::{free, graph_pools, order, shrink, zeroing};
+use crate::pool::{free, graph_pools, idle, order, zeroing};
 use std::sync::atomic::Ordering::*;
 
 /// The alignment that the driver provides in practice, and the frameworks' own allocators on top of it. Some kernels
@@ -79,7 +79,7 @@ impl Device {
     ) -> Result<(), Error> {
         let options = options.copied().unwrap_or_else(Options::growing);
         let options = Options { memory_fraction, ..options };
-        shrink::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
+        idle::trim::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
     }
 
     /// Allocates in the order of a stream, like [`Self::alloc_on`], with the driver's alignment.

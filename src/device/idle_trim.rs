@@ -5,7 +5,7 @@
 
 use super::service::Service;
 use super::table::{USED, devices_in};
-use crate::pool::shrink::trim_if_idle;
+use crate::pool::idle::trim::trim_if_idle;
 use crate::sys::clock::monotonic_ms;
 use crate::sys::{futex, process};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};

@@ -2,6 +2,7 @@
 
 use super::captures::{self, Permission, refuse_for_a_capture};
 use super::guard_state::Guards;
+use super::idle::callback;
 use super::idle_time::IdleTime;
 use super::limit_share::LimitShare;
 use super::listener::{Listener, RegionCallback, RegionEvent};
@@ -9,7 +10,7 @@ use super::pool::Pool;
 use super::region_io::{give_back, log_release};
 use super::slot::waiting::busy;
 use super::slot::{CallKind, Guard, Phase, Slot, deferred, or_reborn, waiting};
-use super::{idle_callback, order, remap};
+use super::{order, remap};
 use crate::core::arena::{Arena, Detached, Parts};
 use crate::core::lifetimes::Lifetimes;
 use crate::core::stream_id::Stream;
@@ -133,7 +134,7 @@ pub(crate) fn end_history(slot: &Slot) -> Result<(), Error> {
 pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     require_unused(&guard, forced)?;
-    idle_callback::refuse_inside(&guard)?;
+    callback::refuse_inside(&guard)?;
     if guard.backend.get().order().is_some() && guard.arena.streams().redirects_others(Stream::NONE) {
         return Err(refuse_for_a_capture());
     }

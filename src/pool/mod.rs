@@ -2,20 +2,17 @@
 //!
 //! ```text
 //!   mutation     defects that tests switch on            lifecycle    creation, destruction
-//!   captures     captures announced for the process      shrink       trims, lower limits, idle pools
-//!   listener     the callback for regions                graph_pools  private pools, for captured graphs
-//!   events       events of pending work                  alloc        requests, and what is tried for them
-//!   guard_state  the debug mode's state                  free         frees
-//!   idle_time    how long the pool has been idle         guarded      the debug mode, which detects overruns
+//!   captures     captures announced for the process      graph_pools  private pools, for captured graphs
+//!   listener     the callback for regions                alloc        requests, and what is tried for them
+//!   events       events of pending work                  free         frees
+//!   guard_state  the debug mode's state                  guarded      the debug mode, which detects overruns
+//!   idle_time    how long the pool has been idle         idle         trims, limits, memory of pools at rest
 //!   limit_share  what the limit follows                  take_back    the free itself, and refusals
-//!   pool         the type                                limits       changes of the limit
-//!   slot         its lock, waiting, calls under way      give_back    giving free memory back
-//!   order        pending device work                     remap        mapping and moving granules
-//!   context_loss a reset of the device's context         region_io    obtaining regions and giving them back
-//!                                                        idle_callback  the callback before an idle pool is trimmed
-//!                                                        populating   new regions, made resident in the background
-//!                                                        stamp_merge  merges of stamped chunks, in pieces
-//!                                                        snapshot     the copy that reports are written from
+//!   history      what the pool records                   remap        mapping and moving granules
+//!   pool         the type                                region_io    obtaining regions and giving them back
+//!   slot         its lock, waiting, calls under way      populating   new regions, made resident in the background
+//!   order        pending device work                     stamp_merge  merges of stamped chunks, in pieces
+//!   context_loss a reset of the device's context         snapshot     the copy that reports are written from
 //!                                                        zeroing      zeroed host memory
 //! ```
 //!
@@ -27,16 +24,14 @@ pub(crate) mod captures;
 pub(crate) mod context_loss;
 mod events;
 pub(crate) mod free;
-mod give_back;
 pub(crate) mod graph_pools;
 mod guard_state;
 pub(crate) mod guarded;
 mod history;
-pub(crate) mod idle_callback;
+pub(crate) mod idle;
 pub(crate) mod idle_time;
 pub(crate) mod lifecycle;
 mod limit_share;
-mod limits;
 pub(crate) mod listener;
 mod mutation;
 pub(crate) mod order;
@@ -45,7 +40,6 @@ mod pool;
 pub(crate) mod populating;
 mod region_io;
 mod remap;
-pub(crate) mod shrink;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
 mod stamp_merge;

@@ -7,9 +7,10 @@ use super::retry_state::{Once, RetryState};
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
+use crate::pool::idle::limits;
 use crate::pool::region_io::{Extended, extend, extend_exactly, release, try_to_extend};
 use crate::pool::slot::{Guard, Interrupted, Outside};
-use crate::pool::{context_loss, guarded, limits, order, remap, stamp_merge};
+use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 
 /// A strategy. Returns whether it may have helped, so that the search begins again. Otherwise the lock has been held
 /// since the last search. After a failure of the driver the search begins again too, and the failure becomes the error of

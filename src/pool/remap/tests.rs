@@ -2,7 +2,7 @@
 //! never one more than the limit. Every call of it is made to fail at every position.
 
 use super::super::slot::Slot;
-use super::super::{alloc, free, lifecycle, shrink};
+use super::super::{alloc, free, idle::trim, lifecycle};
 use super::*;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Backend, Granted, Owned};
@@ -271,7 +271,7 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
     };
     let trim = |keep: u64| {
         let before = fake.records().mapped.len() as u64 * GRANULE;
-        if let Ok(released) = shrink::trim(slot, keep) {
+        if let Ok(released) = trim::trim(slot, keep) {
             assert_eq!(fake.records().mapped.len() as u64 * GRANULE, before - released);
         }
         agree(slot, fake);
@@ -320,7 +320,7 @@ fn every_call_fails_at_every_position() {
                     live.keys().for_each(|&addr| assert_eq!(free::free(slot, addr), Ok(())));
                     let all = alloc::alloc(slot, 20 * GRANULE, Stream::NONE).unwrap();
                     free::free(slot, all).unwrap();
-                    assert_eq!(shrink::trim(slot, 0), Ok(20 * GRANULE));
+                    assert_eq!(trim::trim(slot, 0), Ok(20 * GRANULE));
                     agree(slot, fake);
                     assert_eq!(lifecycle::destroy(slot, false), Ok(()));
                     assert!(fake.records().mapped.is_empty());
@@ -425,7 +425,7 @@ fn threads_share_a_pool() {
                     // Each thread uses at most 7 granules and one shared with others, which is enough for four threads.
                     let addr = alloc::alloc(slot, bytes, Stream::NONE).unwrap();
                     if round % 5 == thread {
-                        shrink::trim(slot, round % 32 * GRANULE).unwrap();
+                        trim::trim(slot, round % 32 * GRANULE).unwrap();
                     }
                     free::free(slot, addr).unwrap();
                 }
@@ -433,6 +433,6 @@ fn threads_share_a_pool() {
         }
     });
     agree(slot, fake);
-    shrink::trim(slot, 0).unwrap();
+    trim::trim(slot, 0).unwrap();
     assert!(fake.records().mapped.is_empty());
 }

@@ -8,7 +8,7 @@ use crate::core::stream_id::Stream;
 use crate::error::{Error, with_last_error};
 use crate::options::{BackendKind, Options};
 use crate::pool::alloc;
-use crate::pool::{free, lifecycle, shrink};
+use crate::pool::{free, idle::trim, lifecycle};
 use crate::sys::thread;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,7 @@ fn is_poisoned(slot: &Slot, addr: u64) {
     assert_eq!(free::free(slot, addr).err(), internal);
     assert_eq!(slot.accepts_null().err(), internal);
     assert_eq!(slot.enter().err(), internal);
-    assert_eq!(shrink::trim(slot, 0).err(), internal);
+    assert_eq!(trim::trim(slot, 0).err(), internal);
     assert_eq!(lifecycle::require_vacant(slot, 0).err(), internal);
     assert_eq!(lifecycle::destroy(slot, true).err(), internal);
     with_last_error(|words| assert!(words.contains("broken earlier"), "{words}"));

@@ -12,7 +12,7 @@ use crate::options::Resolved;
 use crate::pool::alloc;
 use crate::pool::free;
 use crate::pool::slot::Slot;
-use crate::pool::{lifecycle, order, shrink};
+use crate::pool::{idle::trim, lifecycle, order};
 use crate::sys::thread;
 
 /// The parameters of a random program. Most are probabilities in percent, per step or per the event in question.
@@ -589,7 +589,7 @@ impl Program {
         self.say("trim".into());
         self.act(0);
         let before = self.calls();
-        match shrink::trim(self.slot, 0) {
+        match trim::trim(self.slot, 0) {
             Ok(_) => {}
             Err(Error::BackendFailed) if self.has_failed(before) => self.failures += 1,
             Err(Error::BackendFailed) if self.is_capturing() => {}

@@ -81,7 +81,7 @@ impl Program {
     }
 
     fn trim(&mut self, keep: u64) {
-        shrink::trim(self.slot, keep).unwrap();
+        trim::trim(self.slot, keep).unwrap();
         self.look(None);
     }
 
@@ -119,7 +119,7 @@ fn everything_goes_at_every_position() {
             let Program { slot, told, mut live, .. } = program;
             live.drain(..).for_each(|addr| free::free(slot, addr).unwrap());
             // All memory can be allocated again.
-            assert!(shrink::trim(slot, 0).is_ok());
+            assert!(trim::trim(slot, 0).is_ok());
             let all = alloc::alloc(slot, 20 * GRANULE, Stream::NONE).unwrap();
             free::free(slot, all).unwrap();
             assert_eq!(lifecycle::destroy(slot, false), Ok(()));

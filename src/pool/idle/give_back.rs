@@ -1,11 +1,11 @@
 //! Giving free memory back to the backend: wholly free regions, and the pages of free chunks.
 
-use super::region_io::release;
-use super::remap;
-use super::slot::{Guard, Interrupted, Outside};
 use crate::core::arena::Cursor;
 use crate::core::stream_id::Stream;
 use crate::core::units::Span;
+use crate::pool::region_io::release;
+use crate::pool::remap;
+use crate::pool::slot::{Guard, Interrupted, Outside};
 use std::time::{Duration, Instant};
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more than

@@ -1,8 +1,8 @@
 //! The callback before an idle pool gives memory back (`BFC_TRIM_AFTER`). The client can say there which work is done.
 
-use super::idle_time::IdleCallback;
-use super::slot::{CallKind, Guard, Slot};
 use crate::error::{Error, call_back, fail};
+use crate::pool::idle_time::IdleCallback;
+use crate::pool::slot::{CallKind, Guard, Slot};
 
 /// Calls the callback, if there is one, with the lock open.
 pub(super) fn call(guard: &mut Guard<'_>) -> Result<(), Error> {
@@ -24,7 +24,7 @@ pub(crate) fn set(slot: &Slot, callback: Option<IdleCallback>) -> Result<(), Err
 }
 
 /// Refuses a call that would wait for the callback that makes it.
-pub(super) fn refuse_inside(guard: &Guard<'_>) -> Result<(), Error> {
+pub(in crate::pool) fn refuse_inside(guard: &Guard<'_>) -> Result<(), Error> {
     if !guard.is_settling(true) {
         return Ok(());
     }

@@ -5,15 +5,15 @@
 //! has no room. With `BFC_TRIM_AFTER` a thread compares it too, whatever the pool does.
 
 use super::give_back::{discard_beyond, give_back_to, record_trim};
-use super::limit_share::LimitShare;
-use super::slot::{CallKind, Guard, Outside, Slot, deferred, or_reborn, unsaid_outside};
 use crate::backend::granules::Granules;
 use crate::error::Error;
 use crate::log::{self, Level};
 use crate::options::{Limit, share_of};
+use crate::pool::limit_share::LimitShare;
+use crate::pool::slot::{CallKind, Guard, Outside, Slot, deferred, or_reborn, unsaid_outside};
 
 /// Brings the limit up to date, before the pool grows by at least `least` bytes.
-pub(super) fn before_growth(guard: &mut Guard<'_>, least: u64) -> Outside {
+pub(in crate::pool) fn before_growth(guard: &mut Guard<'_>, least: u64) -> Outside {
     match guard.limit_share.get() {
         Some(share) if guard.limit_share.is_due() || least > guard.arena.growth().available() => {
             renew(guard, share)

@@ -1,16 +1,17 @@
-//! Giving free memory back to the backend: trims, lower limits, and pools that have been idle for some time.
+//! Trims, lower limits, and pools that have been at rest for some time.
 
-use super::captures::refuse_for_a_capture;
+use super::callback;
 use super::give_back::{discard_beyond, give_back_to, give_settled_back, record_trim, settle};
-use super::idle_time::Activity;
 use super::limits::{self, change_limit};
-use super::pool::Pool;
-use super::slot::{CallKind, Guard, Slot, deferred, or_reborn};
-use super::{idle_callback, order, stamp_merge};
 use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, LastError, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Limit, Options};
+use crate::pool::captures::refuse_for_a_capture;
+use crate::pool::idle_time::Activity;
+use crate::pool::pool::Pool;
+use crate::pool::slot::{CallKind, Guard, Slot, deferred, or_reborn};
+use crate::pool::{order, stamp_merge};
 use std::time::Duration;
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.
@@ -130,7 +131,7 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
 /// Lets the client say which work is done, and gives all free memory back. Does so again after another such time if a
 /// capture is under way, the driver has refused, or work is left that nobody else may find to be done.
 fn trim_idle(mut guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
-    idle_callback::call(&mut guard)?;
+    callback::call(&mut guard)?;
     // What the client has freed there does not stop the trim.
     let calls = activity_of(&guard).calls;
     let (device, after) = (guard.device, guard.idle.after().unwrap_or_default());
