@@ -50,6 +50,17 @@ LAYERS = Tree(
 TREES = [
     LAYERS,
     Tree(
+        "src/sys",
+        "src",
+        """
+        clock futex host host_memory mapped_path memfile numa token
+        c_string
+        file huge_pages lock thread
+        file_mapping mapping mutex process
+        folder own_pointer table zeroed
+        """,
+    ),
+    Tree(
         "src/core",
         "src",
         """

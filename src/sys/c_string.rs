@@ -1,6 +1,6 @@
 //! C strings that are put together without aborting where memory is short.
 
-use super::HostMemoryExhausted;
+use super::host_memory::HostMemoryExhausted;
 use std::ffi::CString;
 
 /// Returns parts as one C string. It ends at the first zero in them.

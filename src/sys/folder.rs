@@ -3,9 +3,9 @@
 //! Files are reached through the folder's descriptor, so that another user cannot exchange the folder between the check
 //! and the use.
 
-use super::HostMemoryExhausted;
 use super::c_string::joined;
 use super::file_mapping::FileMapping;
+use super::host_memory::HostMemoryExhausted;
 use os::descriptors::{Descriptor, facts_of_link};
 use os::{errno, files};
 use std::ffi::{CStr, CString};

@@ -1,7 +1,9 @@
 //! Huge pages: what the system does with them, and how they are asked for.
 
 use super::host::read_file;
-use super::mapping::PAGE;
+
+/// The bytes of a page.
+pub(crate) const PAGE: usize = 4096;
 
 /// The size of a huge page on x86-64, and on AArch64 with pages of 4 KiB.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;

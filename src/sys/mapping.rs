@@ -1,6 +1,7 @@
 //! Anonymous memory from `mmap`: zeroed, not reserved, and resident only where it was touched.
 
-use super::HostMemoryExhausted;
+use super::host_memory::HostMemoryExhausted;
+pub(crate) use super::huge_pages::PAGE;
 use super::huge_pages::{HUGE_PAGE, advise};
 
 /// An owned range of anonymous memory, unmapped on drop.
@@ -13,8 +14,6 @@ pub(crate) struct Mapping {
 unsafe impl Send for Mapping {}
 // SAFETY: a shared mapping only provides its base and length.
 unsafe impl Sync for Mapping {}
-
-pub(crate) const PAGE: usize = 4096;
 
 impl Mapping {
     /// Maps `bytes` (not 0) of zeroed memory at a multiple of `alignment`, a power of two.

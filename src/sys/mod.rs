@@ -10,6 +10,7 @@ pub(crate) mod file_mapping;
 pub(crate) mod folder;
 pub(crate) mod futex;
 pub(crate) mod host;
+mod host_memory;
 pub(crate) mod huge_pages;
 pub(crate) mod lock;
 pub(crate) mod mapped_path;
@@ -24,6 +25,7 @@ pub(crate) mod thread;
 pub(crate) mod token;
 pub(crate) mod zeroed;
 
+pub(crate) use self::host_memory::{HostMemoryExhausted, try_box, try_box_with};
 pub(crate) use self::process::{boot, has_ended, process, process_namespace, process_started};
 
 /// Writes text to the standard error stream, all parts by one call. The system calls here avoid functions of the C
@@ -61,36 +63,4 @@ pub(crate) fn random() -> u64 {
     unsafe { libc::syscall(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), libc::GRND_NONBLOCK) };
     // If the kernel has none, these values differ anyway: the stack's address, the process and the time.
     number ^ (&raw const number as u64).rotate_left(32) ^ (process() as u64) << 40 ^ clock::monotonic_ms()
-}
-
-/// Allocates a box. Returns an error where `Box::new` would abort.
-pub(crate) fn try_box<T>(value: T) -> Result<Box<T>, HostMemoryExhausted> {
-    try_box_with(|| value)
-}
-
-/// Allocates a box for a value that is created once there is memory for it, so that it can be built in place instead of
-/// on the stack.
-#[inline(always)]
-pub(crate) fn try_box_with<T>(make: impl FnOnce() -> T) -> Result<Box<T>, HostMemoryExhausted> {
-    let layout = std::alloc::Layout::new::<T>();
-    const { assert!(size_of::<T>() != 0) };
-    // SAFETY: the layout is not of size 0.
-    let place = unsafe { std::alloc::alloc(layout) }.cast::<T>();
-    if place.is_null() {
-        return Err(HostMemoryExhausted);
-    }
-    // SAFETY: the place is new, aligned and large enough for a T.
-    unsafe { place.write(make()) };
-    // SAFETY: the place came from the global allocator with the layout of a T, and holds one.
-    Ok(unsafe { Box::from_raw(place) })
-}
-
-/// Host memory ran out. Every allocation inside the library is fallible and reports this error instead of aborting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HostMemoryExhausted;
-
-impl From<std::collections::TryReserveError> for HostMemoryExhausted {
-    fn from(_: std::collections::TryReserveError) -> Self {
-        HostMemoryExhausted
-    }
 }

@@ -4,7 +4,7 @@
 //! region, of which only the pages with a stored entry exist. A bitmap at the end of the same mapping records these
 //! pages. It provides the resident size, and lets a backwards search from an interior pointer skip untouched pages.
 
-use super::HostMemoryExhausted;
+use super::host_memory::HostMemoryExhausted;
 use super::mapping::{Mapping, PAGE};
 
 const ENTRIES_PER_PAGE: usize = PAGE / size_of::<u32>();

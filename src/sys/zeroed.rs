@@ -3,7 +3,7 @@
 //! Large arrays are mappings. A page exists only after the first store to it, so a new array of any length costs one
 //! system call. Small arrays come from the heap.
 
-use super::HostMemoryExhausted;
+use super::host_memory::HostMemoryExhausted;
 use super::mapping::{Mapping, PAGE};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut, Range};
