@@ -453,6 +453,36 @@ fn the_history_of_an_earlier_process_is_kept_beside_the_new_one() {
 }
 
 #[test]
+fn the_history_of_an_earlier_process_with_the_same_number_is_kept_too() {
+    const NAME: &str = "the_history_of_an_earlier_process_with_the_same_number_is_kept_too";
+    if is_child(NAME) {
+        let path = std::env::var("BFC_HISTORY_FILE").expect("the parent's");
+        // Each run of a container has the same numbers of processes.
+        let _ = fs::rename(format!("{path}.earlier"), format!("{path}.{}", std::process::id()));
+        let pool = Pool::host(MIB, |_| {});
+        pool.put(pool.get(256));
+        return;
+    }
+    let path = new_path("number");
+    fs::write(&path, "something else").expect("writable");
+    let shown = path.to_str().expect("UTF-8");
+    let run = || {
+        let said = expect_success(NAME, &[("BFC_HISTORY_FILE", shown), ("BFC_LOG", "warn")]).errors;
+        assert!(!said.contains("no history is recorded"), "{said}");
+        let (_, other) = said.split_once("is recorded into ").expect(&said);
+        other.lines().next().expect("a name").to_owned()
+    };
+    let first = run();
+    let earlier = read(Path::new(&first)).process;
+    fs::rename(first, format!("{shown}.earlier")).expect("a file");
+    let second = run();
+    let old = format!("{second}.old");
+    assert_ne!(read(Path::new(&second)).process, earlier);
+    assert_eq!(read(Path::new(&old)).process, earlier);
+    [shown, &second, &old].iter().for_each(|path| fs::remove_file(path).expect("a file"));
+}
+
+#[test]
 fn a_path_in_the_environment_need_not_be_utf8() {
     const NAME: &str = "a_path_in_the_environment_need_not_be_utf8";
     if is_child(NAME) {

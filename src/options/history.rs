@@ -14,7 +14,8 @@ use std::ffi::{CStr, CString};
 /// Starts a recording, given a path and a number of events, if the environment asks for one. `BFC_HISTORY` is a number of
 /// events, 0 for no history, and `BFC_HISTORY_FILE` a path. The history of a process that has ended is
 /// set aside first. If another file has the name, the history of this process's parent for example, this process's number is
-/// appended to it. A failure is a warning in the log, and the program goes on.
+/// appended to it. An earlier process may have had that number too, and its history is set aside as well. A failure is a
+/// warning in the log, and the program goes on.
 #[inline(never)]
 pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Error>) {
     let events = setting(&names::HISTORY, Warnings::Logged, |text| text.parse::<u64>().ok());
@@ -23,6 +24,7 @@ pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Erro
         _ => keeping_last_error(|| {
             make_room(path)
                 .and_then(|()| free_name(path))
+                .and_then(|name| make_room(&name).map(|()| name))
                 .inspect(|name| note_other_name(path, name))
                 .map_err(Error::from)
                 .and_then(|name| start(Some(&name), events.unwrap_or(0)))
