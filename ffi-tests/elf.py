@@ -8,6 +8,7 @@ from elftools.elf.elffile import ELFFile
 NEWEST_GLIBC = (2, 34)
 SYSTEM = {"libc.so.6", "libgcc_s.so.1", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 FLAGS_1 = {"NOW": 0x1, "NODELETE": 0x8}
+STATIC_TLS = 0x10
 
 
 def _section(path, name, read):
@@ -60,6 +61,7 @@ def dynamic(path, soname, needed=(), runpath=None):
     tags = _section(path, ".dynamic", lambda _, table: [(tag.entry.d_tag, tag) for tag in table.iter_tags()])
     of = lambda kind, field: [getattr(tag, field) for name, tag in tags if name == kind]
     flags = sum(tag.entry.d_val for name, tag in tags if name == "DT_FLAGS_1")
+    plain_flags = sum(tag.entry.d_val for name, tag in tags if name == "DT_FLAGS")
     wrong = []
     if of("DT_SONAME", "soname") != [soname]:
         wrong.append(f"the SONAME is {of('DT_SONAME', 'soname')} and not {soname}")
@@ -67,6 +69,9 @@ def dynamic(path, soname, needed=(), runpath=None):
     # caller's stack, which may be small.
     wrong += [f"{name} is not set" for name, bit in FLAGS_1.items() if not flags & bit]
     wrong += [f"{name} is set" for name, _ in tags if name in ("DT_RPATH", "DT_TEXTREL")]
+    # dlopen finds room for such thread-locals only while the loader's reserve lasts, which libraries share
+    # (jemalloc/jemalloc#1237, microsoft/mimalloc#147).
+    wrong += ["STATIC_TLS is set"] if plain_flags & STATIC_TLS else []
     if of("DT_RUNPATH", "runpath") != ([runpath] if runpath else []):
         wrong.append(f"the RUNPATH is {of('DT_RUNPATH', 'runpath')} and not {runpath}")
     found = set(of("DT_NEEDED", "needed"))

@@ -44,7 +44,9 @@ def test_what_runs_when_it_is_loaded_and_when_the_process_ends_is_ours(section):
 def bad_library(tmp_path_factory):
     """A library with everything that is not wanted."""
     folder = tmp_path_factory.mktemp("bad")
-    (folder / "bad.c").write_text("__attribute__((constructor)) static void begin(void) {}\nvoid leaked(void) { begin(); }\n")
+    local = '__attribute__((tls_model("initial-exec"))) __thread int of_each_thread;\n'
+    begin = "__attribute__((constructor)) static void begin(void) { of_each_thread++; }\n"
+    (folder / "bad.c").write_text(local + begin + "void leaked(void) { begin(); }\n")
     (folder / "other.c").write_text("int other;\n")
     flags = "-shared -fPIC -Wl,-z,lazy -Wl,-soname,libbad.so.9 -Wl,-rpath,/nowhere -Wl,--no-as-needed".split()
     subprocess.run(["cc", "-shared", "-fPIC", folder / "other.c", "-o", folder / "libother.so"], check=True)
@@ -54,7 +56,7 @@ def bad_library(tmp_path_factory):
 
 def test_a_bad_library_fails(bad_library):
     wrong = elf.dynamic(bad_library, "libbad.so.0", needed=["libmissing.so"])
-    for part in ["SONAME", "NOW", "NODELETE", "RUNPATH", "libmissing.so is not", "libother.so is"]:
+    for part in ["SONAME", "NOW", "NODELETE", "RUNPATH", "libmissing.so is not", "libother.so is", "STATIC_TLS"]:
         assert any(part in line for line in wrong), part
     assert "leaked" in elf.exports(bad_library)
     assert "begin" in elf.called_at(bad_library, ".init_array")
