@@ -7,6 +7,7 @@
 
 #include "child.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -328,6 +329,32 @@ static void handlers_that_call(void) {
   CHECK_OK(bfc_destroy(CUSTOM));
 }
 
+/* What pthread_atfork calls in glibc. This one comes before the C library's for all that the process has loaded. */
+typedef int register_handlers(void (*)(void), void (*)(void), void (*)(void), void *);
+register_handlers __register_atfork;
+static atomic_int registrations;
+
+int __register_atfork(void (*prepare)(void), void (*in_parent)(void), void (*in_child)(void), void *library) {
+  void *const symbol = dlsym(RTLD_NEXT, "__register_atfork");
+  register_handlers *next = NULL;
+  CHECK(symbol != NULL);
+  memcpy(&next, &symbol, sizeof(next));
+  atomic_fetch_add(&registrations, 1);
+  return next(prepare, in_parent, in_child, library);
+}
+
+/* An allocator that registers handlers for each of its heaps uses up the memory for them, and each fork calls them all
+ * (zackees/mimalloc-pprof#270). */
+static void they_are_registered_once(void) {
+  const int before = atomic_load(&registrations);
+  CHECK(before >= 2); /* this program's at its very beginning, and the library's */
+  for (int round = 0; round < 100; round++) {
+    live_once(HOST);
+    live_once(CUSTOM);
+  }
+  CHECK(atomic_load(&registrations) == before);
+}
+
 int main(int argc, char **argv) {
 #define CASE(name) \
   { #name, name }
@@ -336,6 +363,7 @@ int main(int argc, char **argv) {
       CASE(while_callbacks_are_set),    CASE(one_comes_behind_the_locks),
       CASE(the_first_one_comes),        CASE(while_others_destroy),
       CASE(while_one_waits_to_destroy), CASE(handlers_that_call),
+      CASE(they_are_registered_once),
   };
   return RUN_CASE(cases, argc, argv);
 }
