@@ -2,7 +2,7 @@
 
 `statements/PAGE.txt` lists those of a page: the statement as it stands there, then ` | `, then its tests or the command that
 shows it. A statement that is reworded or removed has to be looked at again here, and so has one whose test is gone.
-docs/reliability.md names its tests itself.
+docs/reliability.md and docs/public-reports.md name their tests themselves.
 """
 
 import re
@@ -19,7 +19,9 @@ ELSEWHERE = {name: f"{name}.md" for name in ("README", "CHANGELOG", "ARCHITECTUR
 }
 # How the start of a test looks in each language; in others the name occurs somewhere.
 DEFINED = {".py": r"(def|class) {}\b", ".rs": r"fn {}\b"}
-RELIABILITY = "docs/reliability.md"
+# Pages that name the tests of each entry themselves, and how many entries they have at least.
+WITH_TESTS = {"docs/public-reports.md": 25, "docs/reliability.md": 20}
+REPORT = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+")
 COMMANDS = ("cargo xtask ", "bfc ")
 
 
@@ -75,19 +77,33 @@ def test_each_statement_is_on_its_page_and_has_a_test(listed):
     assert not wrong, "\n".join(wrong)
 
 
-def test_each_promise_of_reliability_has_its_tests():
-    lines = (ROOT / RELIABILITY).read_text().splitlines()
-    promises = [line for line in lines if line.startswith("- ")]
-    listed = [line.removeprefix("    - Tests: ") for line in lines if line.startswith("    - Tests: ")]
-    assert len(listed) == len(promises) > 20
-    tests = [test.strip("` ") for line in listed for test in line.split(", ")]
-    assert not list(filter(None, map(why_it_is_none, tests)))
+def named(lines, what):
+    """What the lines `    - WHAT: ...` of a page name, a list for each."""
+    start = f"    - {what}: "
+    return [line.removeprefix(start).split(", ") for line in lines if line.startswith(start)]
+
+
+@pytest.mark.parametrize("page", WITH_TESTS)
+def test_each_entry_has_its_tests(page):
+    lines = (ROOT / page).read_text().splitlines()
+    entries = [line for line in lines if line.startswith("- ")]
+    listed = named(lines, "Tests")
+    assert len(listed) == len(entries) > WITH_TESTS[page]
+    assert not [reason for tests in listed for test in tests if (reason := why_it_is_none(test.strip("` ")))]
+
+
+def test_each_entry_has_its_reports():
+    lines = (ROOT / "docs/public-reports.md").read_text().splitlines()
+    listed = named(lines, "Reports")
+    reports = [report.strip("<> ") for each in listed for report in each]
+    assert len(listed) == len(named(lines, "Tests"))
+    assert len(set(reports)) == len(reports) >= 60
+    assert not [report for report in reports if not REPORT.fullmatch(report)]
 
 
 def test_each_page_has_a_list():
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} | {"README.md", "CHANGELOG.md", "include/bfc.h"}
-    pages.remove(RELIABILITY)
-    assert not pages - {str(page_of(listed).relative_to(ROOT)) for listed in LISTS}
+    assert not pages - WITH_TESTS.keys() - {str(page_of(listed).relative_to(ROOT)) for listed in LISTS}
 
 
 @pytest.mark.parametrize(
