@@ -132,7 +132,8 @@ impl Arena {
             queued += 1;
         }
         let (mut stamped, mut bytes) = (0, 0);
-        for id in self.chunks().ids() {
+        // Vacant places have no stamp, so that a new chunk has none.
+        for id in (0..self.chunks().places()).map(|place| self.chunks().place(place)) {
             let has_stamp = self.chunks().stamp(id) != 0;
             let held = self.chunks().state(id) != State::Held || has_stamp || self.streams.is_multi();
             require(held && !(has_stamp && self.chunks().in_use(id)), Broken::I3Index)?;

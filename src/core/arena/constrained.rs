@@ -4,7 +4,7 @@ use super::arena::Arena;
 use crate::core::ids::ChunkId;
 use crate::core::request::{AllocRequest, MOST_MISALIGNED};
 use crate::core::steps;
-use crate::core::units::UNIT;
+use crate::core::units::Span;
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
@@ -21,26 +21,24 @@ impl Arena {
             // The best fit is not known before all chunks that may merge are merged.
             return Ok(None);
         }
-        let Some(mut id) = self.find_constrained(request) else { return Ok(None) };
+        let Some(id) = self.find_constrained(request) else { return Ok(None) };
+        let Some((base, bytes)) = request.place_in(self.chunks().get(id).key()) else { return Ok(None) };
         if self.streams.spares(request, self.heap().size(id)) {
             return Ok(None);
         }
         self.heap_mut().reserve_start()?;
-        let stamp = self.stamps.remove_free(self.streams.heap_mut(), id);
-        if request.alignment > UNIT {
-            id = self.split_prefix(id, request.alignment, stamp);
-        }
-        let whole = self.heap().size(id);
-        let splits = self.heap().splits(whole, request.size);
-        if splits {
-            self.split_remainder(id, request.size, stamp);
-        }
-        self.heap_mut().mark_in_use(id);
-        let size = if splits { request.size } else { whole };
-        self.heap_mut().hand_out(id, size, request.requested);
-        let addr = self.heap().addr(id);
-        self.heap_mut().touch(id, addr + size);
-        Ok(Some(addr))
+        let bytes = if self.heap().splits(bytes, request.size) { request.size } else { bytes };
+        let Arena { streams, stamps, .. } = self;
+        let heap = streams.heap_mut();
+        let stamp = stamps.remove_free(heap, id);
+        // The chunk was freed as a whole, so what is left of it waits as long as the chunk did.
+        let id = heap.carve(id, Span { base, bytes }, |heap, rest| {
+            heap.counters_mut().stamped_splits += u64::from(stamp != 0);
+            stamps.insert_free(heap, rest, stamp);
+        });
+        heap.hand_out(id, request.requested);
+        heap.touch(id, base + bytes);
+        Ok(Some(base))
     }
 
     /// Finds the first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Only a
@@ -73,27 +71,6 @@ impl Arena {
             }
         });
         best
-    }
-
-    /// Splits a free prefix off a chunk that was removed, so that the rest is aligned. The chunk was freed as a whole,
-    /// so the prefix waits as long as the chunk did.
-    fn split_prefix(&mut self, id: ChunkId, alignment: u64, stamp: u64) -> ChunkId {
-        let addr = self.heap().addr(id);
-        let prefix = addr.next_multiple_of(alignment) - addr;
-        if prefix == 0 {
-            return id;
-        }
-        let rest = self.heap_mut().split(id, prefix);
-        self.heap_mut().counters_mut().stamped_splits += u64::from(stamp != 0);
-        self.stamps.insert_free(self.streams.heap_mut(), id, stamp);
-        rest
-    }
-
-    /// Splits a chunk that was removed behind `wanted` bytes. The remainder is free, and waits as the prefix does.
-    fn split_remainder(&mut self, id: ChunkId, wanted: u64, stamp: u64) {
-        let rest = self.heap_mut().split(id, wanted);
-        self.heap_mut().counters_mut().stamped_splits += u64::from(stamp != 0);
-        self.stamps.insert_free(self.streams.heap_mut(), rest, stamp);
     }
 }
 

@@ -12,7 +12,7 @@
 //! of one.
 
 use super::arena::Arena;
-use crate::core::heap::State;
+use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::AllocRequest;
 use crate::core::streams::QueueId;
@@ -325,21 +325,9 @@ impl Arena {
 
     /// Splits the granules that a donor gives off its chunk. What is left of the chunk stays free.
     fn carve(&mut self, plan: &mut Plan, donor: &Donor) {
-        let Span { base, bytes } = donor.span;
-        let mut id = donor.id;
-        let changing = self.streams.begin_change(id);
-        self.heap_mut().unindex(id);
-        let below = base - self.heap().addr(id);
-        if below != 0 {
-            let rest = self.heap_mut().split(id, below);
-            self.heap_mut().add_to_index(id);
-            id = rest;
-        }
-        let above = self.heap().size(id) - bytes;
-        if above != 0 {
-            let rest = self.heap_mut().split(id, bytes);
-            self.heap_mut().add_to_index(rest);
-        }
+        let changing = self.streams.begin_change(donor.id);
+        self.heap_mut().unindex(donor.id);
+        let id = self.heap_mut().carve(donor.id, donor.span, Heap::add_to_index);
         self.heap_mut().chunks_mut().get_mut(id).mark_withheld();
         self.streams.end_change(changing, id);
         plan.sources.push(Piece { id, span: donor.span, mapped: true });

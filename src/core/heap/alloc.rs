@@ -1,10 +1,10 @@
-//! Best fit, split and coalesce. Nothing here depends on streams.
+//! Allocations of the best fit, and frees. Nothing here depends on streams.
 
-use super::chunk::{Cold, Hot};
-use super::chunks::Chunks;
+use super::chunk::Hot;
 use super::heap::Heap;
-use super::lent::splits;
+use super::lent::{InUse, splits};
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::units::Span;
 use crate::sys::HostMemoryExhausted;
 use std::num::NonZeroU64;
 
@@ -15,21 +15,6 @@ pub(crate) enum Refused {
     NotAChunk(Option<ChunkId>),
     /// The address is the start of a free chunk.
     AlreadyFree(ChunkId),
-}
-
-/// A chunk in use that was found by its address.
-#[derive(Clone, Copy)]
-pub(in crate::core) struct InUse {
-    pub(in crate::core) id: ChunkId,
-    /// Where the address map has it, if that is in the hash table.
-    slot: Option<usize>,
-}
-
-impl InUse {
-    /// Returns a chunk that is known to be in use.
-    pub(in crate::core) fn of(id: ChunkId) -> Self {
-        InUse { id, slot: None }
-    }
 }
 
 impl Heap {
@@ -65,62 +50,39 @@ impl Heap {
         alignment: u64,
     ) -> Option<u64> {
         let id = self.index.best_fit(self.chunks.slab(), size)?;
-        let whole = self.chunks.size(id);
         if self.chunks.addr(id) & (alignment - 1) != 0 || !self.starts.takes_one() {
             return None;
         }
-        let addr = self.alloc_in_room::<true>(size, requested)?;
-        if self.chunks.size(id) != whole {
-            self.chunks.set_stamp(self.chunks.next(id), 0);
-        }
-        Some(addr.get())
+        self.alloc_in_room::<true>(size, requested).map(NonZeroU64::get)
     }
 
     /// Allocates the best fit. There must be room in the address map, in its hash table if `HASHED`.
     #[inline(always)]
     fn alloc_in_room<const HASHED: bool>(&mut self, size: u64, requested: u64) -> Option<NonZeroU64> {
-        let Heap { chunks, index, regions, starts, counters, max_slack, .. } = self;
-        let Chunks { slab, vacant, cold, .. } = chunks;
-        let slab = &mut slab[..];
-        if vacant.is_empty() {
+        let mut heap = self.lend();
+        if heap.vacant.is_empty() {
             return None;
         }
-        let id = index.take_best_fit(slab, size)?;
-        let Hot { addr, next, .. } = slab[id];
-        let (whole, region) = (slab[id].size(), slab[id].region());
+        let id = heap.index.take_best_fit(heap.slab, size)?;
+        let Hot { addr, next, .. } = heap.slab[id];
+        let (whole, region) = (heap.slab[id].size(), heap.slab[id].region());
         let mut taken = whole;
-        if splits(whole, size, *max_slack) {
+        if heap.splits(whole, size) {
             taken = size;
-            let left = whole - size;
-            let rest = vacant.fill(slab, Hot::held(addr + size, left, region, id, next));
-            index.insert(slab, rest, left);
-            slab[id].set_size_in(size, region);
-            slab[id].next = rest;
-            if next != NIL {
-                slab[next].prev = rest;
-            }
+            let rest = heap.split(id, size);
+            heap.index.insert(heap.slab, rest, whole - size);
         }
         if next == NIL {
-            regions.touch(region, addr + taken);
+            heap.regions.touch(region, addr + taken);
         }
-        slab[id].mark_in_use();
-        let allocation_id = counters.allocated(taken, requested);
-        cold[id.index()] = Cold { requested, allocation_id };
-        if HASHED {
-            starts.add(addr, id);
-        } else {
-            starts.set(regions, addr, id);
-        }
-        NonZeroU64::new(addr)
+        NonZeroU64::new(heap.hand_out::<HASHED>(id, taken, requested))
     }
 
-    /// Records that a chunk is in use from now on. Room for its entry in the address map must be reserved.
+    /// Hands out a chunk. Room for its entry in the address map must be reserved.
     #[inline]
-    pub(in crate::core) fn hand_out(&mut self, id: ChunkId, size: u64, requested: u64) {
-        let Heap { chunks, regions, starts, counters, .. } = self;
-        let allocation_id = counters.allocated(size, requested);
-        chunks.set_cold(id, Cold { requested, allocation_id });
-        starts.set(regions, chunks.addr(id), id);
+    pub(in crate::core) fn hand_out(&mut self, id: ChunkId, requested: u64) {
+        let size = self.chunks.size(id);
+        self.lend().hand_out::<false>(id, size, requested);
     }
 
     /// Frees the chunk that begins at an address and coalesces it with its free neighbours. There must be no stamps.
@@ -135,36 +97,10 @@ impl Heap {
     /// so that all of it stays in registers.
     #[inline(never)]
     pub(in crate::core) fn free_at_once(&mut self, addr: u64) -> bool {
-        let Heap { chunks, index, starts, counters, .. } = self;
-        let Chunks { slab, vacant, cold, .. } = chunks;
-        let slab = &mut slab[..];
-        let Some((id, slot)) = starts.find(slab, addr) else { return false };
-        let Hot { prev, mut next, .. } = slab[id];
-        let size = slab[id].size();
-        if !slab[id].in_use() {
-            return false;
-        }
-        counters.freed(size, cold[id.index()].requested);
-        starts.remove(slot);
-        let (mut whole, mut merged) = (size, id);
-        if next != NIL && slab[next].is_findable() {
-            let gone = slab[next];
-            index.remove(slab, next, gone.size());
-            vacant.add(slab, next);
-            (whole, next) = (whole + gone.size(), gone.next);
-        }
-        if prev != NIL && slab[prev].is_findable() {
-            let before = slab[prev].size();
-            index.remove(slab, prev, before);
-            vacant.add(slab, id);
-            (whole, merged) = (whole + before, prev);
-        }
-        slab[merged].set_size(whole);
-        slab[merged].next = next;
-        if next != NIL {
-            slab[next].prev = merged;
-        }
-        index.insert(slab, merged, whole);
+        let mut heap = self.lend();
+        let Some(found) = heap.find_hashed(addr) else { return false };
+        heap.count_free(found);
+        heap.release::<false>(found.id);
         true
     }
 
@@ -198,13 +134,8 @@ impl Heap {
     /// Counts a chunk in use as freed, and removes its entry from the address map. The map must not have changed since
     /// the chunk was found.
     #[inline(always)]
-    pub(in crate::core) fn count_free(&mut self, InUse { id, slot }: InUse) {
-        let Heap { chunks, regions, starts, counters, .. } = self;
-        counters.freed(chunks.size(id), chunks.cold(id).requested);
-        match slot {
-            Some(slot) => starts.remove(slot),
-            None => starts.clear(regions, chunks.addr(id), id),
-        }
+    pub(in crate::core) fn count_free(&mut self, found: InUse) {
+        self.lend().count_free(found);
     }
 
     /// Reserves room for `count` more chunks.
@@ -223,39 +154,7 @@ impl Heap {
     /// result. A neighbour with a stamp is not merged. The chunk itself has no stamp.
     #[inline(always)]
     pub(in crate::core) fn release<const STAMPED: bool>(&mut self, id: ChunkId) -> ChunkId {
-        let Heap { chunks, index, .. } = self;
-        let Chunks { slab, vacant, stamps, .. } = chunks;
-        let slab = &mut slab[..];
-        let stamps = if STAMPED { stamps.as_deref().unwrap_or_default() } else { &[] };
-        let Hot { prev, mut next, .. } = slab[id];
-        let (mut size, mut whole) = (slab[id].size(), id);
-        let merges = |hot: &Hot, id: ChunkId| hot.is_findable() && (!STAMPED || stamps[id.index()] == 0);
-        if next != NIL && merges(&slab[next], next) {
-            let hot = slab[next];
-            index.remove(slab, next, hot.size());
-            vacant.add(slab, next);
-            (size, next) = (size + hot.size(), hot.next);
-        }
-        if prev != NIL && merges(&slab[prev], prev) {
-            let before = slab[prev].size();
-            index.remove(slab, prev, before);
-            vacant.add(slab, id);
-            (size, whole) = (size + before, prev);
-        }
-        let hot = &mut slab[whole];
-        hot.set_size(size);
-        hot.next = next;
-        if next != NIL {
-            slab[next].prev = whole;
-        }
-        index.insert(slab, whole, size);
-        whole
-    }
-
-    /// Merges a chunk that is in no index with the given neighbours, which are in no index either. Returns the result.
-    #[inline(always)]
-    pub(in crate::core) fn coalesce(&mut self, id: ChunkId, with_prev: bool, with_next: bool) -> ChunkId {
-        self.lend().coalesce(id, with_prev, with_next)
+        self.lend().release::<STAMPED>(id)
     }
 
     /// Puts a chunk that is in no index into the index.
@@ -274,27 +173,37 @@ impl Heap {
         self.index.remove(slab, id, size);
     }
 
-    /// Splits a chunk that is in no index at `at` bytes. Returns the second part, which is marked as in use. The caller
-    /// must have reserved a chunk.
+    /// Splits a chunk that is in no index at `at` bytes. Returns the second part, which is free and in no index either.
+    /// The caller must have reserved a chunk.
     #[inline]
     pub(in crate::core) fn split(&mut self, id: ChunkId, at: u64) -> ChunkId {
-        let (slab, vacant) = self.chunks.slab_and_vacant();
-        let Hot { addr, next, .. } = slab[id];
-        let (size, region) = (slab[id].size(), slab[id].region());
-        let rest = vacant.fill(slab, Hot::new(addr + at, size - at, region, id, next));
-        if next != NIL {
-            slab[next].prev = rest;
-        }
-        slab[id].set_size(at);
-        slab[id].next = rest;
-        self.chunks.set_stamp(rest, 0);
-        rest
+        self.lend().split(id, at)
     }
 
-    /// Merges the chunk behind `id`, which is in no index, into `id`.
+    /// Splits a chunk that is in no index so that a span of it is a chunk, which is returned. `leave` gets what is left
+    /// before and after the span, free and in no index. The caller must have reserved two chunks.
+    pub(in crate::core) fn carve(
+        &mut self,
+        id: ChunkId,
+        span: Span,
+        mut leave: impl FnMut(&mut Self, ChunkId),
+    ) -> ChunkId {
+        let (mut part, before) = (id, span.base - self.addr(id));
+        if before != 0 {
+            part = self.split(id, before);
+            leave(self, id);
+        }
+        if self.size(part) != span.bytes {
+            let rest = self.split(part, span.bytes);
+            leave(self, rest);
+        }
+        part
+    }
+
+    /// Merges the chunk after `id` into `id`. Neither is in an index.
     #[inline]
     pub(in crate::core) fn absorb_next(&mut self, id: ChunkId) {
-        self.coalesce(id, false, true);
+        self.lend().absorb_next(id);
     }
 
     /// Returns whether a chunk of `whole` bytes is split for a request of `wanted` bytes.

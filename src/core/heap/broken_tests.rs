@@ -128,7 +128,7 @@ fn i4_the_counters_agree_with_the_chunks() {
         |arena, of| {
             // More bytes than the chunk has, with matching counters.
             let allocation_id = heap(arena).chunks.cold(of.used).allocation_id;
-            heap(arena).chunks.set_cold(of.used, Cold { requested: 2 * UNIT + 1, allocation_id });
+            heap(arena).chunks.cold[of.used.index()] = Cold { requested: 2 * UNIT + 1, allocation_id };
             heap(arena).counters.bytes_requested += 2;
             heap(arena).counters.peak_bytes_requested += 2;
         },

@@ -227,11 +227,6 @@ impl Chunks {
         self.cold[id.index()]
     }
 
-    #[inline]
-    pub(super) fn set_cold(&mut self, id: ChunkId, cold: Cold) {
-        self.cold[id.index()] = cold;
-    }
-
     /// Returns the count at which the chunk was freed, or 0 if it may be used and merged freely.
     #[inline]
     pub(crate) fn stamp(&self, id: ChunkId) -> u64 {

@@ -137,11 +137,6 @@ impl Heap {
         self.chunks.get_mut(id).mark_held();
     }
 
-    #[inline]
-    pub(in crate::core) fn mark_in_use(&mut self, id: ChunkId) {
-        self.chunks.get_mut(id).mark_in_use();
-    }
-
     /// Returns a chunk and those behind it in its region.
     pub(in crate::core) fn from(&self, first: ChunkId) -> impl Iterator<Item = ChunkId> + use<'_> {
         let next = |&id: &ChunkId| Some(self.chunks.next(id)).filter(|&id| id != NIL);

@@ -1,4 +1,5 @@
-//! The parts of a heap that every operation works on, borrowed one by one.
+//! The parts of a heap that every operation works on, borrowed one by one, and the operations on them: the only split
+//! and the only coalescing of chunks.
 //!
 //! Through the heap the compiler would have to reload pointer and length of a table after every store.
 
@@ -11,23 +12,41 @@ use super::regions::Regions;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::stats::Counters;
 
+/// A chunk in use that was found by its address.
+#[derive(Clone, Copy)]
+pub(in crate::core) struct InUse {
+    pub(in crate::core) id: ChunkId,
+    /// Where the address map has it, if that is in the hash table.
+    pub(super) slot: Option<usize>,
+}
+
+impl InUse {
+    /// Returns a chunk that is known to be in use.
+    pub(in crate::core) fn of(id: ChunkId) -> Self {
+        InUse { id, slot: None }
+    }
+}
+
 pub(in crate::core) struct Lent<'a> {
     pub(in crate::core) slab: &'a mut [Hot],
-    vacant: &'a mut Vacant,
-    cold: &'a mut [Cold],
-    index: &'a FreeIndex,
-    regions: &'a mut Regions,
+    pub(super) vacant: &'a mut Vacant,
+    // Loaded where it is used, as `max_slack` is: loaded in advance, it would be spilled to the stack.
+    cold: &'a mut Vec<Cold>,
+    stamps: &'a [u64],
+    pub(super) index: &'a mut FreeIndex,
+    pub(super) regions: &'a mut Regions,
     starts: &'a mut AddressMap,
     counters: &'a mut Counters,
-    max_slack: u64,
+    max_slack: &'a u64,
 }
 
 impl Heap {
     #[inline(always)]
     pub(in crate::core) fn lend(&mut self) -> Lent<'_> {
         let Heap { chunks, index, regions, starts, counters, max_slack, .. } = self;
-        let Chunks { slab, vacant, cold, .. } = chunks;
-        Lent { slab, vacant, cold, index, regions, starts, counters, max_slack: *max_slack }
+        let Chunks { slab, vacant, cold, stamps, .. } = chunks;
+        let stamps = stamps.as_deref().unwrap_or_default();
+        Lent { slab, vacant, cold, stamps, index, regions, starts, counters, max_slack }
     }
 }
 
@@ -53,7 +72,7 @@ impl Lent<'_> {
     /// Returns whether a chunk of `whole` bytes is split for a request of `wanted` bytes.
     #[inline(always)]
     pub(in crate::core) fn splits(&self, whole: u64, wanted: u64) -> bool {
-        splits(whole, wanted, self.max_slack)
+        splits(whole, wanted, *self.max_slack)
     }
 
     /// Returns whether a request of `size` bytes must not split free memory of `bytes` bytes.
@@ -62,104 +81,141 @@ impl Lent<'_> {
         self.index.spares(size, bytes)
     }
 
-    /// Splits the first `bytes` bytes off a chunk that is in no index. Returns that part, which is free and in no index
-    /// either. A vacant place must be reserved, and there must be no stamps.
+    /// Splits a chunk that is in no index at `at` bytes. Returns the second part, which is free and in no index either.
+    /// A vacant place must be reserved.
     #[inline(always)]
-    pub(in crate::core) fn split_front(&mut self, id: ChunkId, bytes: u64) -> ChunkId {
-        let Lent { slab, vacant, regions, .. } = self;
-        let Hot { addr, prev, .. } = slab[id];
-        let (left, region) = (slab[id].size() - bytes, slab[id].region());
-        let front = vacant.fill(slab, Hot::held(addr, bytes, region, prev, id));
-        match prev {
-            NIL => regions.get_mut(region).first = front,
-            _ => slab[prev].next = front,
+    pub(in crate::core) fn split(&mut self, id: ChunkId, at: u64) -> ChunkId {
+        let Lent { slab, vacant, .. } = self;
+        let Hot { addr, next, .. } = slab[id];
+        let (left, region) = (slab[id].size() - at, slab[id].region());
+        let rest = vacant.fill(slab, Hot::held(addr + at, left, region, id, next));
+        slab[id].set_size_in(at, region);
+        slab[id].next = rest;
+        if next != NIL {
+            slab[next].prev = rest;
         }
-        let rest = &mut slab[id];
-        (rest.addr, rest.prev) = (addr + bytes, front);
+        rest
+    }
+
+    /// Splits a chunk as [`Self::split`] does, except that the second part keeps the chunk's number and may stay in an
+    /// index. Returns the first part.
+    #[inline(always)]
+    pub(in crate::core) fn split_front(&mut self, id: ChunkId, at: u64) -> ChunkId {
+        let Lent { slab, vacant, .. } = self;
+        let Hot { addr, prev, .. } = slab[id];
+        let (left, region) = (slab[id].size() - at, slab[id].region());
+        let front = vacant.fill(slab, Hot::held(addr, at, region, prev, id));
+        self.link_first(region, prev, front);
+        let rest = &mut self.slab[id];
+        (rest.addr, rest.prev) = (addr + at, front);
         rest.set_size_in(left, region);
         front
     }
 
-    /// Merges a chunk that is in no index with the given neighbours, which are in no index either. Returns the result.
+    /// Merges the chunk after `id` into `id`. Neither is in an index.
     #[inline(always)]
-    pub(in crate::core) fn coalesce(&mut self, id: ChunkId, with_prev: bool, with_next: bool) -> ChunkId {
+    pub(in crate::core) fn absorb_next(&mut self, id: ChunkId) {
         let Lent { slab, vacant, .. } = self;
-        let Hot { prev, mut next, .. } = slab[id];
-        let (mut size, mut whole) = (slab[id].size(), id);
-        if with_next {
-            let gone = slab[next];
-            vacant.add(slab, next);
-            (size, next) = (size + gone.size(), gone.next);
-        }
-        if with_prev {
-            vacant.add(slab, id);
-            (size, whole) = (size + slab[prev].size(), prev);
-        }
-        slab[whole].set_size(size);
-        slab[whole].next = next;
+        let gone = slab[id].next;
+        let Hot { next, .. } = slab[gone];
+        let size = slab[id].size() + slab[gone].size();
+        slab[id].set_size(size);
+        slab[id].next = next;
         if next != NIL {
-            slab[next].prev = whole;
+            slab[next].prev = id;
         }
-        whole
+        vacant.add(slab, gone);
     }
 
-    /// Merges a chunk that is in no index into the one in front of it, which is in no index either. Returns that one.
-    #[inline(always)]
-    pub(in crate::core) fn merge_into_prev(&mut self, id: ChunkId) -> ChunkId {
-        let Lent { slab, vacant, .. } = self;
-        let Hot { prev, next, .. } = slab[id];
-        let size = slab[prev].size() + slab[id].size();
-        slab[prev].set_size(size);
-        slab[prev].next = next;
-        if next != NIL {
-            slab[next].prev = prev;
-        }
-        vacant.add(slab, id);
-        prev
-    }
-
-    /// Merges a chunk that is in no index into the one behind it, which is in no index either. Returns that one.
+    /// Merges `id` into the chunk after it, which keeps its number and may be in an index. Returns that chunk.
     #[inline(always)]
     pub(in crate::core) fn merge_into_next(&mut self, id: ChunkId) -> ChunkId {
-        let Lent { slab, vacant, regions, .. } = self;
+        let Lent { slab, vacant, .. } = self;
         let Hot { addr, prev, next, .. } = slab[id];
-        let size = slab[id].size() + slab[next].size();
-        let region = slab[id].region();
+        let (size, region) = (slab[id].size() + slab[next].size(), slab[id].region());
         slab[next].set_size_in(size, region);
         (slab[next].addr, slab[next].prev) = (addr, prev);
-        match prev {
-            NIL => regions.get_mut(region).first = next,
-            _ => slab[prev].next = next,
-        }
         vacant.add(slab, id);
+        self.link_first(region, prev, next);
         next
     }
 
-    /// Hands out a chunk whose memory was handed out before. There must be room in the hash table. Returns its address.
+    /// Makes a chunk the one after `prev`, or the first of its region.
     #[inline(always)]
-    pub(in crate::core) fn hand_out(&mut self, id: ChunkId, requested: u64) -> u64 {
+    fn link_first(&mut self, region: u32, prev: ChunkId, id: ChunkId) {
+        match prev {
+            NIL => self.regions.get_mut(region).first = id,
+            _ => self.slab[prev].next = id,
+        }
+    }
+
+    /// Coalesces a chunk that is in no index with its free neighbours and puts the result into the index. Returns the
+    /// result. A neighbour with a stamp is not merged. The chunk itself has no stamp.
+    #[inline(always)]
+    pub(in crate::core) fn release<const STAMPED: bool>(&mut self, id: ChunkId) -> ChunkId {
+        let Hot { prev, next, .. } = self.slab[id];
+        let mut whole = id;
+        if self.take_neighbour::<STAMPED>(next) {
+            self.absorb_next(id);
+        }
+        if self.take_neighbour::<STAMPED>(prev) {
+            self.absorb_next(prev);
+            whole = prev;
+        }
+        let size = self.slab[whole].size();
+        self.index.insert(self.slab, whole, size);
+        whole
+    }
+
+    /// Removes a chunk from the index, if there is one that a released neighbour merges with.
+    #[inline(always)]
+    fn take_neighbour<const STAMPED: bool>(&mut self, id: ChunkId) -> bool {
+        if id == NIL || !self.slab[id].is_findable() || STAMPED && self.stamps[id.index()] != 0 {
+            return false;
+        }
+        let size = self.slab[id].size();
+        self.index.remove(self.slab, id, size);
+        true
+    }
+
+    /// Hands out a chunk of `size` bytes. There must be room for its entry in the address map, in its hash table if
+    /// `HASHED`. Returns the address.
+    #[inline(always)]
+    pub(in crate::core) fn hand_out<const HASHED: bool>(
+        &mut self,
+        id: ChunkId,
+        size: u64,
+        requested: u64,
+    ) -> u64 {
         let chunk = &mut self.slab[id];
         chunk.mark_in_use();
         let addr = chunk.addr;
-        let allocation_id = self.counters.allocated(chunk.size(), requested);
+        let allocation_id = self.counters.allocated(size, requested);
         self.cold[id.index()] = Cold { requested, allocation_id };
-        self.starts.add(addr, id);
+        if HASHED {
+            self.starts.add(addr, id);
+        } else {
+            self.starts.set(self.regions, addr, id);
+        }
         addr
     }
 
-    /// Returns the chunk in use at an address, and where the hash table has it, if it has.
+    /// Returns the chunk in use at an address, if the hash table has its entry.
     #[inline(always)]
-    pub(in crate::core) fn find_in_use(&self, addr: u64) -> Option<(ChunkId, usize)> {
-        self.starts.find(self.slab, addr).filter(|&(id, _)| self.slab[id].in_use())
+    pub(in crate::core) fn find_hashed(&self, addr: u64) -> Option<InUse> {
+        let (id, slot) = self.starts.find(self.slab, addr)?;
+        self.slab[id].in_use().then_some(InUse { id, slot: Some(slot) })
     }
 
-    /// Counts a chunk as freed that [`Self::find_in_use`] has found, and marks it as free and in no index.
+    /// Counts a chunk in use as freed, and removes its entry from the address map. The map must not have changed since
+    /// the chunk was found.
     #[inline(always)]
-    pub(in crate::core) fn take_back(&mut self, (id, slot): (ChunkId, usize)) {
-        let chunk = &mut self.slab[id];
-        chunk.mark_held();
-        self.counters.freed(chunk.size(), self.cold[id.index()].requested);
-        self.starts.remove(slot);
+    pub(in crate::core) fn count_free(&mut self, InUse { id, slot }: InUse) {
+        self.counters.freed(self.slab[id].size(), self.cold[id.index()].requested);
+        match slot {
+            Some(slot) => self.starts.remove(slot),
+            None => self.starts.clear(self.regions, self.slab[id].addr, id),
+        }
     }
 }
 

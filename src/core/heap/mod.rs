@@ -10,11 +10,11 @@
 //!   free_index    free chunks by (size, address), over size_classes
 //!   regions       what the backend gave            region_growth  how large the next one is
 //!   address_map   address -> chunk, over probing
-//!   alloc         best fit, split, coalesce
+//!   alloc         best fit
 //!   place         allocation at a given place
 //!   populating    what to make resident in advance
 //!   small_requests  small requests beside large chunks
-//!   lent          the same parts for the operations of other rooms
+//!   lent          the parts borrowed one by one: split, coalesce, hand out
 //! ```
 
 mod address_map;
@@ -44,9 +44,8 @@ pub(crate) use self::heap::{Heap, Parts};
 pub(crate) use self::region_growth::{Extension, Growth, RegionGrowth};
 pub(crate) use self::regions::{Region, Regions};
 
-pub(in crate::core) use self::alloc::InUse;
 pub(in crate::core) use self::chunk::Hot;
-pub(in crate::core) use self::lent::Lent;
+pub(in crate::core) use self::lent::{InUse, Lent};
 #[cfg(test)]
 pub(in crate::core) use self::probing::Steps;
 pub(in crate::core) use self::size_classes::CLASSES;

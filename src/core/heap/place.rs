@@ -81,18 +81,8 @@ impl Heap {
         self.reserve_chunks(2)?;
         self.reserve_start()?;
         self.unindex(chunk);
-        let mut id = chunk;
-        let before = place.base - self.addr(id);
-        if before != 0 {
-            id = self.split(chunk, before);
-            self.add_to_index(chunk);
-        }
-        if self.size(id) != place.bytes {
-            let rest = self.split(id, place.bytes);
-            self.add_to_index(rest);
-        }
-        self.mark_in_use(id);
-        self.hand_out(id, place.bytes, requested);
+        let id = self.carve(chunk, place, Self::add_to_index);
+        self.hand_out(id, requested);
         self.touch(id, place.base + place.bytes);
         Ok(place.base)
     }

@@ -30,13 +30,12 @@ impl Heap {
             None => (self.regions.add(base, bytes, given, self.starts.needs_flat())?, NIL),
         };
         let (slab, vacant) = self.chunks.slab_and_vacant();
-        let id = vacant.fill(slab, Hot::new(base, bytes, region, last, NIL));
+        let id = vacant.fill(slab, Hot::held(base, bytes, region, last, NIL));
         if last == NIL {
             self.regions.get_mut(region).first = id;
         } else {
             slab[last].next = id;
         }
-        self.chunks.set_stamp(id, 0);
         self.renew_sparing();
         Ok(id)
     }

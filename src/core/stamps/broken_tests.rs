@@ -61,6 +61,11 @@ fn i3_what_is_stamped_is_queued() {
             let addr = arena.chunks().addr(of.rest);
             parts(arena).1.push(of.rest, addr, 1);
         },
+        // A stamp at a place without a chunk.
+        |arena, _| {
+            let vacant = arena.chunks().place(arena.chunks().places() - 1);
+            parts(arena).0.chunks_mut().set_stamp(vacant, 1);
+        },
         // Due for merging, but the queue counts as settled.
         |arena, _| {
             arena.raise_frontier(2);

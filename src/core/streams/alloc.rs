@@ -65,7 +65,7 @@ impl StreamHeap {
             return None;
         }
         let front = own.take_front(head, size);
-        NonZeroU64::new(own.heap.hand_out(front, requested))
+        NonZeroU64::new(own.heap.hand_out::<true>(front, size, requested))
     }
 
     /// Serves a request that may use any stream. The chunk it gets has no order that it could be freed in. Once freed,
@@ -104,7 +104,7 @@ impl StreamHeap {
         } else {
             self.carve_span(first, queue, start, size)
         };
-        self.heap.hand_out(id, size, request.requested);
+        self.heap.hand_out(id, request.requested);
         self.heap.touch(id, start + size);
         Ok(Some((id, start)))
     }
@@ -230,15 +230,12 @@ impl StreamHeap {
     /// Allocates the first `size` bytes of a free chunk that the queue may use.
     #[inline]
     fn alloc_front(&mut self, id: ChunkId, queue: QueueId, size: u64) -> ChunkId {
-        let front = if self.is_reusable(id) {
-            self.alloc_reusable(id, size);
-            self.queues.start_use(id, queue);
-            id
-        } else {
-            self.own_chunks(queue).take_front(id, size)
-        };
-        self.heap.mark_in_use(front);
-        front
+        if !self.is_reusable(id) {
+            return self.own_chunks(queue).take_front(id, size);
+        }
+        self.alloc_reusable(id, size);
+        self.queues.start_use(id, queue);
+        id
     }
 
     /// Allocates the first bytes of a chunk that is reusable by every stream. Free spans on both sides include that
@@ -278,7 +275,6 @@ impl StreamHeap {
             self.withdraw_to(next, end);
             self.fuse(first, next);
         }
-        self.heap.mark_in_use(first);
         self.queues.start_use(first, queue);
         self.end_change(changing, first);
         first
@@ -325,7 +321,6 @@ impl StreamHeap {
         }
         let ChunkStreamState { queue, point, .. } = *self.queues.chunk_state(id);
         let rest = self.heap.split(id, at);
-        self.heap.mark_held(rest);
         *self.queues.chunk_state_mut(rest) = ChunkStreamState::new(queue, point);
         self.queues.enqueue_behind(rest, queue, id);
         rest
@@ -345,7 +340,6 @@ impl StreamHeap {
         if reusable {
             self.heap.add_to_index(rest);
         } else {
-            self.heap.mark_held(rest);
             self.queues.replace(id, rest);
         }
     }

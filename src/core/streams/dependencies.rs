@@ -186,7 +186,6 @@ impl StreamHeap {
             return id;
         }
         let rest = self.heap.split(id, at);
-        self.heap.mark_held(rest);
         *self.queues.chunk_state_mut(rest) = ChunkStreamState::new(queue, point);
         self.queues.entry_mut(queue).begin_waiting();
         self.queues.copy_uses(id, rest);

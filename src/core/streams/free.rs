@@ -44,7 +44,6 @@ impl StreamHeap {
         if is_sharing || !own.frees_plainly(id) {
             return self.free_otherwise(id, queue);
         }
-        own.heap.slab[id].mark_held();
         own.free(id, point);
         self.last_free = LastFree { queue, waiting: NIL };
     }
@@ -58,15 +57,15 @@ impl StreamHeap {
             return false;
         }
         let heap = self.heap.lend();
-        let Some(found) = heap.find_in_use(addr) else { return false };
-        let (id, point) = (found.0, self.queues.next_point());
+        let Some(found) = heap.find_hashed(addr) else { return false };
+        let (id, point) = (found.id, self.queues.next_point());
         let queue = self.queues.chunk_state(id).queue;
         let mut own = OwnChunks::with(heap, &mut self.queues, queue);
         let is_named = stream == Stream::NONE || stream == own.entry.stream;
         if !is_named || !own.frees_plainly(id) {
             return false;
         }
-        own.heap.take_back(found);
+        own.heap.count_free(found);
         own.free(id, point);
         true
     }

@@ -46,6 +46,7 @@ impl<'a> OwnChunks<'a> {
     /// Adds a chunk that was in use, at the queue's next point.
     #[inline(always)]
     pub(super) fn free(self, id: ChunkId, point: u64) {
+        self.heap.slab[id].mark_held();
         self.entry.live -= 1;
         self.entry.point = point;
         self.join(id, point);
@@ -103,14 +104,18 @@ impl<'a> OwnChunks<'a> {
         // The neighbour keeps its number. It is in the queue's list already.
         let whole = match (is_one_before, is_one_behind) {
             (false, false) => id,
-            (true, false) => heap.merge_into_prev(id),
+            (true, false) => {
+                heap.absorb_next(prev);
+                prev
+            }
             (false, true) => heap.merge_into_next(id),
             (true, true) => {
                 entry.dequeue(chunk_states, next);
                 point = point.max(chunk_states[next.index()].point);
                 chunk_states[next.index()].leave_queue();
-                heap.merge_into_prev(next);
-                heap.merge_into_prev(id)
+                heap.absorb_next(id);
+                heap.absorb_next(prev);
+                prev
             }
         };
         if whole == id {

@@ -179,16 +179,7 @@ impl VmRange {
     /// Splits a part off an unmapped chunk, to be mapped. The rest stays unmapped.
     pub(in crate::core) fn cut(&mut self, heap: &mut Heap, whole: ChunkId, part: Span) -> ChunkId {
         self.remove(heap, whole);
-        let mut id = whole;
-        let below = part.base - heap.addr(id);
-        if below != 0 {
-            id = heap.split(whole, below);
-            self.add(heap, whole);
-        }
-        if heap.size(id) != part.bytes {
-            let rest = heap.split(id, part.bytes);
-            self.add(heap, rest);
-        }
+        let id = heap.carve(whole, part, |heap, rest| self.add(heap, rest));
         heap.chunks_mut().get_mut(id).mark_being_mapped();
         id
     }
