@@ -14,9 +14,9 @@ use crate::core::vmm::Range;
 use crate::error::{Error, fail};
 use crate::sys::host::{memory_total, most_mappings};
 use crate::sys::memfile::{MemFile, Reservation, limit_of};
+use crate::sys::mutex::{Guard, Mutex};
 use crate::sys::table::LazyTable;
 use crate::sys::{HostMemoryExhausted, try_box};
-use spin::mutex::SpinMutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The granule of most devices, and the size of a huge page of the host.
@@ -33,8 +33,9 @@ pub(crate) struct HostVmm {
     most_mappings: u64,
     /// The number of mappings of all ranges of the process.
     mappings: &'static AtomicU64,
-    /// The metadata. Only one thread at a time calls, but the compiler does not know that.
-    layout: SpinMutex<Layout>,
+    /// The metadata. A change of the limit is admitted even while another call maps or unmaps, and the system's calls may
+    /// take long, so waiters sleep.
+    layout: Mutex<Layout>,
     _reserved: Reserved,
 }
 
@@ -71,7 +72,14 @@ impl HostVmm {
         };
         mappings.fetch_add(1, Relaxed);
         let _reserved = Reserved::new(reservation.bytes);
-        Ok(HostVmm { reservation, file, most_mappings, mappings, layout: SpinMutex::new(layout), _reserved })
+        Ok(HostVmm { reservation, file, most_mappings, mappings, layout: Mutex::new(layout), _reserved })
+    }
+
+    /// Locks the metadata.
+    fn layout(&self) -> Result<Guard<'_, Layout>, Error> {
+        self.layout.lock().map_err(|_| {
+            fail!(Error::Busy, "a signal handler interrupted a call that maps memory in this thread")
+        })
     }
 
     /// Fails early if `more` mappings would exceed the number allowed.
@@ -197,7 +205,7 @@ impl Granules for HostVmm {
     }
 
     fn admit(&self, bytes: u64) -> Result<(), Error> {
-        let mut layout = self.layout.lock();
+        let mut layout = self.layout()?;
         let places = (bytes / GRANULE) as usize;
         if places <= layout.vacant.count {
             return Ok(());
@@ -219,7 +227,7 @@ impl Granules for HostVmm {
     }
 
     fn map(&self, span: Span) -> Result<(), Error> {
-        let mut layout = self.layout.lock();
+        let mut layout = self.layout()?;
         let next = |layout: &mut Layout, number: usize, count| {
             // Continues in the file after the previous granule, so that the mapping continues too.
             let before = if number == 0 { 0 } else { layout.places.get(number - 1) };
@@ -234,7 +242,7 @@ impl Granules for HostVmm {
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
-        let mut layout = self.layout.lock();
+        let mut layout = self.layout()?;
         let numbers = self.range().numbers(span);
         let mut places = Vec::new();
         places.try_reserve_exact(numbers.len()).map_err(HostMemoryExhausted::from)?;
@@ -246,13 +254,13 @@ impl Granules for HostVmm {
     }
 
     fn detach(&self, span: Span) -> Result<(), Error> {
-        let mut layout = self.layout.lock();
+        let mut layout = self.layout()?;
         layout.kept.try_reserve(self.range().numbers(span).len()).map_err(HostMemoryExhausted::from)?;
         self.unmap_span(&mut layout, span, |layout, place| layout.kept.push(place))
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
-        let mut layout = self.layout.lock();
+        let mut layout = self.layout()?;
         let wanted = self.range().numbers(span).len();
         let kept = layout.kept.len();
         if wanted > kept {
@@ -276,7 +284,7 @@ impl Granules for HostVmm {
     }
 
     fn drop_kept(&self) {
-        let mut layout = self.layout.lock();
+        let Ok(mut layout) = self.layout() else { return };
         let mut kept = std::mem::take(&mut layout.kept);
         sort_by_key(&mut kept, |&place| place);
         self.discard(&mut layout, kept.into_iter());
@@ -316,7 +324,7 @@ impl Backend for HostVmm {
 
 impl Drop for HostVmm {
     fn drop(&mut self) {
-        self.mappings.fetch_sub(self.layout.lock().mappings, Relaxed);
+        self.mappings.fetch_sub(self.layout.get_mut().mappings, Relaxed);
     }
 }
 

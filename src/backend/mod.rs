@@ -3,6 +3,7 @@
 mod addresses;
 mod cuda;
 mod custom;
+mod exclusive;
 pub(crate) mod granules;
 mod host;
 mod host_vmm;

@@ -31,6 +31,10 @@ impl<T> Mutex<T> {
         Ok(Guard { mutex: self, _blocked: None })
     }
 
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
     /// Replaces the value in a forked child and opens the lock. Returns the old value, in the middle of whose change
     /// another thread of the parent may have been.
     ///

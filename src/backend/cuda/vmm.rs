@@ -17,6 +17,7 @@ use super::Cuda;
 use super::calls::{self, Failure};
 use super::context::{self, inside};
 use crate::backend::addresses::{Comfort, Reserved};
+use crate::backend::exclusive::Exclusive;
 use crate::backend::granules::Granules;
 use crate::backend::life::Life;
 use crate::backend::memory::Memory;
@@ -27,7 +28,6 @@ use crate::core::vmm::Range;
 use crate::error::{Error, fail, keeping_last_error};
 use crate::sys::{HostMemoryExhausted, try_box};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Driver};
-use spin::mutex::SpinMutex;
 
 const COMFORT: Comfort = Comfort { per_limit: 64, most: 2 << 40 };
 /// The smallest granule, which is that of all current devices.
@@ -37,15 +37,14 @@ const LEAST_GRANULE: u64 = 2 << 20;
 pub(crate) struct CudaVmm {
     cuda: Cuda,
     range: Range,
-    /// Only one thread at a time calls, but the compiler does not know that.
-    mapped: SpinMutex<Mapped>,
+    mapped: Exclusive<Mapped>,
 }
 
 /// The memory mapped in the range, and the devices with access to it.
 struct Mapped {
     handles: Handles,
     access: Access,
-    /// Notices that are not logged yet, because the lock is held.
+    /// Notices that are not logged yet, because a call is under way.
     notices: Notices,
     /// Until the range is left.
     reserved: Option<Reserved>,
@@ -107,9 +106,9 @@ impl CudaVmm {
         mut notices: Notices,
     ) -> Result<&'static Self, Error> {
         match Self::make(cuda, range, for_rdma, &mut notices) {
-            Ok(mut made) => {
+            Ok(made) => {
                 // Logged here, where no part of the new object is in a stack frame.
-                made.mapped.get_mut().access.log(made.cuda.ordinal);
+                made.mapped.with(|mapped| mapped.access.log(made.cuda.ordinal));
                 notices.log(&made.cuda);
                 Ok(Box::leak(made))
             }
@@ -130,16 +129,13 @@ impl CudaVmm {
         let handles = Handles::new((range.bytes / range.granule) as usize, for_rdma)?;
         let access = Access::of(&cuda, notices)?;
         let reserved = Some(Reserved::new(range.bytes));
-        let mapped = SpinMutex::new(Mapped { handles, access, notices: Notices::default(), reserved });
-        try_box(CudaVmm { cuda, range, mapped })
+        let mapped = try_box(Mapped { handles, access, notices: Notices::default(), reserved })?;
+        try_box(CudaVmm { cuda, range, mapped: Exclusive::new(mapped) })
     }
 
-    /// Runs `work` with the lock held. Afterwards, logs what the driver refused meanwhile.
-    fn locked<T>(&self, work: impl FnOnce(&mut Mapped) -> T) -> T {
-        let mut mapped = self.mapped.lock();
-        let result = work(&mut mapped);
-        let notices = mapped.notices.take();
-        drop(mapped);
+    /// Runs `work` with what is mapped. Afterwards, logs what the driver refused meanwhile.
+    fn with_mapped<T>(&self, work: impl FnOnce(&mut Mapped) -> T) -> T {
+        let (result, notices) = self.mapped.with(|mapped| (work(mapped), mapped.notices.take()));
         notices.log(&self.cuda);
         result
     }
@@ -185,7 +181,7 @@ impl CudaVmm {
         back: impl Fn(Driver, &mut Handles, u32),
     ) -> Result<(), Error> {
         let numbers = self.range.numbers(span);
-        let done = self.locked(|mapped| {
+        let done = self.with_mapped(|mapped| {
             inside(&self.cuda, |driver| {
                 let mut end = numbers.start;
                 let mut done = Ok(());
@@ -219,7 +215,7 @@ impl CudaVmm {
         then: impl FnOnce(Driver, &mut Handles, usize),
     ) -> Result<Result<(), Failure>, HostMemoryExhausted> {
         let numbers = self.range.numbers(span);
-        self.locked(|mapped| {
+        self.with_mapped(|mapped| {
             mapped.handles.kept.try_reserve(numbers.len())?;
             Ok(inside(&self.cuda, |driver| {
                 let handles = &mut mapped.handles;
@@ -250,17 +246,16 @@ impl CudaVmm {
 
     /// Frees everything that is mapped and all unwanted handles, as far as the driver permits.
     fn clear_when_idle(&self) -> Result<(), Failure> {
-        // Before taking the lock, which is a spin lock.
-        if self.mapped.lock().handles.mapped() != 0 {
-            inside(&self.cuda, context::synchronize)?;
-        }
-        inside(&self.cuda, |driver| self.clear(driver))
+        self.mapped.with(|Mapped { handles, .. }| {
+            if handles.mapped() != 0 {
+                inside(&self.cuda, context::synchronize)?;
+            }
+            inside(&self.cuda, |driver| self.clear(driver, handles))
+        })
     }
 
     /// Frees everything while the memory is not in use.
-    fn clear(&self, driver: Driver) -> Result<(), Failure> {
-        let mut mapped = self.mapped.lock();
-        let handles = &mut mapped.handles;
+    fn clear(&self, driver: Driver, handles: &mut Handles) -> Result<(), Failure> {
         let mut left = handles.mapped();
         let mut cleared = Ok(());
         for number in 0..handles.places.entries() {
@@ -329,7 +324,7 @@ impl Granules for CudaVmm {
 
     fn map(&self, span: Span) -> Result<(), Error> {
         // Reserved here instead of for each handle, because fewer frames lie above the C library's allocator here.
-        self.mapped.lock().handles.reserve(self.range.numbers(span).len())?;
+        self.mapped.with(|mapped| mapped.handles.reserve(self.range.numbers(span).len()))?;
         let granule = self.range.granule;
         let next = |driver: Driver, mapped: &mut Mapped| {
             create(&self.cuda, granule, driver, &mut mapped.handles, &mut mapped.notices)
@@ -355,7 +350,7 @@ impl Granules for CudaVmm {
 
     fn attach(&self, span: Span) -> Result<(), Error> {
         let wanted = self.range.numbers(span).len();
-        let kept = self.mapped.lock().handles.kept.len();
+        let kept = self.mapped.with(|mapped| mapped.handles.kept.len());
         if wanted > kept {
             return Err(fail!(
                 Error::BackendFailed,
@@ -369,10 +364,10 @@ impl Granules for CudaVmm {
     }
 
     fn drop_kept(&self) {
-        let mut mapped = self.mapped.lock();
-        let handles = &mut mapped.handles;
-        handles.give_up_kept(0);
-        let _ = inside(&self.cuda, |driver| release_unwanted(driver, handles));
+        self.mapped.with(|Mapped { handles, .. }| {
+            handles.give_up_kept(0);
+            let _ = inside(&self.cuda, |driver| release_unwanted(driver, handles));
+        });
     }
 }
 

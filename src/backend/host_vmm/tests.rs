@@ -33,7 +33,7 @@ fn listed(vmm: &HostVmm) -> u64 {
 }
 
 fn agrees(vmm: &HostVmm) {
-    let layout = vmm.layout.lock();
+    let layout = vmm.layout().unwrap();
     assert_eq!(layout.mappings, listed(vmm));
     assert_eq!(vmm.mappings.load(Relaxed), layout.mappings);
     let mapped = (0..layout.places.entries()).filter(|&number| layout.places.get(number) != 0).count();
@@ -122,7 +122,7 @@ fn too_many_mappings_are_refused_in_time() {
     assert_eq!(vmm.detach(span(&vmm, 4, 1)), Err(Error::OutOfMemory));
     assert_eq!(vmm.release(span(&vmm, 4, 1)), Err(Error::OutOfMemory));
     *word(&vmm, 4) = 5;
-    vmm.mappings.store(vmm.layout.lock().mappings, Relaxed);
+    vmm.mappings.store(vmm.layout().unwrap().mappings, Relaxed);
     vmm.detach(span(&vmm, 4, 1)).unwrap();
     agrees(&vmm);
     vmm.attach(span(&vmm, 4, 1)).unwrap();
@@ -141,7 +141,7 @@ fn half_a_span_is_undone() {
     vmm.mappings.store(37, Relaxed);
     assert_eq!(vmm.attach(span(&vmm, 50, 8)), Err(Error::OutOfMemory));
     vmm.mappings.store(before, Relaxed);
-    assert_eq!(vmm.layout.lock().kept.len(), 8);
+    assert_eq!(vmm.layout().unwrap().kept.len(), 8);
     agrees(&vmm);
 }
 

@@ -41,8 +41,10 @@ enum Found {
 impl CudaVmm {
     /// Releases what still exists of a life that is over. No work uses it, because the work ended with the context.
     pub(super) fn bury(&self) {
-        let mut mapped = self.mapped.lock();
-        let handles = &mut mapped.handles;
+        self.mapped.with(|mapped| self.bury_all(&mut mapped.handles));
+    }
+
+    fn bury_all(&self, handles: &mut Handles) {
         let mut left = handles.mapped();
         let (mut unmapped, mut gone) = (false, false);
         let buried = outside(self.cuda.driver, |driver| {
@@ -95,15 +97,15 @@ impl CudaVmm {
 
     /// Frees the addresses, unless they may belong to another owner. `next` was reserved meanwhile.
     pub(super) fn leave_range(&self, next: Option<Range>) {
-        let mut mapped = self.mapped.lock();
-        mapped.reserved = None;
-        let is_lost = &mut mapped.handles.is_range_lost;
         let is_next = next.is_some_and(|next| next.base < self.range.end() && self.range.base < next.end());
-        // If the driver has reserved the addresses again, this range's reservation had ended already.
-        if !*is_lost && !is_next {
-            let _ = outside(self.cuda.driver, |driver| free_range(driver, self.range));
-        }
-        *is_lost = true;
+        self.mapped.with(|mapped| {
+            mapped.reserved = None;
+            let is_lost = std::mem::replace(&mut mapped.handles.is_range_lost, true);
+            // If the driver has reserved the addresses again, this range's reservation had ended already.
+            if !is_lost && !is_next {
+                let _ = outside(self.cuda.driver, |driver| free_range(driver, self.range));
+            }
+        });
     }
 
     fn begin_anew(&self) -> Result<Result<&'static Self, Error>, Failure> {
@@ -114,7 +116,7 @@ impl CudaVmm {
         let range = reserve(&cuda, self.range.granule, self.range.bytes)?;
         self.leave_range(Some(range));
         // The peers are queried again, because they too may have been reset, or may have become reachable.
-        let for_rdma = self.mapped.lock().handles.for_rdma;
+        let for_rdma = self.mapped.with(|mapped| mapped.handles.for_rdma);
         Ok(Self::in_range(cuda, range, for_rdma, Notices::default()))
     }
 }

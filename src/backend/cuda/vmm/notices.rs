@@ -1,4 +1,4 @@
-//! Refusals of the driver that do not fail a call. They are collected while a lock is held and logged when it is not.
+//! Refusals of the driver that do not fail a call. They are collected during the call and logged after it.
 
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::calls::Failure;
@@ -30,7 +30,7 @@ impl Notices {
         }
     }
 
-    /// Takes the notices out, to be logged once no lock is held.
+    /// Takes the notices out, to be logged after the call.
     pub(super) fn take(&mut self) -> Self {
         std::mem::take(self)
     }
