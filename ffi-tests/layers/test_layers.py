@@ -65,7 +65,7 @@ TREES = [
         "src",
         """
         steps units ids seed sort stream_id invariants
-        tree tables stats plan lifetimes
+        list tree tables stats plan lifetimes
         op_names ordered
         heap
         request

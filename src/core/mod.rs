@@ -16,6 +16,7 @@ pub(crate) mod heap;
 pub(crate) mod ids;
 pub(crate) mod invariants;
 pub(crate) mod lifetimes;
+mod list;
 pub(crate) mod op_names;
 mod ordered;
 pub(crate) mod plan;

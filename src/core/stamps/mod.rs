@@ -5,7 +5,6 @@
 //!
 //! ```text
 //!   queue          chunks that wait, by turn
-//!   turn_list      the queue with quarantine
 //!   stamped_index  those of them that requests may find, with the least stamp below each
 //!   merge          frees with a stamp; chunks that have become safe; forced merges
 //! ```
@@ -13,7 +12,6 @@
 mod merge;
 mod queue;
 mod stamped_index;
-mod turn_list;
 
 #[cfg(test)]
 mod broken_tests;

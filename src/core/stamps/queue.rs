@@ -5,14 +5,15 @@
 //! order at its beginning, without a list of its own. A turn is never later than the stamp. Code that finds an earlier
 //! turn brings it up to date.
 //!
-//! With quarantine no merge is forced, and the order of turns is that of the frees. The queue is a list then, and
-//! otherwise a tree.
+//! With quarantine no merge is forced, and a chunk keeps the stamp that it got when it was freed. So the queue is a list
+//! then, which chunks join at the end and leave at the beginning, and otherwise a tree.
 
 use super::stamped_index::StampedIndex;
-use super::turn_list::TurnList;
 use crate::core::heap::Heap;
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::list::{Linked, Links, List};
 use crate::core::seed::Seed;
+use crate::core::steps;
 use crate::core::tables::{make_room, shrink_to};
 use crate::core::tree::Node;
 use crate::core::tree::Tree;
@@ -23,7 +24,7 @@ pub(crate) struct StampQueue {
     frontier: u64,
     queue: Tree,
     /// Used instead of `queue` with quarantine.
-    list: TurnList,
+    list: List<ChunkId>,
     seed: Seed,
     /// For each place of the slab, the queue entry of its chunk.
     places: Vec<Place>,
@@ -42,8 +43,8 @@ pub(crate) struct StampQueue {
 /// A chunk's entry in the queue.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    left: ChunkId,
-    right: ChunkId,
+    /// The links in the tree, or in the list.
+    links: Links<ChunkId>,
     pub(super) turn: u64,
     addr: u64,
     /// The last forced pass that gave the chunk a later stamp before its turn came.
@@ -51,7 +52,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    const NONE: Self = Place { left: NIL, right: NIL, turn: 0, addr: 0, raised_in: 0 };
+    const NONE: Self = Place { links: Links::NONE, turn: 0, addr: 0, raised_in: 0 };
 }
 
 impl Node for Place {
@@ -63,22 +64,34 @@ impl Node for Place {
 
     #[inline]
     fn left(&self) -> ChunkId {
-        self.left
+        self.links.before
     }
 
     #[inline]
     fn right(&self) -> ChunkId {
-        self.right
+        self.links.after
     }
 
     #[inline]
     fn left_mut(&mut self) -> &mut ChunkId {
-        &mut self.left
+        &mut self.links.before
     }
 
     #[inline]
     fn right_mut(&mut self) -> &mut ChunkId {
-        &mut self.right
+        &mut self.links.after
+    }
+}
+
+impl Linked<ChunkId> for Place {
+    #[inline]
+    fn links(&self, (): ()) -> &Links<ChunkId> {
+        &self.links
+    }
+
+    #[inline]
+    fn links_mut(&mut self, (): ()) -> &mut Links<ChunkId> {
+        &mut self.links
     }
 }
 
@@ -89,7 +102,7 @@ impl StampQueue {
             last: 0,
             frontier: 0,
             queue: Tree::EMPTY,
-            list: TurnList::EMPTY,
+            list: List::new(()),
             seed,
             places: Vec::new(),
             settled: true,
@@ -116,7 +129,7 @@ impl StampQueue {
 
     /// Forgets all waiting chunks. Stamps continue to rise.
     pub(in crate::core) fn clear(&mut self) {
-        (self.queue, self.list) = (Tree::EMPTY, TurnList::EMPTY);
+        (self.queue, self.list) = (Tree::EMPTY, List::new(()));
         (self.places, self.settled, self.held_bytes) = (Vec::new(), true, 0);
         self.index.clear();
     }
@@ -166,7 +179,13 @@ impl StampQueue {
     pub(super) fn push(&mut self, id: ChunkId, addr: u64, turn: u64) {
         self.places[id.index()] = Place { turn, addr, ..Place::NONE };
         if self.quarantine {
-            self.list.insert(&mut self.places, id);
+            // Nearly always the last turn is earlier.
+            let mut before = self.list.last();
+            while before != NIL && self.place(before).key() > (turn, addr) {
+                steps::count();
+                before = self.place(before).links.before;
+            }
+            self.list.insert_after(&mut self.places, id, before);
         } else {
             self.queue.insert(&mut self.places, self.seed, id);
         }
@@ -243,7 +262,7 @@ impl StampQueue {
         std::iter::from_fn(move || {
             let id = next?;
             next = if self.quarantine {
-                Some(self.place(id).right).filter(|&right| right != NIL)
+                Some(self.list.after(&self.places, id)).filter(|&after| after != NIL)
             } else {
                 let (turn, addr) = self.place(id).key();
                 self.first_from((turn, addr + 1))

@@ -38,7 +38,7 @@ impl StreamHeap {
             return false;
         }
         let chunk_state = self.queues.chunk_state(id);
-        chunk_state.uses != 0
+        chunk_state.has_uses()
             || chunk_state.queue != UNOWNED && self.queues.entry(chunk_state.queue).stream != Stream::NONE
     }
 
@@ -90,7 +90,7 @@ impl StreamHeap {
         let chunk_state = self.queues.chunk_state(id);
         #[allow(clippy::cast_possible_truncation)] // a queue's number has 32 bits
         let queue = chunk_state.queue.index() as u32;
-        if chunk_state.queue == UNOWNED { Mark::NONE } else { Mark { queue, waits: chunk_state.uses != 0 } }
+        if chunk_state.queue == UNOWNED { Mark::NONE } else { Mark { queue, waits: chunk_state.has_uses() } }
     }
 
     /// Returns the orders of all queues.

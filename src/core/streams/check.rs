@@ -1,7 +1,7 @@
 //! Checks of the invariants I7 and I8 ([`crate::core::invariants`]).
 
 use super::chunk_state::{QueueId, UNOWNED};
-use super::queue_lists::List;
+use super::queue::QueueList;
 use super::stream_heap::StreamHeap;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
@@ -36,25 +36,23 @@ impl StreamHeap {
         let entry = self.queues.entry(queue);
         let named = if entry.forgotten { None } else { Some(queue) };
         require(entry.forgotten || self.queues.find(entry.stream) == named, Broken::I7Queues)?;
-        require(entry.places.is_in(List::Unfinished) == (entry.done < entry.point), Broken::I7Queues)?;
+        require(entry.is_in(QueueList::Unfinished) == (entry.done < entry.point), Broken::I7Queues)?;
         // Chunks that wait for finished work may be left for later calls.
-        let done = if entry.places.is_in(List::Sharing) { 0 } else { entry.done };
+        let done = if entry.is_in(QueueList::Sharing) { 0 } else { entry.done };
         let own = self.heap.chunks().ids().filter(|&id| self.owner(id) == Some(queue)).count();
         let (mut listed, mut point, mut last_inserted) = (0, done + 1, entry.last_inserted == NIL);
-        let mut at = self.queues.oldest(queue);
-        while at != NIL && listed <= own {
-            let chunk_state = self.queues.chunk_state(at);
-            last_inserted |= at == entry.last_inserted;
-            require(self.owner(at) == Some(queue) && chunk_state.point >= point, Broken::I7Queues)?;
+        for id in entry.own.iter(&self.queues.chunk_states).take(own + 1) {
+            let chunk_state = self.queues.chunk_state(id);
+            last_inserted |= id == entry.last_inserted;
+            require(self.owner(id) == Some(queue) && chunk_state.point >= point, Broken::I7Queues)?;
             (listed, point) = (listed + 1, chunk_state.point);
-            at = self.queues.newer(at);
         }
-        require(listed == own && at == NIL && point <= entry.point.max(done + 1), Broken::I7Queues)?;
+        require(listed == own && point <= entry.point.max(done + 1), Broken::I7Queues)?;
         require(last_inserted, Broken::I7Queues)?;
         self.check_uses(queue, done)?;
         let is_away = |id: ChunkId| self.heap.state(id) == State::Withheld;
         let is_unlisted = |id: ChunkId| {
-            self.heap.chunks().in_use(id) || self.queues.chunk_state(id).uses != 0 || is_away(id)
+            self.heap.chunks().in_use(id) || self.queues.chunk_state(id).has_uses() || is_away(id)
         };
         let unlisted = self
             .heap
@@ -83,7 +81,7 @@ impl StreamHeap {
         let entry = self.queues.entry(queue);
         let waiting = self.queues.uses.iter().filter(|used| used.queue == queue && used.point != 0).count();
         let (mut listed, mut point) = (0, done + 1);
-        for used in self.queues.uses.behind_oldest(entry.oldest_use).take(waiting + 1) {
+        for used in self.queues.uses.listed(&entry.uses).take(waiting + 1) {
             require(used.queue == queue && used.point >= point, Broken::I7Queues)?;
             (listed, point) = (listed + 1, used.point);
         }

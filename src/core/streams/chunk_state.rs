@@ -2,7 +2,9 @@
 
 use super::span_index::ByAddress;
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::list::{Linked, Links, Number};
 use crate::core::tree::Node;
+use crate::sys::HostMemoryExhausted;
 
 /// The position of a queue in the table. A position is recycled once its queue is forgotten, or belongs to a thread,
 /// and nothing refers to the queue.
@@ -22,19 +24,49 @@ impl QueueId {
 /// No queue: every queue may use the chunk.
 pub(super) const UNOWNED: QueueId = QueueId(u32::MAX);
 
+impl Number for QueueId {
+    const NONE: Self = UNOWNED;
+
+    #[inline(always)]
+    fn place(self) -> usize {
+        self.index()
+    }
+}
+
+/// The number of a recorded use: its place plus one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct UseId(u32);
+
+impl UseId {
+    pub(super) const NONE: Self = UseId(0);
+
+    /// Returns the number of the use at a place.
+    pub(super) fn at(place: usize) -> Result<Self, HostMemoryExhausted> {
+        u32::try_from(place + 1).map(UseId).map_err(|_| HostMemoryExhausted)
+    }
+}
+
+impl Number for UseId {
+    const NONE: Self = UseId::NONE;
+
+    #[inline]
+    fn place(self) -> usize {
+        self.0 as usize - 1
+    }
+}
+
 /// The state of a chunk beside its size, once queues are told apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkStreamState {
     /// For a chunk in use, the queue it was allocated in. For a free chunk, the queue that may reuse it.
     pub(super) queue: QueueId,
-    /// The first of the chunk's recorded uses, or 0. For a chunk in use, these are the queues recorded on it. For a
+    /// The first of the chunk's recorded uses, or none. For a chunk in use, these are the queues recorded on it. For a
     /// free chunk, they are those of these queues that it still waits for.
-    pub(super) uses: u32,
+    pub(super) uses: UseId,
     /// The queue's point when the chunk was freed.
     pub(super) point: u64,
     /// The chunk's neighbours among the queue's free chunks, in the order of points.
-    pub(super) older: ChunkId,
-    pub(super) newer: ChunkId,
+    by_point: Links<ChunkId>,
     /// The free span that begins here, if this is the first own chunk of a queue in it. Otherwise its size is 0.
     pub(super) span: Extent,
     /// Links in the order of sizes, and for a long free span those in the order of addresses.
@@ -61,17 +93,21 @@ impl Extent {
 
 impl ChunkStreamState {
     pub(super) fn new(queue: QueueId, point: u64) -> Self {
-        let (older, newer, links) = (NIL, NIL, [NIL; 2]);
         ChunkStreamState {
             queue,
-            uses: 0,
+            uses: UseId::NONE,
             point,
-            older,
-            newer,
+            by_point: Links::NONE,
             span: Extent::NONE,
-            by_size: links,
-            by_address: links,
+            by_size: [NIL; 2],
+            by_address: [NIL; 2],
         }
+    }
+
+    /// Returns whether uses of other queues are recorded on a chunk in use, or waited for by a free one.
+    #[inline(always)]
+    pub(super) fn has_uses(&self) -> bool {
+        self.uses != UseId::NONE
     }
 
     /// Returns whether the chunk is the first of its queue's own chunks in a free span.
@@ -89,15 +125,27 @@ impl ChunkStreamState {
     /// Makes a new chunk in use a queue's.
     #[inline(always)]
     pub(super) fn enter_queue(&mut self, queue: QueueId) {
-        debug_assert!(self.uses == 0 && !self.is_head());
+        debug_assert!(!self.has_uses() && !self.is_head());
         self.queue = queue;
     }
 
     /// Ends the chunk's membership in its queue. The chunk waits for nothing and is in no list and no free span.
     #[inline(always)]
     pub(super) fn leave_queue(&mut self) {
-        debug_assert!(self.uses == 0 && !self.is_head());
+        debug_assert!(!self.has_uses() && !self.is_head());
         self.queue = UNOWNED;
+    }
+}
+
+impl Linked<ChunkId> for ChunkStreamState {
+    #[inline(always)]
+    fn links(&self, (): ()) -> &Links<ChunkId> {
+        &self.by_point
+    }
+
+    #[inline(always)]
+    fn links_mut(&mut self, (): ()) -> &mut Links<ChunkId> {
+        &mut self.by_point
     }
 }
 

@@ -4,8 +4,9 @@
 //! queue, in the order of points. So a free visits only the recorded uses of its chunk, and finished work only those
 //! that it ends.
 
-use super::chunk_state::QueueId;
+use super::chunk_state::{QueueId, UseId};
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::list::{Linked, Links, List, Number};
 use crate::sys::HostMemoryExhausted;
 
 /// Work of a queue that a chunk waits for, or will wait for once it is freed.
@@ -17,31 +18,37 @@ pub(super) struct CrossStreamUse {
     /// The point up to which the queue must be done before the chunk is reusable. 0 while the chunk is in use.
     pub(super) point: u64,
     /// The next recorded use of the chunk, or the next vacant place.
-    pub(super) next: Link,
-    /// The neighbours in the queue's list.
-    pub(super) older: Link,
-    pub(super) newer: Link,
+    pub(super) next: UseId,
+    /// The neighbours in the queue's list, in the order of points.
+    pub(super) in_queue: Links<UseId>,
 }
 
-/// A place plus one; 0 is none.
-pub(super) type Link = u32;
+impl Linked<UseId> for CrossStreamUse {
+    fn links(&self, (): ()) -> &Links<UseId> {
+        &self.in_queue
+    }
+
+    fn links_mut(&mut self, (): ()) -> &mut Links<UseId> {
+        &mut self.in_queue
+    }
+}
 
 pub(super) struct CrossStreamUses {
     pub(super) slab: Vec<CrossStreamUse>,
-    pub(super) vacant: Link,
+    pub(super) vacant: UseId,
 }
 
 impl CrossStreamUses {
     pub(super) const fn new() -> Self {
-        CrossStreamUses { slab: Vec::new(), vacant: 0 }
+        CrossStreamUses { slab: Vec::new(), vacant: UseId::NONE }
     }
 
-    pub(super) fn get(&self, link: Link) -> &CrossStreamUse {
-        &self.slab[link as usize - 1]
+    pub(super) fn get(&self, link: UseId) -> &CrossStreamUse {
+        &self.slab[link.place()]
     }
 
-    pub(super) fn get_mut(&mut self, link: Link) -> &mut CrossStreamUse {
-        &mut self.slab[link as usize - 1]
+    pub(super) fn get_mut(&mut self, link: UseId) -> &mut CrossStreamUse {
+        &mut self.slab[link.place()]
     }
 
     /// Returns all recorded uses, in no particular order.
@@ -55,34 +62,37 @@ impl CrossStreamUses {
     }
 
     /// Returns the recorded uses of a chunk, given the first, which the chunk's state holds.
-    pub(super) fn of(&self, first: Link) -> impl Iterator<Item = &CrossStreamUse> + '_ {
+    pub(super) fn of(&self, first: UseId) -> impl Iterator<Item = &CrossStreamUse> + '_ {
         std::iter::successors(self.look(first), |used| self.look(used.next))
     }
 
     /// Returns the recorded use behind another in the list of its queue.
-    pub(super) fn newer_of(&self, link: Link) -> Option<(Link, &CrossStreamUse)> {
-        let newer = self.get(link).newer;
+    pub(super) fn newer_of(&self, link: UseId) -> Option<(UseId, &CrossStreamUse)> {
+        let newer = self.get(link).in_queue.after;
         Some((newer, self.look(newer)?))
     }
 
-    /// Returns the recorded uses in a queue that free chunks wait for, given the oldest, which the queue's entry holds.
-    pub(super) fn behind_oldest(&self, oldest: Link) -> impl Iterator<Item = &CrossStreamUse> + '_ {
-        std::iter::successors(self.look(oldest), |used| self.look(used.newer))
+    /// Returns the recorded uses in a queue's list, the oldest point first.
+    pub(super) fn listed<'a>(
+        &'a self,
+        list: &List<UseId>,
+    ) -> impl Iterator<Item = &'a CrossStreamUse> + use<'a> {
+        list.iter(&self.slab).map(|link| self.get(link))
     }
 
-    pub(super) fn look(&self, link: Link) -> Option<&CrossStreamUse> {
-        (link != 0).then(|| self.get(link))
+    pub(super) fn look(&self, link: UseId) -> Option<&CrossStreamUse> {
+        (link != UseId::NONE).then(|| self.get(link))
     }
 
     /// Puts a recorded use into a vacant place, or into a new one.
-    pub(super) fn add(&mut self, new: CrossStreamUse) -> Result<Link, HostMemoryExhausted> {
+    pub(super) fn add(&mut self, new: CrossStreamUse) -> Result<UseId, HostMemoryExhausted> {
         let link = self.vacant;
-        if link != 0 {
+        if link != UseId::NONE {
             self.vacant = self.get(link).next;
             *self.get_mut(link) = new;
             return Ok(link);
         }
-        let link = Link::try_from(self.slab.len() + 1).map_err(|_| HostMemoryExhausted)?;
+        let link = UseId::at(self.slab.len())?;
         self.slab.try_reserve(1)?;
         self.slab.push(new);
         Ok(link)

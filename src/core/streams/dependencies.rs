@@ -5,7 +5,7 @@
 //! takes. Later frees never make a request wait longer, because the work behind them may itself wait for what the
 //! request's stream does next.
 
-use super::chunk_state::{ChunkStreamState, QueueId};
+use super::chunk_state::{ChunkStreamState, QueueId, UseId};
 use super::oldest_work::Searched;
 use super::pending_work::Work;
 use super::stream_heap::StreamHeap;
@@ -179,7 +179,7 @@ impl StreamHeap {
     fn cut(&mut self, id: ChunkId, addr: u64) -> ChunkId {
         let at = addr - self.heap.addr(id);
         let ChunkStreamState { queue, point, uses, .. } = *self.queues.chunk_state(id);
-        if uses == 0 {
+        if uses == UseId::NONE {
             return self.split_free(id, at);
         }
         if self.queues.reserve_copies(id).is_err() {

@@ -1,6 +1,6 @@
 //! Stream-ordered frees, once a pool knows more than one queue.
 
-use super::chunk_state::{ChunkStreamState, QueueId, UNOWNED};
+use super::chunk_state::{ChunkStreamState, QueueId, UNOWNED, UseId};
 use super::free_spans::FreeSpan;
 use super::own_chunks::OwnChunks;
 use super::pending_work::Work;
@@ -89,7 +89,7 @@ impl StreamHeap {
         chunk_state.point = point;
         self.queues.entry_mut(allocated_in).live -= 1;
         self.last_free = LastFree { queue, waiting: NIL };
-        if uses != 0 && self.queues.await_uses(id, queue) {
+        if uses != UseId::NONE && self.queues.await_uses(id, queue) {
             // The chunk is in no list, but the queue must not end before it.
             self.queues.entry_mut(queue).begin_waiting();
             self.last_free.waiting = id;
@@ -110,7 +110,7 @@ impl StreamHeap {
     pub(crate) fn work_behind_last_free(&self) -> impl Iterator<Item = FreedWork> + '_ {
         let LastFree { queue, waiting } = self.last_free;
         let point = self.queues.entry(queue).point;
-        let uses = if waiting == NIL { 0 } else { self.queues.chunk_state(waiting).uses };
+        let uses = if waiting == NIL { UseId::NONE } else { self.queues.chunk_state(waiting).uses };
         let own = (Work { queue, point }, waiting != NIL);
         let others =
             self.queues.uses.of(uses).map(|used| (Work { queue: used.queue, point: used.point }, false));

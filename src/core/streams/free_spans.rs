@@ -21,7 +21,7 @@ impl StreamHeap {
             return None;
         }
         let chunk_state = self.queues.chunk_state(id);
-        (chunk_state.uses == 0 && chunk_state.queue != UNOWNED).then_some(chunk_state.queue)
+        (!chunk_state.has_uses() && chunk_state.queue != UNOWNED).then_some(chunk_state.queue)
     }
 
     /// Returns whether a free chunk is usable at once by this queue, but not by every queue.
@@ -31,7 +31,7 @@ impl StreamHeap {
             return false;
         }
         let chunk_state = self.queues.chunk_state(id);
-        chunk_state.queue == queue && chunk_state.uses == 0
+        chunk_state.queue == queue && !chunk_state.has_uses()
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 //! ```text
 //!   queues             all queues, and the stream state of each chunk
 //!   queue              one queue: its points, its free chunks, its index
-//!   queue_lists        lists of queues                 queue_lookup  from a stream to its queue
+//!   queue_lookup       from a stream to its queue
 //!   idle_queues        forgetting streams that have no memory
 //!   idle_search        the state of that search
 //!   span_index         the free spans of a queue by size
@@ -39,7 +39,6 @@ mod oldest_work;
 mod own_chunks;
 mod pending_work;
 mod queue;
-mod queue_lists;
 mod queue_lookup;
 mod queues;
 mod recorded_uses;

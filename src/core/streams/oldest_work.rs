@@ -4,9 +4,9 @@
 //! Mostly the first few chunks suffice, and no others are examined. A search that takes too long is abandoned. All
 //! chunks are examined instead ([`StreamHeap::dependencies`]).
 
-use super::chunk_state::QueueId;
-use super::cross_stream_use::{CrossStreamUse, Link};
-use super::queue_lists::List;
+use super::chunk_state::{QueueId, UseId};
+use super::cross_stream_use::CrossStreamUse;
+use super::queue::QueueList;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::AllocRequest;
@@ -34,7 +34,7 @@ enum Next {
     /// At a queue's own chunk. Those freed later in the queue follow.
     OwnFrom(u32),
     /// At a recorded use that a chunk waits for. Later ones of the same queue follow.
-    UsesFrom(Link),
+    UsesFrom(UseId),
     /// At a chunk that waits for recorded uses.
     Waiting(u32),
 }
@@ -62,10 +62,10 @@ impl StreamHeap {
     ) -> Result<Searched, HostMemoryExhausted> {
         let mut steps = 0;
         let mut by_age = ByAge::default();
-        for (queue, entry) in self.queues.listed(List::Unfinished) {
+        for (queue, entry) in self.queues.listed(QueueList::Unfinished) {
             steps += 1;
-            let (oldest, used) = (self.queues.oldest(queue), entry.oldest_use);
-            if used != 0 {
+            let (oldest, used) = (entry.own.first(), entry.uses.first());
+            if used != UseId::NONE {
                 by_age.push(self.least_age(self.queues.uses.get(used), own), Next::UsesFrom(used))?;
             }
             if queue == own {
@@ -126,7 +126,7 @@ impl StreamHeap {
     fn push_waiting_for_none(
         &self,
         by_age: &mut ByAge,
-        mut link: Link,
+        mut link: UseId,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<u32, HostMemoryExhausted> {
         let mut steps = 0;
@@ -143,7 +143,7 @@ impl StreamHeap {
             if age(used.chunk) == 0 {
                 by_age.push(0, Next::Waiting(used.chunk.0))?;
             }
-            link = used.newer;
+            link = used.in_queue.after;
         }
         Ok(steps)
     }
@@ -163,7 +163,7 @@ impl StreamHeap {
     fn push_use(
         &self,
         by_age: &mut ByAge,
-        link: Link,
+        link: UseId,
         own: QueueId,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<(), HostMemoryExhausted> {

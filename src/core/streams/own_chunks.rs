@@ -1,8 +1,7 @@
 //! A queue's own free chunks, and all that changes when one is added to them or taken from them.
 
 use super::chunk_state::{ChunkStreamState, Extent, QueueId};
-use super::queue::StreamQueue;
-use super::queue_lists::List;
+use super::queue::{QueueList, StreamQueue};
 use super::queues::StreamQueues;
 use super::stream_heap::StreamHeap;
 use crate::core::heap::{Hot, Lent};
@@ -38,8 +37,8 @@ impl<'a> OwnChunks<'a> {
     pub(super) fn frees_plainly(&self, id: ChunkId) -> bool {
         let chunk_state = &self.chunk_states[id.index()];
         chunk_state.queue == self.entry.queue()
-            && chunk_state.uses == 0
-            && self.entry.places.is_in(List::Unfinished)
+            && !chunk_state.has_uses()
+            && self.entry.is_in(QueueList::Unfinished)
             && !self.entry.forgotten
     }
 
@@ -196,7 +195,7 @@ impl Kind {
         }
         let chunk_state = &chunk_states[id.index()];
         // None of these conditions is predictable, so there are no branches.
-        let is_own = hot.is_held() & (chunk_state.queue == queue) & (chunk_state.uses == 0);
+        let is_own = hot.is_held() & (chunk_state.queue == queue) & !chunk_state.has_uses();
         if is_own { Kind::Own } else { Kind::Barrier }
     }
 }

@@ -1,9 +1,8 @@
 //! The progress of queues: which work is done, and which work free memory waits for.
 
 use super::chunk_state::{ChunkStreamState, QueueId};
-use super::queue_lists::List;
+use super::queue::QueueList;
 use super::stream_heap::{StreamHeap, StreamMode};
-use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::AllocRequest;
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
@@ -57,7 +56,7 @@ impl StreamHeap {
         };
         let chunks = self.heap.chunks().slab().iter().zip(&self.queues.chunk_states);
         let is_ready =
-            |state: &ChunkStreamState| state.uses == 0 && (Some(state.queue) == own || is_done(state));
+            |state: &ChunkStreamState| !state.has_uses() && (Some(state.queue) == own || is_done(state));
         chunks.filter(|(hot, state)| hot.is_held() && !is_ready(state)).map(|(hot, _)| hot.size()).sum()
     }
 
@@ -69,7 +68,7 @@ impl StreamHeap {
     /// Returns the queues whose work free memory waits for, among those that `concerns` accepts. The work of private
     /// pools waits for their release.
     pub(crate) fn unfinished(&self, concerns: impl Fn(QueueId) -> bool) -> impl Iterator<Item = Unfinished> {
-        let waiting = self.queues.listed(List::Unfinished).filter(move |&(queue, entry)| {
+        let waiting = self.queues.listed(QueueList::Unfinished).filter(move |&(queue, entry)| {
             steps::count();
             let is_waited_for = || {
                 // Memory that was freed here, used here, or freed here and waits for other queues too.
@@ -200,11 +199,9 @@ impl StreamHeap {
     /// chunks that also wait for recorded uses are left out.
     pub(crate) fn points_waited_for(&self, queue: QueueId) -> impl Iterator<Item = u64> + '_ {
         let entry = self.queues.entry(queue);
-        let next = |&id: &ChunkId| Some(self.queues.newer(id)).filter(|&id| id != NIL);
-        let oldest = Some(entry.oldest).filter(|&id| id != NIL);
-        let mut chunks =
-            std::iter::successors(oldest, next).map(|id| self.queues.chunk_state(id).point).peekable();
-        let mut uses = self.queues.uses.behind_oldest(entry.oldest_use).map(|used| used.point).peekable();
+        let own = entry.own.iter(&self.queues.chunk_states);
+        let mut chunks = own.map(|id| self.queues.chunk_state(id).point).peekable();
+        let mut uses = self.queues.uses.listed(&entry.uses).map(|used| used.point).peekable();
         std::iter::from_fn(move || match (chunks.peek(), uses.peek()) {
             (Some(chunk), Some(used)) if used < chunk => uses.next(),
             (Some(_), _) => chunks.next(),

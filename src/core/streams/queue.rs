@@ -2,17 +2,34 @@
 //!
 //! The list and the index are linked through the chunk states, which all queues share.
 
-use super::chunk_state::{ChunkStreamState, Extent, QueueId};
-use super::cross_stream_use::Link;
-use super::queue_lists::{Listed, Places};
+use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED, UseId};
 use super::span_index::{ByAddress, SpanIndex};
 use crate::core::heap::Hot;
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::list::{Linked, Links, List};
 use crate::core::seed::Seed;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::core::tree::Node;
 use crate::core::tree::Tree;
+
+/// The lists of queues.
+#[derive(Clone, Copy)]
+pub(super) enum QueueList {
+    /// Queues whose work is not known to be done, whether memory waits for it or not.
+    Unfinished,
+    /// Queues with finished work. Chunks that waited for it may remain to be shared.
+    Sharing,
+    /// Queues whose positions may be reused for another stream, once nothing refers to them.
+    Recyclable,
+}
+
+impl QueueList {
+    pub(super) const ALL: [Self; 3] = [QueueList::Unfinished, QueueList::Sharing, QueueList::Recyclable];
+}
+
+/// The links of a queue that is not in a list. No queue has this number.
+pub(super) const NOT_IN: Links<QueueId> = Links { before: QueueId(u32::MAX - 1), after: UNOWNED };
 
 pub(super) struct StreamQueue {
     pub(super) stream: Stream,
@@ -21,13 +38,11 @@ pub(super) struct StreamQueue {
     /// The point up to which the queue is done: all work queued before the frees up to it.
     pub(super) done: u64,
     /// The queue's free chunks that wait for nothing else, the oldest point first.
-    pub(super) oldest: ChunkId,
-    pub(super) newest: ChunkId,
+    pub(super) own: List<ChunkId>,
     /// The chunk inserted last that was not the newest. Chunks with such points come in order.
     pub(super) last_inserted: ChunkId,
     /// The recorded uses through which free chunks wait for this queue's work, the oldest point first.
-    pub(super) oldest_use: Link,
-    pub(super) newest_use: Link,
+    pub(super) uses: List<UseId>,
     /// The free spans of the queue, each with at least one chunk of its own.
     pub(super) spans: SpanIndex,
     /// The free spans that may have more than [`LONG`] own chunks. They are found by the address of any of their
@@ -48,7 +63,8 @@ pub(super) struct StreamQueue {
     pub(super) forgotten: bool,
     /// Free neighbours coalesce and keep the later point.
     pub(super) merges: bool,
-    pub(super) places: Places,
+    /// The links in each of the lists of queues.
+    lists: [Links<QueueId>; QueueList::ALL.len()],
     queue: QueueId,
     /// Links in the tree of names, or in that of forgotten streams.
     left: ChunkId,
@@ -65,11 +81,9 @@ impl StreamQueue {
             stream,
             point,
             done: point,
-            oldest: NIL,
-            newest: NIL,
+            own: List::new(()),
             last_inserted: NIL,
-            oldest_use: 0,
-            newest_use: 0,
+            uses: List::new(()),
             spans: SpanIndex::new(seed),
             long_spans: Tree::EMPTY,
             seed,
@@ -79,7 +93,7 @@ impl StreamQueue {
             waiting_uses: 0,
             forgotten: false,
             merges,
-            places: Places::NONE,
+            lists: [NOT_IN; QueueList::ALL.len()],
             queue,
             left: NIL,
             right: NIL,
@@ -95,9 +109,15 @@ impl StreamQueue {
         self.recent = NIL;
     }
 
+    /// Returns whether the queue is in a list.
+    #[inline(always)]
+    pub(super) fn is_in(&self, list: QueueList) -> bool {
+        self.lists[list as usize] != NOT_IN
+    }
+
     /// Returns whether nothing refers to the queue any more.
     pub(super) fn is_idle(&self) -> bool {
-        self.oldest == NIL && self.live == 0
+        self.own.is_empty() && self.live == 0
     }
 
     /// Returns whether the queue's position may be reused for another stream. Nothing may refer to the queue,
@@ -129,7 +149,7 @@ impl StreamQueue {
     #[inline(always)]
     pub(super) fn enqueue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
         let point = chunk_states[id.index()].point;
-        let newest = self.newest;
+        let newest = self.own.last();
         if newest != NIL && chunk_states[newest.index()].point > point {
             self.enqueue_among(chunk_states, id, point);
         } else {
@@ -144,7 +164,7 @@ impl StreamQueue {
         if chunk_state.point >= point {
             return;
         }
-        if self.newest == id {
+        if self.own.last() == id {
             chunk_state.point = point;
             return;
         }
@@ -156,13 +176,12 @@ impl StreamQueue {
     #[cold]
     fn enqueue_among(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, point: u64) {
         let is_before = |at: ChunkId| at != NIL && chunk_states[at.index()].point <= point;
-        let mut older = if self.last_inserted == NIL { self.newest } else { self.last_inserted };
+        let mut older = if self.last_inserted == NIL { self.own.last() } else { self.last_inserted };
         while older != NIL && !is_before(older) {
-            older = chunk_states[older.index()].older;
+            older = chunk_states[older.index()].links(()).before;
         }
-        let newer_of = |at: ChunkId| if at == NIL { self.oldest } else { chunk_states[at.index()].newer };
-        while is_before(newer_of(older)) {
-            older = newer_of(older);
+        while is_before(self.own.after(chunk_states, older)) {
+            older = self.own.after(chunk_states, older);
         }
         self.enqueue_behind(chunk_states, id, older);
         self.last_inserted = id;
@@ -176,46 +195,27 @@ impl StreamQueue {
         id: ChunkId,
         older: ChunkId,
     ) {
-        let newer = if older == NIL { self.oldest } else { chunk_states[older.index()].newer };
-        let chunk_state = &mut chunk_states[id.index()];
-        (chunk_state.older, chunk_state.newer) = (older, newer);
-        self.join(chunk_states, older, id);
-        self.join(chunk_states, id, newer);
+        self.own.insert_after(chunk_states, id, older);
     }
 
     /// Removes a chunk from the queue's list.
     #[inline(always)]
     pub(super) fn dequeue(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId) {
-        let ChunkStreamState { older, newer, .. } = chunk_states[id.index()];
         if self.last_inserted == id {
-            self.last_inserted = older;
+            self.last_inserted = chunk_states[id.index()].links(()).before;
         }
-        self.join(chunk_states, older, newer);
+        self.own.remove(chunk_states, id);
     }
 
     /// Replaces a chunk in the list by another, which takes over its queue and point.
     #[inline(always)]
     pub(super) fn replace(&mut self, chunk_states: &mut [ChunkStreamState], id: ChunkId, by: ChunkId) {
-        let ChunkStreamState { queue, point, older, newer, .. } = chunk_states[id.index()];
-        let chunk_state = &mut chunk_states[by.index()];
-        *chunk_state = ChunkStreamState::new(queue, point);
-        (chunk_state.older, chunk_state.newer) = (older, newer);
+        let ChunkStreamState { queue, point, .. } = chunk_states[id.index()];
+        chunk_states[by.index()] = ChunkStreamState::new(queue, point);
         if self.last_inserted == id {
             self.last_inserted = by;
         }
-        self.join(chunk_states, older, by);
-        self.join(chunk_states, by, newer);
-    }
-
-    /// Links two chunks as neighbours in the list. NIL stands for its end.
-    #[inline(always)]
-    fn join(&mut self, chunk_states: &mut [ChunkStreamState], older: ChunkId, newer: ChunkId) {
-        if older == NIL {
-            self.oldest = newer
-        } else {
-            chunk_states[older.index()].newer = newer
-        }
-        if newer == NIL { self.newest = older } else { chunk_states[newer.index()].older = older }
+        self.own.replace(chunk_states, id, by);
     }
 
     /// Adds one of the queue's free spans to the index, under its first own chunk.
@@ -301,15 +301,15 @@ impl StreamQueue {
     }
 }
 
-impl Listed for StreamQueue {
+impl Linked<QueueId, QueueList> for StreamQueue {
     #[inline]
-    fn places(&self) -> &Places {
-        &self.places
+    fn links(&self, list: QueueList) -> &Links<QueueId> {
+        &self.lists[list as usize]
     }
 
     #[inline]
-    fn places_mut(&mut self) -> &mut Places {
-        &mut self.places
+    fn links_mut(&mut self, list: QueueList) -> &mut Links<QueueId> {
+        &mut self.lists[list as usize]
     }
 }
 

@@ -25,9 +25,9 @@
 use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
 use super::cross_stream_use::CrossStreamUses;
 use super::idle_search::IdleSearch;
-use super::queue::StreamQueue;
-use super::queue_lists::{List, QueueLists};
+use super::queue::{NOT_IN, QueueList, StreamQueue};
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::list::{Linked, List};
 use crate::core::seed::Seed;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
@@ -48,7 +48,8 @@ pub(super) struct StreamQueues {
     pub(super) names: Tree,
     /// The entries of forgotten streams.
     pub(super) forgotten: Tree,
-    pub(super) lists: QueueLists,
+    /// The list that each [`QueueList`] names.
+    pub(super) lists: [List<QueueId, QueueList>; QueueList::ALL.len()],
     /// The queues that were entered last, each in the place of its stream's handle.
     pub(super) recent: [QueueId; RECENT],
     pub(super) uses: CrossStreamUses,
@@ -79,7 +80,7 @@ impl StreamQueues {
             entries: Vec::new(),
             names: Tree::EMPTY,
             forgotten: Tree::EMPTY,
-            lists: QueueLists::new(),
+            lists: QueueList::ALL.map(List::new),
             recent: [UNOWNED; RECENT],
             uses: CrossStreamUses::new(),
             idle: IdleSearch::NEW,
@@ -166,7 +167,7 @@ impl StreamQueues {
         };
         self.names.insert(&mut self.entries, self.seed, node(queue));
         if stream.ends_unnoticed() {
-            self.lists.add(&mut self.entries, List::Recyclable, queue);
+            self.list(QueueList::Recyclable, queue);
         }
         Ok(queue)
     }
@@ -180,15 +181,15 @@ impl StreamQueues {
     fn take_vacant(&mut self) -> Option<QueueId> {
         const LOOKS: usize = 4;
         for _ in 0..LOOKS {
-            let queue = self.lists.first(List::Recyclable)?;
+            let (queue, _) = self.listed(QueueList::Recyclable).next()?;
             steps::count();
             if self.entry(queue).is_vacant() {
                 self.withdraw(queue);
                 return Some(queue);
             }
             // A later call examines this one again, after the others.
-            self.lists.remove(&mut self.entries, List::Recyclable, queue);
-            self.lists.add(&mut self.entries, List::Recyclable, queue);
+            self.unlist(QueueList::Recyclable, queue);
+            self.list(QueueList::Recyclable, queue);
         }
         None
     }
@@ -197,9 +198,7 @@ impl StreamQueues {
     fn withdraw(&mut self, queue: QueueId) {
         let tree = if self.entry(queue).forgotten { &mut self.forgotten } else { &mut self.names };
         tree.remove(&mut self.entries, self.seed, node(queue));
-        for list in [List::Unfinished, List::Sharing, List::Recyclable] {
-            self.lists.remove(&mut self.entries, list, queue);
-        }
+        QueueList::ALL.into_iter().for_each(|list| self.unlist(list, queue));
     }
 
     /// Gives back the host memory that past streams have left.
@@ -220,7 +219,7 @@ impl StreamQueues {
         self.names.remove(&mut self.entries, self.seed, node(queue));
         self.entry_mut(queue).forgotten = true;
         self.forgotten.insert(&mut self.entries, self.seed, node(queue));
-        self.lists.add(&mut self.entries, List::Recyclable, queue);
+        self.list(QueueList::Recyclable, queue);
     }
 
     /// Moves a chunk that is in no list to another queue: one in use, or one that waits for the work of other queues.
@@ -268,16 +267,23 @@ impl StreamQueues {
     }
 
     /// Returns the queues of a list.
-    pub(super) fn listed(&self, list: List) -> impl Iterator<Item = (QueueId, &StreamQueue)> + '_ {
-        self.lists.iter(&self.entries, list).map(|queue| (queue, self.entry(queue)))
+    pub(super) fn listed(&self, list: QueueList) -> impl Iterator<Item = (QueueId, &StreamQueue)> + '_ {
+        self.lists[list as usize].iter(&self.entries).map(|queue| (queue, self.entry(queue)))
     }
 
-    pub(super) fn list(&mut self, list: List, queue: QueueId) {
-        self.lists.add(&mut self.entries, list, queue);
+    /// Appends a queue to a list, if it is not in it.
+    pub(super) fn list(&mut self, list: QueueList, queue: QueueId) {
+        if !self.entry(queue).is_in(list) {
+            self.lists[list as usize].push(&mut self.entries, queue);
+        }
     }
 
-    pub(super) fn unlist(&mut self, list: List, queue: QueueId) {
-        self.lists.remove(&mut self.entries, list, queue);
+    /// Removes a queue from a list, if it is in it.
+    pub(super) fn unlist(&mut self, list: QueueList, queue: QueueId) {
+        if self.entry(queue).is_in(list) {
+            self.lists[list as usize].remove(&mut self.entries, queue);
+            *self.entry_mut(queue).links_mut(list) = NOT_IN;
+        }
     }
 
     /// Advances a queue to its next point, and returns the point. A forgotten stream gets no new points: it has no work
@@ -287,7 +293,7 @@ impl StreamQueues {
         if !self.entry(queue).forgotten {
             self.newest_point += 1;
             self.entry_mut(queue).point = self.newest_point;
-            self.list(List::Unfinished, queue);
+            self.list(QueueList::Unfinished, queue);
         }
         self.entry(queue).point
     }
@@ -295,21 +301,19 @@ impl StreamQueues {
     /// Returns the oldest of a queue's free chunks, if the work before its free is done.
     pub(super) fn first_done(&self, queue: QueueId) -> Option<ChunkId> {
         let entry = self.entry(queue);
-        (entry.oldest != NIL && self.chunk_state(entry.oldest).point <= entry.done).then_some(entry.oldest)
+        let oldest = entry.own.first();
+        (oldest != NIL && self.chunk_state(oldest).point <= entry.done).then_some(oldest)
     }
 
     /// Returns whether a queue's newest free chunk waits for work that is not done.
     pub(super) fn has_pending(&self, queue: QueueId) -> bool {
         let entry = self.entry(queue);
-        entry.newest != NIL && self.chunk_state(entry.newest).point > entry.done
+        let newest = entry.own.last();
+        newest != NIL && self.chunk_state(newest).point > entry.done
     }
 
     pub(super) fn newer(&self, id: ChunkId) -> ChunkId {
-        self.chunk_state(id).newer
-    }
-
-    pub(super) fn oldest(&self, queue: QueueId) -> ChunkId {
-        self.entry(queue).oldest
+        self.chunk_state(id).links(()).after
     }
 
     /// Returns the point of a free in a queue whose stream is not forgotten, and whose work is listed as unfinished.

@@ -1,10 +1,11 @@
 //! Uses of chunks on streams other than the one they were allocated on. They are recorded while a chunk is in use, and
 //! waited for once it is free.
 
-use super::chunk_state::QueueId;
-use super::cross_stream_use::{CrossStreamUse, Link};
+use super::chunk_state::{QueueId, UseId};
+use super::cross_stream_use::CrossStreamUse;
 use super::queues::StreamQueues;
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::list::Links;
 use crate::core::tables::{reserve_to, shrink};
 use crate::sys::HostMemoryExhausted;
 
@@ -22,7 +23,7 @@ impl StreamQueues {
         if self.uses.of(next).any(|used| used.queue == queue) {
             return Ok(());
         }
-        let link = self.uses.add(CrossStreamUse { chunk, queue, point: 0, next, older: 0, newer: 0 })?;
+        let link = self.uses.add(CrossStreamUse { chunk, queue, point: 0, next, in_queue: Links::NONE })?;
         self.chunk_state_mut(chunk).uses = link;
         self.entry_mut(queue).live += 1;
         Ok(())
@@ -32,7 +33,7 @@ impl StreamQueues {
     /// any to wait for.
     pub(super) fn await_uses(&mut self, chunk: ChunkId, queue: QueueId) -> bool {
         let mut link = self.chunk_state(chunk).uses;
-        while link != 0 {
+        while link != UseId::NONE {
             let CrossStreamUse { queue: used, next, .. } = *self.uses.get(link);
             let point = if used == queue { 0 } else { self.advance(used) };
             if point <= self.entry(used).done {
@@ -42,7 +43,7 @@ impl StreamQueues {
             }
             link = next;
         }
-        let waits = self.chunk_state(chunk).uses != 0;
+        let waits = self.chunk_state(chunk).has_uses();
         if waits && self.entry(queue).forgotten {
             self.note_old_point();
         }
@@ -59,64 +60,31 @@ impl StreamQueues {
     /// Copies the recorded uses of a free chunk to a part of it. Room must be reserved.
     pub(super) fn copy_uses(&mut self, chunk: ChunkId, part: ChunkId) {
         let mut link = self.chunk_state(chunk).uses;
-        while link != 0 {
-            let CrossStreamUse { queue, point, next, newer, .. } = *self.uses.get(link);
-            let copy = CrossStreamUse {
-                chunk: part,
-                queue,
-                point,
-                next: self.chunk_state(part).uses,
-                older: link,
-                newer,
-            };
+        while link != UseId::NONE {
+            let used = *self.uses.get(link);
+            let CrossStreamUse { queue, next, .. } = used;
+            let copy = CrossStreamUse { chunk: part, next: self.chunk_state(part).uses, ..used };
             let Ok(copied) = self.uses.add(copy) else { return };
-            self.uses.get_mut(link).newer = copied;
-            if newer == 0 {
-                self.entry_mut(queue).newest_use = copied;
-            } else {
-                self.uses.get_mut(newer).older = copied;
-            }
             self.chunk_state_mut(part).uses = copied;
-            self.entry_mut(queue).begin_waiting();
-            self.entry_mut(queue).waiting_uses += 1;
+            let entry = &mut self.entries[queue.index()];
+            entry.uses.insert_after(&mut self.uses.slab, copied, link);
+            entry.begin_waiting();
+            entry.waiting_uses += 1;
             link = next;
         }
     }
 
     /// Appends a recorded use to the list of its queue. Its point is the queue's newest.
-    fn enlist(&mut self, link: Link, point: u64) {
-        let queue = self.uses.get(link).queue;
-        let entry = self.entry_mut(queue);
-        (entry.waiting, entry.waiting_uses) = (entry.waiting + 1, entry.waiting_uses + 1);
-        let older = std::mem::replace(&mut self.entry_mut(queue).newest_use, link);
-        if older == 0 {
-            self.entry_mut(queue).oldest_use = link;
-        } else {
-            self.uses.get_mut(older).newer = link;
-        }
+    fn enlist(&mut self, link: UseId, point: u64) {
         let used = self.uses.get_mut(link);
-        (used.point, used.older, used.newer) = (point, older, 0);
+        used.point = point;
+        let entry = &mut self.entries[used.queue.index()];
+        (entry.waiting, entry.waiting_uses) = (entry.waiting + 1, entry.waiting_uses + 1);
+        entry.uses.push(&mut self.uses.slab, link);
     }
 
-    fn delist(&mut self, link: Link) {
-        let CrossStreamUse { queue, older, newer, .. } = *self.uses.get(link);
-        if older == 0 {
-            self.entry_mut(queue).oldest_use = newer;
-        } else {
-            self.uses.get_mut(older).newer = newer;
-        }
-        if newer == 0 {
-            self.entry_mut(queue).newest_use = older;
-        } else {
-            self.uses.get_mut(newer).older = older;
-        }
-    }
-
-    fn end_use(&mut self, link: Link) {
+    fn end_use(&mut self, link: UseId) {
         let CrossStreamUse { chunk, queue, point, next, .. } = *self.uses.get(link);
-        if point != 0 {
-            self.delist(link);
-        }
         let first = self.chunk_state(chunk).uses;
         if first == link {
             self.chunk_state_mut(chunk).uses = next;
@@ -127,11 +95,13 @@ impl StreamQueues {
             }
             self.uses.get_mut(before).next = next;
         }
+        let entry = &mut self.entries[queue.index()];
         if point == 0 {
-            self.entry_mut(queue).live -= 1;
+            entry.live -= 1;
         } else {
-            self.entry_mut(queue).end_waiting();
-            self.entry_mut(queue).waiting_uses -= 1;
+            entry.uses.remove(&mut self.uses.slab, link);
+            entry.end_waiting();
+            entry.waiting_uses -= 1;
         }
         let vacant = std::mem::replace(&mut self.uses.vacant, link);
         let used = self.uses.get_mut(link);
@@ -140,7 +110,7 @@ impl StreamQueues {
 
     /// Ends all recorded uses of a free chunk, which then waits for no other queue.
     pub(super) fn end_uses(&mut self, chunk: ChunkId) {
-        while self.chunk_state(chunk).uses != 0 {
+        while self.chunk_state(chunk).has_uses() {
             self.end_use(self.chunk_state(chunk).uses);
         }
     }
@@ -148,7 +118,7 @@ impl StreamQueues {
     /// Ends the oldest recorded use that waits for a queue's work, if that work is done. Returns its chunk.
     pub(super) fn end_done_use(&mut self, queue: QueueId) -> Option<ChunkId> {
         let entry = self.entry(queue);
-        let (done, link) = (entry.done, entry.oldest_use);
+        let (done, link) = (entry.done, entry.uses.first());
         let CrossStreamUse { chunk, .. } = *self.uses.look(link).filter(|used| used.point <= done)?;
         self.end_use(link);
         Some(chunk)
@@ -157,7 +127,7 @@ impl StreamQueues {
     /// Returns whether a free chunk waits, through a recorded use, for work of a queue that is not done.
     pub(super) fn has_pending_uses(&self, queue: QueueId) -> bool {
         let entry = self.entry(queue);
-        self.uses.look(entry.newest_use).is_some_and(|used| used.point > entry.done)
+        self.uses.look(entry.uses.last()).is_some_and(|used| used.point > entry.done)
     }
 
     /// Gives back the memory of places without a recorded use.
@@ -166,9 +136,11 @@ impl StreamQueues {
         let used = slab.iter().rposition(|used| used.chunk != NIL).map_or(0, |last| last + 1);
         slab.truncate(used);
         shrink(slab);
-        self.uses.vacant = 0;
-        for (used, link) in slab.iter_mut().zip(1..) {
-            if used.chunk == NIL {
+        self.uses.vacant = UseId::NONE;
+        for (place, used) in slab.iter_mut().enumerate() {
+            if used.chunk == NIL
+                && let Ok(link) = UseId::at(place)
+            {
                 used.next = std::mem::replace(&mut self.uses.vacant, link);
             }
         }

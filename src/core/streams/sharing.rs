@@ -8,7 +8,7 @@
 
 use super::chunk_state::{QueueId, UNOWNED};
 use super::free_spans::FreeSpan;
-use super::queue_lists::List;
+use super::queue::QueueList;
 use super::queues::StreamQueues;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
@@ -27,7 +27,7 @@ impl StreamQueues {
     /// Returns whether chunks may remain to be shared.
     #[inline]
     pub(super) fn is_sharing(&self) -> bool {
-        !self.lists.is_empty(List::Sharing)
+        !self.lists[QueueList::Sharing as usize].is_empty()
     }
 }
 
@@ -41,11 +41,11 @@ impl StreamHeap {
             return false;
         }
         if point == entry.point {
-            self.queues.unlist(List::Unfinished, queue);
+            self.queues.unlist(QueueList::Unfinished, queue);
         }
         self.queues.entry_mut(queue).done = point;
         self.queues.newest_done = self.queues.newest_done.max(point);
-        self.queues.list(List::Sharing, queue);
+        self.queues.list(QueueList::Sharing, queue);
         self.queues.advances += 1;
         self.share_some(SHARED_PER_REPORT);
         true
@@ -68,17 +68,17 @@ impl StreamHeap {
 
     /// Shares one chunk, or takes a step towards that. Returns false if nothing remains to be done.
     fn share_next(&mut self) -> bool {
-        let Some(queue) = self.queues.lists.first(List::Sharing) else { return false };
+        let Some((queue, _)) = self.queues.listed(QueueList::Sharing).next() else { return false };
         if let Some(id) = self.queues.first_done(queue) {
             self.share(id, queue);
         } else if let Some(id) = self.queues.end_done_use(queue) {
-            if self.queues.chunk_state(id).uses == 0 {
+            if !self.queues.chunk_state(id).has_uses() {
                 let own = self.queues.chunk_state(id).queue;
                 self.queues.entry_mut(own).end_waiting();
                 self.settle(id);
             }
         } else {
-            self.queues.unlist(List::Sharing, queue);
+            self.queues.unlist(QueueList::Sharing, queue);
         }
         true
     }
@@ -141,7 +141,7 @@ impl StreamHeap {
     fn best_to_be_shared(&self, bytes: u64, queue: QueueId) -> Option<((u64, u64), ChunkId)> {
         const QUEUES: usize = 4;
         let chunk_states = &self.queues.chunk_states[..];
-        let others = self.queues.listed(List::Sharing).take(QUEUES).filter(|&(other, _)| other != queue);
+        let others = self.queues.listed(QueueList::Sharing).take(QUEUES).filter(|&(other, _)| other != queue);
         let heads =
             others.map(|(_, entry)| entry.spans.best_fit(chunk_states, bytes)).filter(|&head| head != NIL);
         heads.map(|head| (chunk_states[head.index()].span_key(), head)).min_by_key(|&(key, _)| key)
