@@ -12,7 +12,6 @@
 //!   address_map   address -> chunk, over probing
 //!   alloc         best fit
 //!   place         allocation at a given place
-//!   populating    what to make resident in advance
 //!   small_requests  small requests beside large chunks
 //!   lent          the parts borrowed one by one: split, coalesce, hand out
 //! ```
@@ -26,7 +25,6 @@ mod free_index;
 mod heap;
 mod lent;
 mod place;
-mod populating;
 mod probing;
 mod region_growth;
 mod region_io;

@@ -1,8 +1,7 @@
 //! Stream-ordered frees, once a pool knows more than one queue.
 
 use super::chunk_state::{ChunkStreamState, QueueId, UNOWNED, UseId};
-use super::free_spans::FreeSpan;
-use super::own_chunks::OwnChunks;
+use super::free_spans::{FreeSpan, OwnChunks};
 use super::pending_work::Work;
 use super::sharing::SHARED_PER_CALL;
 use super::stream_heap::{LastFree, StreamHeap};

@@ -1,4 +1,4 @@
-//! The state of the search for idle queues; see [`super::idle_queues`].
+//! The state of the search for idle queues; see [`super::queue_lookup`].
 
 /// As long as there are no more queues than this, idle ones are kept, because their streams are likely to come back.
 const KEPT: usize = if cfg!(test) { 4 } else { 256 };

@@ -7,36 +7,30 @@
 //! ```text
 //!   queues             all queues, and the stream state of each chunk
 //!   queue              one queue: its points, its free chunks, its index
-//!   queue_lookup       from a stream to its queue
-//!   idle_queues        forgetting streams that have no memory
-//!   idle_search        the state of that search
-//!   span_index         the free spans of a queue by size
-//!   free_spans         neighbours that a queue may use as one chunk
-//!   cross_stream_use   work of other queues that chunks wait for
+//!   queue_lookup       from a stream to its queue; forgetting streams that have no memory
+//!   idle_search        the state of the search for such streams
+//!   chunk_state        the state of a chunk, and the work of other queues that is recorded on it
 //!   recorded_uses      recording such work, and waiting for it
-//!   own_chunks         adding to a queue's own free chunks, and taking from them
+//!   span_index         the free spans of a queue by size
+//!   free_spans         neighbours that a queue may use as one chunk, and changes to its own chunks
 //!   alloc  free        allocation and free in a queue
 //!   sharing            chunks become reusable by every stream once work is done
-//!   pending_work       which work is done, and which work free memory waits for
+//!   pending_work       which work is done, which work free memory waits for, and which work may touch a chunk
 //!   dependencies       which work a request has to wait for, using oldest_work
-//!   multi_stream       from one stream to several      graph_pools  private memory of captured graphs
-//!   access             which streams may be using a chunk
+//!   multi_stream       from one stream to several
+//!   graph_pools        private memory of captured graphs
 //! ```
 
-mod access;
 mod alloc;
 mod check;
 mod chunk_state;
-mod cross_stream_use;
 mod dependencies;
 mod free;
 mod free_spans;
 mod graph_pools;
-mod idle_queues;
 mod idle_search;
 mod multi_stream;
 mod oldest_work;
-mod own_chunks;
 mod pending_work;
 mod queue;
 mod queue_lookup;
@@ -46,13 +40,12 @@ mod sharing;
 mod span_index;
 mod stream_heap;
 
-pub(crate) use self::access::Order;
 pub(crate) use self::chunk_state::QueueId;
 pub(crate) use self::dependencies::{Dependencies, Place};
 pub(crate) use self::free::Freed;
 pub(crate) use self::graph_pools::NotPrivate;
-pub(crate) use self::pending_work::{QueueProgress, Unfinished, Work};
+pub(crate) use self::pending_work::{Order, QueueProgress, Unfinished, Work};
 
-pub(in crate::core) use self::access::Mark;
+pub(in crate::core) use self::pending_work::Mark;
 pub(crate) use self::stream_heap::StreamHeap;
 pub(in crate::core) use self::stream_heap::StreamSettings;

@@ -4,8 +4,7 @@
 //! Mostly the first few chunks suffice, and no others are examined. A search that takes too long is abandoned. All
 //! chunks are examined instead ([`StreamHeap::dependencies`]).
 
-use super::chunk_state::{QueueId, UseId};
-use super::cross_stream_use::CrossStreamUse;
+use super::chunk_state::{CrossStreamUse, QueueId, UseId};
 use super::queue::QueueList;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};

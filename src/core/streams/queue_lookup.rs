@@ -1,8 +1,15 @@
-//! Finding the queue of a stream.
+//! Finding the queue of a stream, and forgetting queues that are idle: nothing waits for their work, and they have no
+//! memory.
+//!
+//! The program need not forget an idle stream, and may have destroyed it. So each stream that is added forgets a few idle
+//! ones, whose positions are then reused. An idle stream that comes back gets another position.
 
 use super::chunk_state::QueueId;
+use super::idle_search::LOOKS;
+use super::queue::StreamQueue;
 use super::queues::{RECENT, StreamQueues};
 use crate::core::ids::{ChunkId, NIL};
+use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::sys::HostMemoryExhausted;
 
@@ -106,4 +113,43 @@ impl StreamQueues {
 
 fn queue_at(node: ChunkId) -> Option<QueueId> {
     (node != NIL).then_some(QueueId(node.0))
+}
+
+impl StreamQueues {
+    /// Forgets a few idle queues, before a queue is added.
+    pub(super) fn forget_some_idle(&mut self) {
+        let count = self.count();
+        if !self.idle.is_due(count) {
+            return;
+        }
+        for _ in 0..LOOKS {
+            steps::count();
+            let place = self.idle.next_place(count);
+            self.forget_if_idle(place);
+        }
+    }
+
+    pub(super) fn forget_all_idle(&mut self) {
+        (0..self.count()).for_each(|place| self.forget_if_idle(place));
+    }
+
+    fn forget_if_idle(&mut self, place: usize) {
+        let found = self.nth(place).filter(|&queue| may_be_forgotten(self.entry(queue)));
+        if let Some(queue) = found.filter(|_| !self.idle.is_off()) {
+            self.forget(queue);
+            self.idle.note_found();
+        }
+    }
+}
+
+/// Returns whether a queue is idle, and is that of a stream that the program creates and destroys. Private pools keep their
+/// queues, and the positions of streams that end without notice are reused anyway.
+fn may_be_forgotten(entry: &StreamQueue) -> bool {
+    let stream = entry.stream;
+    entry.is_idle()
+        && !entry.forgotten
+        && stream.exists()
+        && stream.pool() == 0
+        && !stream.is_default()
+        && !stream.ends_unnoticed()
 }

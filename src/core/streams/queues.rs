@@ -22,8 +22,7 @@
 //!
 //! As long as a pool knows only one queue there is nothing to tell apart, and none of this exists.
 
-use super::chunk_state::{ChunkStreamState, Extent, QueueId, UNOWNED};
-use super::cross_stream_use::CrossStreamUses;
+use super::chunk_state::{ChunkStreamState, CrossStreamUses, Extent, QueueId, UNOWNED};
 use super::idle_search::IdleSearch;
 use super::queue::{NOT_IN, QueueList, StreamQueue};
 use crate::core::ids::{ChunkId, NIL};

@@ -1,8 +1,7 @@
 //! Uses of chunks on streams other than the one they were allocated on. They are recorded while a chunk is in use, and
 //! waited for once it is free.
 
-use super::chunk_state::{QueueId, UseId};
-use super::cross_stream_use::CrossStreamUse;
+use super::chunk_state::{CrossStreamUse, QueueId, UseId};
 use super::queues::StreamQueues;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::list::Links;

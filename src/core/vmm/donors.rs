@@ -1,6 +1,6 @@
 //! Free chunks that give up whole granules, for a request that needs them elsewhere or for a trim.
 
-use super::range::Range;
+use super::unmapped::Range;
 use crate::core::heap::Heap;
 use crate::core::ids::ChunkId;
 use crate::core::sort::sort_by_key;

@@ -13,18 +13,16 @@
 //! ```
 //!
 //! ```text
-//!   range      the addresses          unmapped  the list of unmapped chunks
+//!   unmapped   the range, and the list of its unmapped chunks
 //!   places     where a request needs the fewest granules mapped
 //!   donors     free chunks that can give whole granules
 //! ```
 
 mod donors;
 mod places;
-mod range;
 mod unmapped;
 
 pub(in crate::core) use self::donors::{Donor, choose, donors, has_donors, total};
 pub(in crate::core) use self::places::{Place, available_below};
-pub(crate) use self::range::Range;
-pub(crate) use self::unmapped::VmRange;
 pub(in crate::core) use self::unmapped::is_unmapped;
+pub(crate) use self::unmapped::{Range, VmRange};

@@ -1,7 +1,6 @@
 //! Search for the place where a request needs the fewest granules mapped.
 
-use super::range::Range;
-use super::unmapped::VmRange;
+use super::unmapped::{Range, VmRange};
 use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::AllocRequest;
