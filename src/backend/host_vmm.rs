@@ -335,7 +335,7 @@ impl Layout {
         (numbers.start.max(1)..=last).filter(|&number| !self.is_joined(number)).count() as u64
     }
 
-    /// Returns the place of a granule plus 1, or 0. Also valid for the number behind the last granule.
+    /// Returns the place of a granule plus 1, or 0. Also valid for the number after the last granule.
     fn place(&self, number: usize) -> u32 {
         if number < self.places.entries() { self.places.get(number) } else { 0 }
     }
@@ -399,7 +399,7 @@ impl Places {
         place < self.count && self.words[place / 64] >> (place % 64) & 1 != 0
     }
 
-    /// Returns the first place from `from` on that is vacant (`there`) or not.
+    /// Returns the first place at or after `from` that is vacant (`there`) or not.
     fn next(&self, from: usize, there: bool) -> usize {
         let mut place = from;
         while place < self.count {

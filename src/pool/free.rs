@@ -29,7 +29,7 @@ pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) 
 #[inline(always)]
 fn try_free(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<FastGuard<'_>>> {
     let Some(mut entered) = slot.try_enter() else { return Err(None) };
-    if !entered.pool().is_some_and(|pool| pool.arena.free_at_once(addr, stream)) {
+    if !entered.pool().is_some_and(|pool| pool.arena.try_free(addr, stream)) {
         return Err(Some(entered));
     }
     leave(entered);

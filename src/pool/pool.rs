@@ -77,7 +77,7 @@ impl Pool {
     #[inline(always)]
     pub(super) fn alloc_recorded(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
         let before = self.arena.counters().bytes_in_use;
-        let addr = self.arena.alloc_at_once(size, requested, stream)?;
+        let addr = self.arena.try_alloc(size, requested, stream)?;
         if let Some(history) = &self.history {
             history.allocated_plainly(&self.arena, addr.get(), requested, stream, before);
         }
@@ -88,7 +88,7 @@ impl Pool {
     #[inline(always)]
     pub(super) fn free_recorded(&mut self, addr: u64, stream: Stream) -> bool {
         let before = self.arena.counters().bytes_in_use;
-        let is_freed = self.arena.free_at_once(addr, stream);
+        let is_freed = self.arena.try_free(addr, stream);
         if is_freed && let Some(history) = &self.history {
             history.freed(&self.arena, addr, stream, before);
         }

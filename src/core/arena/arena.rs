@@ -109,7 +109,7 @@ impl Arena {
         if self.streams.is_fast(request.stream) {
             self.alloc_best_fit(request)
         } else {
-            self.alloc_slowly(request)
+            self.alloc_general(request)
         }
     }
 
@@ -126,17 +126,17 @@ impl Arena {
     /// Allocates as [`Self::alloc`] does, for a size and a stream and no other constraint, in the usual case. Otherwise
     /// nothing changes.
     #[inline(always)]
-    pub(crate) fn alloc_at_once(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
+    pub(crate) fn try_alloc(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
         if !self.streams.is_fast(stream) {
-            return self.streams.alloc_at_once(size, requested, stream);
+            return self.streams.try_alloc(size, requested, stream);
         }
-        self.streams.heap_mut().alloc_at_once(size, requested)
+        self.streams.heap_mut().try_alloc(size, requested)
     }
 
     /// Allocates at a multiple of a power of two in the usual case, where the best fit has such an address. Otherwise
     /// nothing changes. With stamps that is for quarantine, where no chunk with a stamp can be found.
     #[inline(always)]
-    pub(crate) fn alloc_aligned_at_once(&mut self, size: u64, requested: u64, alignment: u64) -> Option<u64> {
+    pub(crate) fn try_alloc_aligned(&mut self, size: u64, requested: u64, alignment: u64) -> Option<u64> {
         let is_usual = if self.settings.timestamps {
             let places = self.chunks().places();
             self.settings.quarantine && !self.is_merging() && self.stamps.has_room(places)
@@ -146,20 +146,20 @@ impl Arena {
         if !is_usual || alignment > self.growth().limit() {
             return None;
         }
-        self.heap_mut().alloc_aligned_at_once(size, requested, alignment)
+        self.heap_mut().try_alloc_aligned(size, requested, alignment)
     }
 
     /// Frees as [`Self::free_on`] does in the usual case. Otherwise nothing changes.
     #[inline(always)]
-    pub(crate) fn free_at_once(&mut self, addr: u64, stream: Stream) -> bool {
+    pub(crate) fn try_free(&mut self, addr: u64, stream: Stream) -> bool {
         let is_fast =
             if stream == Stream::NONE { self.streams.frees_fast() } else { self.streams.is_fast(stream) };
         if is_fast {
-            self.streams.heap_mut().free_at_once(addr)
+            self.streams.heap_mut().try_free(addr)
         } else if self.settings.timestamps {
             stream == Stream::NONE && self.free_stamped(addr)
         } else {
-            self.streams.free_at_once(addr, stream)
+            self.streams.try_free(addr, stream)
         }
     }
 
@@ -173,7 +173,7 @@ impl Arena {
 
     /// Out of line: otherwise the fast path computes the address of `streams` for it.
     #[inline(never)]
-    fn alloc_slowly(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_general(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if self.streams.is_multi() { self.streams.alloc(request) } else { self.alloc_special(request) }
     }
 
@@ -210,12 +210,12 @@ impl Arena {
                 Err(refused) => Freed::Refused(refused),
             });
         }
-        self.free_on_slowly(addr, stream)
+        self.free_on_general(addr, stream)
     }
 
-    /// Out of line, as [`Self::alloc_slowly`].
+    /// Out of line, as [`Self::alloc_general`].
     #[inline(never)]
-    fn free_on_slowly(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
+    fn free_on_general(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
         match self.streams.free_on(addr, stream)? {
             Some(freed) => Ok(freed),
             None => Ok(self.free(addr)),

@@ -60,8 +60,8 @@ impl Arena {
         if certain.is_none() && request.thorough { self.find_among_all(request) } else { certain }
     }
 
-    /// Finds the same by reading every chunk once. That takes far less for each of them than a search that passes over
-    /// them in order.
+    /// Finds the chunk that [`Self::find_constrained`] looks for by reading every chunk once. That takes far less for each
+    /// of them than a search that passes over them in order.
     fn find_among_all(&self, request: &AllocRequest<'_>) -> Option<ChunkId> {
         let chunks = self.chunks();
         let (mut best, mut least) = (None, (u64::MAX, u64::MAX));

@@ -76,7 +76,7 @@ impl Arena {
     fn alloc_unplanned(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if let Some((end, below)) = self.plan.as_ref().and_then(|plan| plan.end()) {
             let alignment = request.alignment.max(UNIT);
-            let (found, below) = self.heap().free_chunk_behind(end, request.size, alignment, below);
+            let (found, below) = self.heap().free_chunk_after(end, request.size, alignment, below);
             if let Some(plan) = &mut self.plan {
                 plan.set_below_end(below);
             }

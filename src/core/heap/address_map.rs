@@ -7,7 +7,7 @@
 //! touches no new page when a chunk begins where none began before. With a flat table these page faults cost 3 to 6
 //! times as much as everything else an operation does, measured on the recorded traces with a fresh pool.
 //!
-//! Once chunks are so small and so many that flat tables take less memory, the regions get flat tables. So the tables
+//! Once chunks are small and numerous enough that flat tables take less memory, the regions get flat tables. So the tables
 //! never take more than half of what TensorFlow's take at once (8 bytes for each 256), except while chunks move.
 //!
 //! Chunks move from one table to the next a few at a time, with each allocation that adds a chunk. Until the move is

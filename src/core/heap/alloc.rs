@@ -33,17 +33,17 @@ impl Heap {
     /// Allocates as [`Self::alloc`] does if the tables have room. Otherwise nothing changes. Out of line, so that all of
     /// it stays in registers.
     #[inline(never)]
-    pub(in crate::core) fn alloc_at_once(&mut self, size: u64, requested: u64) -> Option<NonZeroU64> {
+    pub(in crate::core) fn try_alloc(&mut self, size: u64, requested: u64) -> Option<NonZeroU64> {
         if !self.starts.takes_one() {
             return None;
         }
         self.alloc_in_room::<true>(size, requested)
     }
 
-    /// Allocates as [`Self::alloc_at_once`] does, from a best fit that is aligned as it is and has no stamp. Otherwise
+    /// Allocates as [`Self::try_alloc`] does, from a best fit that is aligned as it is and has no stamp. Otherwise
     /// nothing changes. `alignment` is a power of two.
     #[inline(never)]
-    pub(in crate::core) fn alloc_aligned_at_once(
+    pub(in crate::core) fn try_alloc_aligned(
         &mut self,
         size: u64,
         requested: u64,
@@ -96,7 +96,7 @@ impl Heap {
     /// Frees as [`Self::free`] does if the chunk's entry is in the hash table. Otherwise nothing changes. Out of line,
     /// so that all of it stays in registers.
     #[inline(never)]
-    pub(in crate::core) fn free_at_once(&mut self, addr: u64) -> bool {
+    pub(in crate::core) fn try_free(&mut self, addr: u64) -> bool {
         let mut heap = self.lend();
         let Some(found) = heap.find_hashed(addr) else { return false };
         heap.count_free(found);

@@ -114,7 +114,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Links all vacant places from `first` on, the last first, so that they are filled in order.
+    /// Links all vacant places starting at `first`, the last one first, so that they are filled in order.
     fn link_vacant(&mut self, first: usize) {
         #[allow(clippy::cast_possible_truncation)] // at most MAX_CHUNKS
         let places = (first as u32..self.slab.len() as u32).rev().map(ChunkId);
@@ -125,8 +125,8 @@ impl Chunks {
         }
     }
 
-    /// Frees the memory behind the last chunk. If there is no memory for the smaller tables, they stay. Chunk numbers
-    /// from the new length of the slab on are invalid.
+    /// Frees the memory after the last chunk. Without memory for the smaller tables, the tables stay. Chunk numbers not
+    /// below the new length of the slab are invalid.
     pub(super) fn shrink(&mut self) {
         let end = self.slab.iter().rposition(|hot| hot.left != VACANT).map_or(0, |last| last + 1);
         if end + end / 4 + PLACES_AT_ONCE >= self.slab.len() {
@@ -270,8 +270,8 @@ impl Chunks {
         self.slab.len().saturating_sub(1) - self.vacant.count
     }
 
-    /// Finds the first stretch of neighbours from `first` on that `is_it` accepts. Returns its span and the chunk
-    /// behind it.
+    /// Finds the first stretch of neighbours, starting at `first`, that `is_it` accepts. Returns its span and the chunk
+    /// after it.
     pub(in crate::core) fn piece_from(
         &self,
         first: ChunkId,

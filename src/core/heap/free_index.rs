@@ -51,7 +51,7 @@ impl FreeIndex {
         FreeIndex { classes: ClassSet::new(), tables, seed: Seed::new(seed), large_from: CLASSES }
     }
 
-    /// Sets the class from which on small requests take no chunk. Returns the one before.
+    /// Sets the lowest class that small requests take no chunk of. Returns the previous one.
     pub(super) fn set_large_from(&mut self, class: usize) -> usize {
         std::mem::replace(&mut self.large_from, class)
     }

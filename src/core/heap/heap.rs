@@ -106,7 +106,7 @@ impl Heap {
         self.chunks.size(id)
     }
 
-    /// Returns the address behind a chunk.
+    /// Returns the end address of a chunk.
     #[inline]
     pub(in crate::core) fn end_of(&self, id: ChunkId) -> u64 {
         self.chunks.addr(id) + self.chunks.size(id)
@@ -137,7 +137,7 @@ impl Heap {
         self.chunks.get_mut(id).mark_held();
     }
 
-    /// Returns a chunk and those behind it in its region.
+    /// Returns a chunk and those after it in its region.
     pub(in crate::core) fn from(&self, first: ChunkId) -> impl Iterator<Item = ChunkId> + use<'_> {
         let next = |&id: &ChunkId| Some(self.chunks.next(id)).filter(|&id| id != NIL);
         std::iter::successors(Some(first).filter(|&id| id != NIL), next)

@@ -9,8 +9,8 @@ use crate::sys::HostMemoryExhausted;
 /// How many chunks a search for a place examines, so that no request takes long.
 const MOST_EXAMINED: u32 = 4096;
 
-/// How many chunks behind an address a search for room there examines.
-const MOST_BEHIND: u32 = 64;
+/// How many chunks after an address a search for room there examines.
+const MOST_AFTER: u32 = 64;
 
 impl Heap {
     /// Returns the free chunk that a place lies in. `below` is the address of a chunk in use from which to search, or any
@@ -31,10 +31,10 @@ impl Heap {
         None
     }
 
-    /// Returns the smallest free chunk that has room for `bytes` bytes at or behind an address of a region, and the place.
+    /// Returns the smallest free chunk that has room for `bytes` bytes at or above an address of a region, and the place.
     /// `below` is the address of a chunk in use from which to search, or any other address; the result also has the one of
     /// the last chunk in use before `from`. Examines only a few chunks.
-    pub(in crate::core) fn free_chunk_behind(
+    pub(in crate::core) fn free_chunk_after(
         &self,
         from: u64,
         bytes: u64,
@@ -48,7 +48,7 @@ impl Heap {
         let mut below = below.filter(is_near).filter(|&addr| self.entry_at(addr).is_some());
         let mut id = below.and_then(|addr| self.entry_at(addr)).unwrap_or(region.first);
         let (mut best, mut steps, mut behind) = (None, 0, 0);
-        while id != NIL && steps < MOST_EXAMINED && behind < MOST_BEHIND {
+        while id != NIL && steps < MOST_EXAMINED && behind < MOST_AFTER {
             steps::count();
             (steps, behind) = (steps + 1, behind + u32::from(self.end_of(id) > from));
             if behind == 0 && self.chunks.in_use(id) {
@@ -70,7 +70,7 @@ impl Heap {
         (best.map(|(id, place, _)| (id, place)), below)
     }
 
-    /// Allocates a place that lies in a free chunk of the index. What is before it and behind it stays free. There must
+    /// Allocates a place that lies in a free chunk of the index. What is before and after it stays free. There must
     /// be neither stamps nor several streams. On failure nothing changed.
     pub(in crate::core) fn alloc_at(
         &mut self,

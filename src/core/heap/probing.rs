@@ -26,7 +26,7 @@ pub(super) struct Probing {
     /// 64 minus the number of bits of a slot number.
     shift: u32,
     seed: Seed,
-    /// How many slots behind the first one of its bucket the farthest chunk is at most.
+    /// An upper bound for the distance of a chunk from the first slot of its bucket.
     reach: usize,
 }
 

@@ -126,7 +126,7 @@ impl Heap {
         }
     }
 
-    /// Does so for all regions.
+    /// Leaves what all regions have left to the requests.
     pub(in crate::core) fn leave_all_unpopulated(&mut self) {
         self.regions.each_mut(|region| region.is_left_unpopulated = true);
     }

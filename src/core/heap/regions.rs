@@ -18,7 +18,7 @@ pub(crate) struct Region {
     pub(crate) given: u64,
     /// The chunk at `base`. It stays the same one, because splits leave it there and merges go into it.
     pub(crate) first: ChunkId,
-    /// The address from which on nothing was ever handed out, as far as is known.
+    /// The end of the memory that was ever handed out, as far as is known.
     pub(in crate::core) touched: u64,
     /// The address up to which pages were populated, before a request got them.
     pub(super) populated: u64,
@@ -48,7 +48,7 @@ impl Region {
         ((addr - self.base) / UNIT) as usize
     }
 
-    /// Returns the address from which on no page is resident, as far as is known.
+    /// Returns the end of the resident pages, as far as is known.
     pub(in crate::core) fn resident_to(&self) -> u64 {
         self.touched.max(self.populated)
     }
@@ -180,7 +180,7 @@ impl Regions {
         self.bytes.min(given) / UNIT * size_of::<u32>() as u64
     }
 
-    /// Gives an empty flat table to regions without one, for `count` region numbers from `first` on. Returns the next
+    /// Gives an empty flat table to regions without one, for `count` region numbers starting at `first`. Returns the next
     /// number. On failure some of them may have one.
     pub(super) fn make_flat(&mut self, first: usize, count: usize) -> Result<usize, HostMemoryExhausted> {
         let end = first.saturating_add(count).min(self.slots.len());

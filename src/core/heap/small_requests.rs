@@ -12,7 +12,7 @@ use crate::sys::HostMemoryExhausted;
 const SHARE: u64 = 16;
 
 impl Heap {
-    /// Makes small requests spare large chunks from now on, with growth by need. There must be no region yet.
+    /// Makes small requests spare large chunks, with growth by need. There must be no region yet.
     pub(in crate::core) fn spare_large(&mut self) {
         self.may_spare_large = true;
     }

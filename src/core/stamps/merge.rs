@@ -13,7 +13,7 @@ use crate::core::steps;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForcedPass {
     number: u64,
-    /// The turn and the address from which on chunks are left.
+    /// The lowest turn and address of the chunks that are left.
     from: (u64, u64),
     /// The last turn that the pass covers.
     last: u64,
@@ -171,7 +171,7 @@ impl StampQueue {
         whole
     }
 
-    /// Prepares a free chunk to absorb the one behind it, whose turn it is. Returns the free chunk's stamp.
+    /// Prepares a free chunk to absorb the one after it, whose turn it is. Returns the free chunk's stamp.
     fn join_before(&mut self, heap: &mut Heap, prev: ChunkId, turn: u64, pass: &ForcedPass) -> u64 {
         let stamp = heap.chunks().stamp(prev);
         self.unindex_any(heap, prev);

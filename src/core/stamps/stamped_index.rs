@@ -181,7 +181,7 @@ impl StampedIndex {
 
 #[inline(always)]
 fn least_in(least: &[u64], root: ChunkId) -> u64 {
-    // NIL is behind all places.
+    // NIL is past all places.
     least.get(root.index()).copied().unwrap_or(u64::MAX)
 }
 

@@ -30,7 +30,7 @@ impl StreamHeap {
     /// a free span that begins with one of its own chunks is the best fit, and the tables have room. Otherwise nothing
     /// changes. Out of line, so that all of it stays in registers.
     #[inline(never)]
-    pub(in crate::core) fn alloc_at_once(
+    pub(in crate::core) fn try_alloc(
         &mut self,
         size: u64,
         requested: u64,
@@ -86,7 +86,7 @@ impl StreamHeap {
         request: &AllocRequest<'_>,
     ) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
         let queue = self.queues.enter(self.queues.directed(request.stream))?;
-        // Room for the pieces split off in front and behind.
+        // Room for the pieces split off before and after.
         self.reserve_chunks(2)?;
         self.heap.reserve_start()?;
         if self.is_sharing() {
@@ -114,7 +114,7 @@ impl StreamHeap {
         request.leaves_large() && self.heap.spares(request.size, bytes)
     }
 
-    /// Returns the bytes of the free memory that a request would take, also if it has to spare it.
+    /// Returns the bytes of the free memory that a request would take, even if it must spare it.
     pub(in crate::core) fn best_fit_bytes(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<u64> {
         self.find_in_queue(request, queue).map(|found| found.bytes)
     }
@@ -137,8 +137,8 @@ impl StreamHeap {
         }
         // Mostly the first of the two is it.
         if request.alignment <= UNIT {
-            let chunk = if common == NIL { BEHIND_ALL } else { slab[common].key() };
-            let span = if own == NIL { BEHIND_ALL } else { chunk_states[own.index()].span_key() };
+            let chunk = if common == NIL { AFTER_ALL } else { slab[common].key() };
+            let span = if own == NIL { AFTER_ALL } else { chunk_states[own.index()].span_key() };
             if span < chunk {
                 return Some(Found { first: self.span_start(own), start: span.1, bytes: span.0, key: span });
             }
@@ -161,8 +161,8 @@ impl StreamHeap {
     ) -> Option<Found> {
         let (slab, chunk_states, spans) =
             (self.heap.chunks().slab(), &self.queues.chunk_states[..], &self.queues.entry(queue).spans);
-        let chunk_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { slab[id].key() };
-        let span_key = |id: ChunkId| if id == NIL { BEHIND_ALL } else { chunk_states[id.index()].span_key() };
+        let chunk_key = |id: ChunkId| if id == NIL { AFTER_ALL } else { slab[id].key() };
+        let span_key = |id: ChunkId| if id == NIL { AFTER_ALL } else { chunk_states[id.index()].span_key() };
         let (mut skipped, mut misaligned) = (0, 0);
         loop {
             steps::count();
@@ -201,9 +201,10 @@ impl StreamHeap {
         }
     }
 
-    /// Finds the same by reading every chunk once, as the arena's search for a pool with one stream does.
+    /// Finds the memory that [`Self::find_from`] looks for by reading every chunk once, as the arena's search for a pool with
+    /// one stream does.
     fn find_among_all(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
-        let (mut best, mut least) = (NIL, BEHIND_ALL);
+        let (mut best, mut least) = (NIL, AFTER_ALL);
         self.heap.chunks().each_findable(request.size, |id, key| {
             // A part of a free span is found with that span.
             if request.place_in(key).is_some() && key < least && !self.is_in_span_of(queue, id) {
@@ -322,11 +323,11 @@ impl StreamHeap {
         let ChunkStreamState { queue, point, .. } = *self.queues.chunk_state(id);
         let rest = self.heap.split(id, at);
         *self.queues.chunk_state_mut(rest) = ChunkStreamState::new(queue, point);
-        self.queues.enqueue_behind(rest, queue, id);
+        self.queues.enqueue_after(rest, queue, id);
         rest
     }
 
-    /// Removes a free chunk as `withdraw` does, except for the part behind `end`, which stays as a chunk.
+    /// Removes a free chunk as `withdraw` does, except for the part after `end`, which stays a chunk.
     fn withdraw_to(&mut self, id: ChunkId, end: u64) {
         let behind = self.heap.end_of(id).saturating_sub(end);
         if behind == 0 {
@@ -359,7 +360,7 @@ pub(super) struct Found {
 const LOOKS: u32 = 4;
 
 /// Stands for the key of an exhausted search.
-const BEHIND_ALL: (u64, u64) = (u64::MAX, u64::MAX);
+const AFTER_ALL: (u64, u64) = (u64::MAX, u64::MAX);
 
 /// How many chunks a search may find to be parts of the queue's own free spans. After that many it takes the best of
 /// the free spans. There may be thousands of such chunks where two streams took turns and the work of one is done.

@@ -254,7 +254,7 @@ impl CrossStreamUses {
         std::iter::successors(self.look(first), |used| self.look(used.next))
     }
 
-    /// Returns the recorded use behind another in the list of its queue.
+    /// Returns the recorded use after another in the list of its queue.
     pub(super) fn newer_of(&self, link: UseId) -> Option<(UseId, &CrossStreamUse)> {
         let newer = self.get(link).in_queue.after;
         Some((newer, self.look(newer)?))

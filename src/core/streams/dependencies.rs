@@ -249,7 +249,7 @@ impl StreamHeap {
         end >= stop
     }
 
-    /// Returns the free neighbours that fit best: the first chunk, and the chunk behind the last.
+    /// Returns the free neighbours that fit best: the first chunk, and the chunk after the last.
     fn best_of_neighbours(
         &self,
         request: &AllocRequest<'_>,

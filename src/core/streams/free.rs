@@ -40,8 +40,8 @@ impl StreamHeap {
     pub(super) fn free_in_queue(&mut self, id: ChunkId, queue: QueueId) {
         let (is_sharing, point) = (self.queues.is_sharing(), self.queues.next_point());
         let own = self.own_chunks(queue);
-        if is_sharing || !own.frees_plainly(id) {
-            return self.free_otherwise(id, queue);
+        if is_sharing || !own.can_free(id) {
+            return self.free_uncommon(id, queue);
         }
         own.free(id, point);
         self.last_free = LastFree { queue, waiting: NIL };
@@ -51,7 +51,7 @@ impl StreamHeap {
     /// allocated on that stream, no event is to be recorded, and no chunk waits for anything else. Otherwise nothing
     /// changes. Out of line, so that all of it stays in registers.
     #[inline(never)]
-    pub(in crate::core) fn free_at_once(&mut self, addr: u64, stream: Stream) -> bool {
+    pub(in crate::core) fn try_free(&mut self, addr: u64, stream: Stream) -> bool {
         if !self.is_multi() || self.settings.events || self.queues.is_sharing() {
             return false;
         }
@@ -61,7 +61,7 @@ impl StreamHeap {
         let queue = self.queues.chunk_state(id).queue;
         let mut own = OwnChunks::with(heap, &mut self.queues, queue);
         let is_named = stream == Stream::NONE || stream == own.entry.stream;
-        if !is_named || !own.frees_plainly(id) {
+        if !is_named || !own.can_free(id) {
             return false;
         }
         own.heap.count_free(found);
@@ -79,7 +79,7 @@ impl StreamHeap {
     /// Frees a chunk as [`Self::free_in_queue`] does, in the less common cases: the chunk belongs to another queue or
     /// has recorded uses, the queue's stream is gone or all its work was done, or chunks remain to be shared.
     #[inline(never)]
-    fn free_otherwise(&mut self, id: ChunkId, queue: QueueId) {
+    fn free_uncommon(&mut self, id: ChunkId, queue: QueueId) {
         self.share_some(SHARED_PER_CALL);
         self.heap.mark_held(id);
         let point = self.queues.advance(queue);
@@ -140,7 +140,7 @@ impl StreamHeap {
         steps::count();
         self.queues.chunk_state_mut(id).leave_queue();
         let before = self.own_before(id).map(|own| self.reach(own, was));
-        let behind = self.own_behind(id).map(|own| FreeSpan { head: own, ..self.reach(own, was) });
+        let behind = self.own_after(id).map(|own| FreeSpan { head: own, ..self.reach(own, was) });
         let whole = self.heap.release::<false>(id);
         let (addr, end) = (self.heap.addr(whole), self.heap.end_of(whole));
         match (before, behind) {

@@ -71,7 +71,7 @@ impl StreamHeap {
 
     /// Returns the first own chunk, of whichever queue, whose free span reaches `id` from above.
     #[inline(always)]
-    pub(super) fn own_behind(&self, id: ChunkId) -> Option<ChunkId> {
+    pub(super) fn own_after(&self, id: ChunkId) -> Option<ChunkId> {
         let next = self.heap.next(id);
         let own = if next != NIL && self.is_reusable(next) { self.heap.next(next) } else { next };
         (own != NIL && self.owner(own).is_some()).then_some(own)
@@ -123,7 +123,7 @@ impl StreamHeap {
         changing.0.into_iter().flatten().for_each(|(span, head_at)| self.put_rest(span, head_at, id));
     }
 
-    /// Puts back what is left of a free span that lost a chunk: the part before the chunk and the part behind it, if
+    /// Puts back what is left of a free span that lost a chunk: the part before the chunk and the part after it, if
     /// they contain own chunks. The span's first own chunk was at `head_at`, and may be part of the lost one.
     pub(super) fn put_rest(&mut self, span: FreeSpan, head_at: u64, lost: ChunkId) {
         let (from, to) = (self.heap.addr(lost), self.heap.end_of(lost));
@@ -207,7 +207,7 @@ impl<'a> OwnChunks<'a> {
     /// Returns whether a chunk in use can be freed in the order of this queue by [`Self::free`]: it was allocated there
     /// and has no recorded uses, and the queue has unfinished work and is not forgotten.
     #[inline(always)]
-    pub(super) fn frees_plainly(&self, id: ChunkId) -> bool {
+    pub(super) fn can_free(&self, id: ChunkId) -> bool {
         let chunk_state = &self.chunk_states[id.index()];
         chunk_state.queue == self.entry.queue()
             && !chunk_state.has_uses()
@@ -255,26 +255,26 @@ impl<'a> OwnChunks<'a> {
         let is_one = |kind: Kind, other: ChunkId| {
             kind == Kind::Own && (merges || chunk_states[other.index()].point == point)
         };
-        let (is_one_before, is_one_behind) = (is_one(before, prev), is_one(behind, next));
-        // The free span that begins behind the chunk.
-        let own_behind = match behind {
+        let (is_one_before, is_one_after) = (is_one(before, prev), is_one(behind, next));
+        // The free span that begins after the chunk.
+        let own_after = match behind {
             Kind::Own => next,
             Kind::Reusable if kind(chunk_states, slab[next].next()) == Kind::Own => slab[next].next(),
             _ => NIL,
         };
         // It keeps its place if its head becomes that of the whole.
-        let is_extended = is_one_behind && !is_one_before && head == NIL;
-        if own_behind != NIL {
-            let span = chunk_states[own_behind.index()].span;
+        let is_extended = is_one_after && !is_one_before && head == NIL;
+        if own_after != NIL {
+            let span = chunk_states[own_after.index()].span;
             (bytes, chunks) = (bytes + span.bytes, chunks.saturating_add(span.chunks));
             if !is_extended {
-                entry.unlink_span(chunk_states, own_behind);
+                entry.unlink_span(chunk_states, own_after);
             }
         } else if behind == Kind::Reusable {
             bytes += slab[next].size();
         }
         // The neighbour keeps its number. It is in the queue's list already.
-        let whole = match (is_one_before, is_one_behind) {
+        let whole = match (is_one_before, is_one_after) {
             (false, false) => id,
             (true, false) => {
                 heap.absorb_next(prev);
@@ -294,7 +294,7 @@ impl<'a> OwnChunks<'a> {
             chunk_states[id.index()].point = point;
             entry.enqueue(chunk_states, id);
         } else {
-            chunks -= 1 + u32::from(is_one_before && is_one_behind);
+            chunks -= 1 + u32::from(is_one_before && is_one_after);
             chunk_states[id.index()].leave_queue();
             entry.renew(chunk_states, whole, point);
         }

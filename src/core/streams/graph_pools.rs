@@ -24,7 +24,7 @@ pub(crate) enum NotPrivate {
 }
 
 impl StreamHeap {
-    /// Routes the stream's requests to a private pool from now on.
+    /// Routes subsequent requests of the stream to a private pool.
     pub(crate) fn begin_private(
         &mut self,
         stream: Stream,
@@ -185,7 +185,7 @@ impl StreamHeap {
             }
         }
         self.queues.reserve_uses(live)?;
-        // Nothing fails from here on.
+        // Nothing below fails.
         for place in 0..self.heap.chunks().places() {
             self.make_common(self.heap.chunks().place(place), pool, unknown);
         }

@@ -27,13 +27,13 @@ impl IdleSearch {
         self.is_off
     }
 
-    /// Returns whether to examine some of so many queues. More than a quarter of the positions is not kept in reserve:
+    /// Returns whether to examine some of `count` queues. At most a quarter of the positions is kept in reserve:
     /// streams that are idle now and then would be forgotten for nothing.
     pub(super) fn is_due(&self, count: usize) -> bool {
         count >= KEPT && self.found < count / LOOKS
     }
 
-    /// Returns the position to examine next among so many.
+    /// Returns the position to examine next among `count`.
     pub(super) fn next_place(&mut self, count: usize) -> usize {
         self.place = (self.place + 1) % count;
         self.place

@@ -35,7 +35,7 @@ impl StreamHeap {
         self.tell_apart()
     }
 
-    /// Tells streams apart from now on. Does nothing if they already are. On failure nothing changed.
+    /// Begins to tell streams apart. Does nothing if they already are. On failure nothing changed.
     pub(crate) fn require_queues(&mut self) -> Result<(), HostMemoryExhausted> {
         self.tell_apart()
     }
@@ -64,7 +64,7 @@ impl StreamHeap {
             self.queues.reserve_uses(self.heap.counters().live())?;
         }
         let sole = self.queues.enter(stream)?;
-        // Nothing fails from here on.
+        // Nothing below fails.
         (self.mode, self.fast_stream) = (StreamMode::Multi, NO_FAST_STREAM);
         if synchronized_frees != self.heap.counters().frees() {
             self.queues.advance(sole);
@@ -100,7 +100,7 @@ impl StreamHeap {
             self.heap.mark_held(id);
             *self.queues.chunk_state_mut(id) = ChunkStreamState::new(sole, point);
             self.queues.enqueue(id);
-            // The chunk behind was never used, if it is free.
+            // The next chunk was never used, if it is free.
             let rest = Some(self.heap.next(id)).filter(|&rest| rest != NIL && self.is_reusable(rest));
             let end = self.heap.end_of(rest.unwrap_or(id));
             self.put_span(FreeSpan { queue: sole, head: id, addr, end, chunks: 1 });

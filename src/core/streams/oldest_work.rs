@@ -20,7 +20,7 @@ const MOST_STEPS: u32 = if cfg!(test) { 40 } else { 2000 };
 /// The result of a search.
 pub(super) enum Searched {
     /// The free neighbours that fit best among those that need only the oldest work: the first chunk, and the chunk
-    /// behind the last.
+    /// after the last.
     Found(ChunkId, ChunkId),
     /// No neighbours fit.
     Nothing,
@@ -120,7 +120,7 @@ impl StreamHeap {
         Ok(best.map_or(Searched::Nothing, |(.., first, end)| Searched::Found(first, end)))
     }
 
-    /// Schedules first the chunks that wait for the request's own queue alone, by the recorded uses from `link` on: the
+    /// Schedules first the chunks that wait for the request's own queue alone, by the recorded uses starting at `link`: the
     /// work of the other queues is done. Returns how many uses were examined, which may be too many.
     fn push_waiting_for_none(
         &self,
@@ -131,7 +131,7 @@ impl StreamHeap {
         let mut steps = 0;
         // The points of a free and of its recorded uses are consecutive, and there is at most one of each queue. Only
         // frees in queues of forgotten streams have older points, and those are taken into account in `newest_done`. So
-        // behind this point some work of every chunk is not done.
+        // past this point some work of every chunk is not done.
         let last = self.queues.newest_done + self.queues.count() as u64;
         while let Some(used) = self.queues.uses.look(link)
             && used.point <= last
@@ -147,7 +147,7 @@ impl StreamHeap {
         Ok(steps)
     }
 
-    /// Returns the age from which on the chunk of a recorded use may be scheduled. A request does not wait for its own
+    /// Returns the lowest age at which the chunk of a recorded use may be scheduled. A request does not wait for its own
     /// queue, and the other points of the same free are at most as many below as there are queues.
     fn least_age(&self, used: &CrossStreamUse, own: QueueId) -> u64 {
         let margin = if used.queue == own { self.queues.count() as u64 } else { 0 };

@@ -128,7 +128,7 @@ impl StreamHeap {
         Ok((!self.queues.entry(queue).is_idle()).then_some(work))
     }
 
-    /// Returns a new point of a queue, for the work queued there from now on.
+    /// Returns a new point of a queue, for the work queued there next.
     pub(crate) fn next_work(&mut self, queue: QueueId) -> Work {
         Work { queue, point: self.queues.advance(queue) }
     }
@@ -150,7 +150,7 @@ impl StreamHeap {
         self.queues.enter(self.queues.directed(request.stream)).map(Some)
     }
 
-    /// Keeps the queues of idle streams from now on: the program must forget each stream itself, and this needs the
+    /// Keeps the queues of streams that become idle: the program must forget each stream itself, and this needs the
     /// queue.
     pub(crate) fn keep_idle(&mut self) {
         self.queues.idle.turn_off();

@@ -75,7 +75,7 @@ pub(super) struct StreamQueue {
 const LONG: u32 = if cfg!(test) { 2 } else { 8 };
 
 impl StreamQueue {
-    /// Creates a queue whose points begin behind `point`.
+    /// Creates a queue whose points begin after `point`.
     pub(super) fn new(queue: QueueId, stream: Stream, point: u64, merges: bool, seed: Seed) -> Self {
         StreamQueue {
             stream,
@@ -153,7 +153,7 @@ impl StreamQueue {
         if newest != NIL && chunk_states[newest.index()].point > point {
             self.enqueue_among(chunk_states, id, point);
         } else {
-            self.enqueue_behind(chunk_states, id, newest);
+            self.enqueue_after(chunk_states, id, newest);
         }
     }
 
@@ -183,13 +183,13 @@ impl StreamQueue {
         while is_before(self.own.after(chunk_states, older)) {
             older = self.own.after(chunk_states, older);
         }
-        self.enqueue_behind(chunk_states, id, older);
+        self.enqueue_after(chunk_states, id, older);
         self.last_inserted = id;
     }
 
-    /// Inserts a chunk into the queue's list behind another, or first.
+    /// Inserts a chunk into the queue's list after another, or first.
     #[inline(always)]
-    pub(super) fn enqueue_behind(
+    pub(super) fn enqueue_after(
         &mut self,
         chunk_states: &mut [ChunkStreamState],
         id: ChunkId,

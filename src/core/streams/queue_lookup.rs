@@ -42,7 +42,7 @@ impl StreamQueues {
         })
     }
 
-    /// Returns the next of these queues behind another.
+    /// Returns the next of these queues after another.
     pub(super) fn next_forgotten_of(&self, stream: Stream, queue: QueueId) -> Option<QueueId> {
         self.forgotten_from(stream, queue.0 + 1)
     }

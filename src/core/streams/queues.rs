@@ -132,7 +132,7 @@ impl StreamQueues {
         Ok(())
     }
 
-    /// Shrinks to a slab of `places` places. Nothing is remembered of those behind.
+    /// Shrinks to a slab of `places` places. Nothing is remembered of later places.
     pub(super) fn shrink(&mut self, places: usize) {
         if places < self.chunk_states.len() {
             self.entries.iter_mut().for_each(StreamQueue::forget_recent);
@@ -213,7 +213,7 @@ impl StreamQueues {
         self.shrink_uses();
     }
 
-    /// Forgets a queue. Its name may stand for another stream from now on. Memory freed here still waits for its work.
+    /// Forgets a queue. Its name may then stand for another stream. Memory freed here still waits for its work.
     pub(super) fn forget(&mut self, queue: QueueId) {
         self.names.remove(&mut self.entries, self.seed, node(queue));
         self.entry_mut(queue).forgotten = true;
@@ -339,9 +339,9 @@ impl StreamQueues {
         entry.enqueue(chunk_states, id);
     }
 
-    pub(super) fn enqueue_behind(&mut self, id: ChunkId, queue: QueueId, older: ChunkId) {
+    pub(super) fn enqueue_after(&mut self, id: ChunkId, queue: QueueId, older: ChunkId) {
         let (entry, chunk_states) = self.parts(queue);
-        entry.enqueue_behind(chunk_states, id, older);
+        entry.enqueue_after(chunk_states, id, older);
     }
 
     #[inline]

@@ -147,7 +147,7 @@ impl StreamHeap {
         heads.map(|head| (chunk_states[head.index()].span_key(), head)).min_by_key(|&(key, _)| key)
     }
 
-    /// Shares chunks of a free span, from its first own chunk on. Returns whether there was one to share.
+    /// Shares chunks of a free span, starting at its first own chunk. Returns whether there was one to share.
     fn share_span(&mut self, head: ChunkId) -> bool {
         const CHUNKS: usize = 3;
         let queue = self.queues.chunk_state(head).queue;

@@ -153,7 +153,7 @@ impl Program {
     fn alloc(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let AllocRequest { size, requested, stream, .. } = *request;
         let at_once = request.is_plain() && self.random.chance(80);
-        let taken = if at_once { self.arena.alloc_at_once(size, requested, stream) } else { None };
+        let taken = if at_once { self.arena.try_alloc(size, requested, stream) } else { None };
         taken.map(std::num::NonZeroU64::get).or_else(|| self.arena.alloc(request).unwrap())
     }
 
@@ -235,10 +235,10 @@ impl Program {
         };
         self.say(format!("free {addr:#x} on {stream:?}"));
         let at_once = self.random.chance(80);
-        if !at_once || !self.arena.free_at_once(addr, stream) {
+        if !at_once || !self.arena.try_free(addr, stream) {
             assert!(self.arena.free_on(addr, stream).unwrap().is_ok());
         }
-        assert!(!self.arena.free_at_once(addr, stream), "twice");
+        assert!(!self.arena.try_free(addr, stream), "twice");
         assert!(!self.arena.free_on(addr, stream).unwrap().is_ok(), "twice");
         self.model.free(addr, (stream != Stream::NONE).then_some(stream));
     }

@@ -61,7 +61,7 @@ pub(crate) struct VmRange {
 }
 
 impl VmRange {
-    /// Sets the range that regions are mapped in from now on. There must be no range yet.
+    /// Sets the range that regions are mapped in. There must be no range yet.
     pub(in crate::core) fn set_range(&mut self, range: Range) {
         debug_assert!(range.granule.is_power_of_two() && range.granule >= UNIT);
         debug_assert!(range.base.is_multiple_of(range.granule) && range.bytes.is_multiple_of(range.granule));

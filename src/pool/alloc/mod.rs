@@ -40,7 +40,7 @@ fn try_alloc(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Option<Fast
     let Some(mut entered) = slot.try_enter() else { return Err(None) };
     if let Some(size @ 1..) = round_up(bytes)
         && let Some(pool) = entered.pool()
-        && let Some(addr) = pool.arena.alloc_at_once(size, bytes, stream)
+        && let Some(addr) = pool.arena.try_alloc(size, bytes, stream)
     {
         entered.leave();
         return Ok(addr.get());
@@ -97,7 +97,7 @@ fn try_alloc_aligned<'a>(slot: &'a Slot, request: &AllocRequest<'_>) -> Result<u
     if requested != 0
         && !request.is_too_large()
         && let Some(pool) = entered.pool()
-        && let Some(addr) = pool.arena.alloc_aligned_at_once(size, requested, alignment)
+        && let Some(addr) = pool.arena.try_alloc_aligned(size, requested, alignment)
     {
         entered.leave();
         return Ok(addr);

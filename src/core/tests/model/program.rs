@@ -181,7 +181,7 @@ impl Program {
         let addr = self.live.swap_remove(place);
         let before = self.arena.stats().metadata_bytes;
         self.model.free(addr);
-        let is_freed = self.random.chance(50) && self.arena.free_at_once(addr, Stream::NONE);
+        let is_freed = self.random.chance(50) && self.arena.try_free(addr, Stream::NONE);
         assert!(is_freed || self.arena.free(addr) == Freed::Done);
         assert_eq!(self.arena.stats().metadata_bytes, before, "a free needs no memory");
         self.did(format!("free {addr:#x}"));
@@ -316,7 +316,7 @@ impl Program {
     fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         self.merge_in_pieces();
         let expected = self.take_in_model(request);
-        let addr = self.take_at_once(request).or_else(|| self.arena.alloc(request).unwrap());
+        let addr = self.try_take(request).or_else(|| self.arena.alloc(request).unwrap());
         self.done.push(format!("{request:?} -> {addr:x?}"));
         assert_eq!(addr, expected);
         self.did("took".into());
@@ -343,13 +343,13 @@ impl Program {
     }
 
     /// Tries the usual case alone, half of the time.
-    fn take_at_once(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn try_take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let AllocRequest { size, requested, alignment, max_stamp, stream, scope, short_lived, .. } = *request;
         let is_usual = max_stamp == u64::MAX && stream == Stream::NONE && scope.is_none() && !short_lived;
         if !is_usual || !self.random.chance(50) {
             return None;
         }
-        self.arena.alloc_aligned_at_once(size, requested, alignment.max(UNIT))
+        self.arena.try_alloc_aligned(size, requested, alignment.max(UNIT))
     }
 
     /// Merges safe chunks, as the pool does before each request.
@@ -554,7 +554,7 @@ impl Program {
                 Some(id) => Refused::AlreadyFree(id),
                 None => Refused::NotAChunk(arena.chunk_around(addr)),
             };
-            assert!(!arena.free_at_once(addr, Stream::NONE));
+            assert!(!arena.try_free(addr, Stream::NONE));
             assert_eq!(arena.free(addr), Freed::Refused(refused));
         }
         self.did(format!("probe {addr:#x}"));
