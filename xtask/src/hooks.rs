@@ -46,12 +46,22 @@ pub fn generate() -> Generated {
         "\n## Functions without a hook\n\nThese allocate, free or map memory too, and go to the driver.\n\n";
     page += "| functions | reason |\n|---|---|\n";
     rows_of_functions(&mut page, NOT_HOOKED);
-    page +=
-        "\n## Runtime functions\n\nThe runtime is not hooked. The driver function that it calls decides.\n\n";
-    page += "| function | calls | handling |\n|---|---|---|\n";
+    page += "\n## Runtime functions\n\nThe runtime is not hooked. The driver function that it calls decides: \
+                the one of the same name, or that in parentheses.\n\n";
+    page += "| handling | functions |\n|---|---|\n";
+    let mut rows: Vec<(&str, String)> = Vec::new();
     for (name, driver) in RUNTIME {
         let kind = HOOKS.iter().find(|hook| hook.symbol == *driver).map(|hook| in_words(hook.kind));
-        let _ = writeln!(page, "| `{name}` | `{driver}` | {} |", kind.unwrap_or("passed through, no hook"));
+        let kind = kind.unwrap_or("passed through, no hook");
+        let is_same = name.strip_prefix("cuda") == driver.trim_end_matches("_v2").strip_prefix("cu");
+        let function = if is_same { format!("`{name}`") } else { format!("`{name}` (`{driver}`)") };
+        match rows.iter_mut().find(|(of, _)| *of == kind) {
+            Some((_, names)) => _ = write!(names, ", {function}"),
+            None => rows.push((kind, function)),
+        }
+    }
+    for (kind, names) in rows {
+        let _ = writeln!(page, "| {kind} | {names} |");
     }
     Generated { path: "docs/hooks.md".to_owned(), text: page }
 }
@@ -62,13 +72,17 @@ fn rows_of_the_same<'a>(
     functions: impl Iterator<Item = (&'a str, Option<HookKind>, &'a str)>,
 ) {
     let mut rows: Vec<(String, Option<HookKind>, &str)> = Vec::new();
+    let mut before = "";
     for (symbol, kind, why) in functions {
         match rows.last_mut() {
             Some((names, of, _)) if why == "the same" && *of == kind => {
-                let _ = write!(names, ", `{symbol}`");
+                // Of a twin for the per-thread default stream only the suffix, after its function.
+                let suffix = symbol.strip_prefix(before).filter(|suffix| suffix.starts_with("_pt"));
+                let _ = write!(names, ", `{}`", suffix.unwrap_or(symbol));
             }
             _ => rows.push((format!("`{symbol}`"), kind, why)),
         }
+        before = symbol;
     }
     for (names, kind, why) in rows {
         let kind = kind.map(|kind| format!(" {} |", in_words(kind))).unwrap_or_default();
@@ -99,7 +113,7 @@ These tables show how `libbfc_preload.so` handles every function of the CUDA dri
 | retried | passed to the driver. If it is out of memory, the pool is trimmed and the driver is called again. The details say what it needs memory for |
 | watched | served by the driver, and recorded by the interposer |
 
-Names that end in `_ptsz` and `_ptds` are the variants for the per-thread default stream.
+`_ptsz` and `_ptds` are the variants of the function before them for the per-thread default stream.
 ";
 
 const UNANALYZED_FUNCTIONS: &str = "
