@@ -18,7 +18,6 @@ SCRATCH = pathlib.Path(os.environ.get("LIBBFC_TESTS_SCRATCH", ROOT / "target/tes
 OWNERS = {
     "docs/cupy.md": "cupy",
     "docs/handlers.md": "cuda-headers",
-    "docs/interposition-differences.md": "preload",
     "docs/metrics.md": "metrics",
     "docs/numba.md": "cupy",
     "docs/arrow.md": "arrow",
@@ -55,7 +54,7 @@ EXCEPTIONS = {
     ("docs/python.md", "cargo xtask wheel                # for systems like this one"): "the suites python and manylinux build both",
 }
 # What a block is written in, if it is code. A fence without a language has output, or a picture.
-ENDINGS = {"c": "c", "cpp": "cpp", "rust": "rs", "cmake": "cmake", "sh": "sh", "python": "py", "json": "json", "diff": "diff"}
+ENDINGS = {"c": "c", "cpp": "cpp", "rust": "rs", "cmake": "cmake", "sh": "sh", "python": "py", "json": "json"}
 # A line to type: a command that is known, a path to one, or a variable before one.
 COMMAND = re.compile(r"(\$ )?([A-Z_]+=\S* )*((bfc|cargo|cc|c\+\+|cmake|export|pip|python3?) |\./|\S*/bin/)|(\$ )?[A-Z_]+=\S* \S")
 
