@@ -36,7 +36,7 @@ REPLAYED = ["small"]
 CORES, TRANSFERS = [1, 2, 4, 8, 16, 32, 64, 128], [100, 300, 1000]
 SEED = 20240601
 KINDS_OF_LOCK = ["ours", "fifo"]
-# docs/cpu.md has a table for this transfer, whose first column is called so.
+# README.md has a table for this transfer, whose first column is called so.
 TRANSFER, ROW = 300, "program"
 # A window is some whole steps of a program, with so many calls of all threads at least.
 LEAST_CALLS = 100_000

@@ -1,4 +1,4 @@
-"""benches/cpu/cores.py: the simulation agrees with a closed form, and the tables of docs/cpu.md are what it gives."""
+"""benches/cpu/cores.py: the simulation agrees with a closed form, and the table beside it is what it gives."""
 
 import sys
 
@@ -9,7 +9,7 @@ import pages
 sys.path.insert(0, str(pages.ROOT / "benches/cpu"))
 import cores
 
-PAGE = (pages.ROOT / "docs/cpu.md").read_text()
+PAGE = (pages.ROOT / "benches/cpu/README.md").read_text()
 # The others take longer.
 RECOMPUTED = ["8", "32"]
 
