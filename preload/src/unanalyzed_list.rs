@@ -1,8 +1,7 @@
 //! Functions through which work of one context may use another device's memory without peer access, and whose arguments
 //! the interposer does not analyze. From the first call of one of them, every pool waits for every context.
 //!
-//! `cargo xtask hooks` includes this file, which therefore must not use anything else of this crate. The suite
-//! `cuda-headers` reads the lists in Python.
+//! docs/hooks.md names their kinds. The suite `cuda-headers` reads the lists in Python.
 
 /// Passes the list to `$callback!`. An entry is `SYMBOL as "NAME" since VERSION, "why";`. SYMBOL is exported by
 /// libcuda.so.1, NAME is the argument of `cuGetProcAddress`, and VERSION is the first one for which that returns this
@@ -124,7 +123,6 @@ pub(crate) const HARMLESS: &[(&str, &str)] = &[
 
 /// The names of functions through which work may use memory: they copy, fill, write values or map, or add or change graph
 /// nodes. A `*` stands for any text.
-#[allow(dead_code)] // for the interposer
 pub(crate) const TOUCHING: [&str; 16] = [
     "cuMemcpy*",
     "cuMemset*",

@@ -2,8 +2,6 @@
 
 #[path = "../../preload/src/hook_list.rs"]
 mod hook_list;
-#[path = "../../preload/src/unanalyzed_list.rs"]
-mod unanalyzed_list;
 
 use std::fmt::Write;
 
@@ -25,23 +23,12 @@ macro_rules! rows {
 }
 hook_list::hooks!(rows);
 
-/// Hooks of functions that are not analysed, and why.
-macro_rules! unanalyzed_rows {
-    ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {
-        const UNANALYZED: &[(&str, &str)] = &[$((stringify!($symbol), $why),)*];
-    };
-}
-unanalyzed_list::unanalyzed!(unanalyzed_rows);
-
 /// The page as it has to be.
 pub fn generate() -> Generated {
     let mut page = String::from(INTRODUCTION);
     page += "\n## Driver functions\n\n| functions | handling | details |\n|---|---|---|\n";
-    rows_of_the_same(&mut page, HOOKS.iter().map(|hook| (hook.symbol, Some(hook.kind), hook.why)));
+    rows_of_the_same(&mut page, HOOKS);
     page += UNANALYZED_FUNCTIONS;
-    rows_of_the_same(&mut page, UNANALYZED.iter().map(|(symbol, why)| (*symbol, None, *why)));
-    page += HARMLESS_FUNCTIONS;
-    rows_of_functions(&mut page, unanalyzed_list::HARMLESS);
     page +=
         "\n## Functions without a hook\n\nThese allocate, free or map memory too, and go to the driver.\n\n";
     page += "| functions | reason |\n|---|---|\n";
@@ -67,13 +54,10 @@ pub fn generate() -> Generated {
 }
 
 /// Rows in which a function stands beside those before it that are handled in the same way.
-fn rows_of_the_same<'a>(
-    page: &mut String,
-    functions: impl Iterator<Item = (&'a str, Option<HookKind>, &'a str)>,
-) {
-    let mut rows: Vec<(String, Option<HookKind>, &str)> = Vec::new();
+fn rows_of_the_same(page: &mut String, hooks: &[Hook]) {
+    let mut rows: Vec<(String, HookKind, &str)> = Vec::new();
     let mut before = "";
-    for (symbol, kind, why) in functions {
+    for &Hook { symbol, kind, why } in hooks {
         match rows.last_mut() {
             Some((names, of, _)) if why == "the same" && *of == kind => {
                 // Of a twin for the per-thread default stream only the suffix, after its function.
@@ -85,8 +69,7 @@ fn rows_of_the_same<'a>(
         before = symbol;
     }
     for (names, kind, why) in rows {
-        let kind = kind.map(|kind| format!(" {} |", in_words(kind))).unwrap_or_default();
-        let _ = writeln!(page, "| {names} |{kind} {why} |");
+        let _ = writeln!(page, "| {names} | {} | {why} |", in_words(kind));
     }
 }
 
@@ -123,15 +106,13 @@ Through these functions work of one context may use another device's memory, and
 arguments. Each is passed through. From the first call in a process with several contexts, every pool waits for every context. A
 function that is newer than the headers checked here, and whose name begins like these, has the same effect when it is looked up.
 
-| functions | reason |
-|---|---|
-";
+- batched copies, copies with attributes, and decompression: `cuMemcpyBatchAsync`, `cuMemcpyWithAttributesAsync`, `cuMemBatchDecompressAsync`
+- copies between memory and arrays, and fills of rectangles: `cuMemcpyDtoA`, `cuMemcpyAtoD`, `cuMemsetD2D8` and others
+- writes and waits in streams: `cuStreamWriteValue32`, `cuStreamWaitValue32`, `cuStreamBatchMemOp` and others
+- nodes of graphs that copy, fill, or are of any kind: `cuGraphAddNode`, `cuGraphAddMemsetNode` and others
+- memory of others: `cuLogicalEndpointBindAddr`, `cuImportExternalMemory`
 
-const HARMLESS_FUNCTIONS: &str = "
-### Similar functions without a hook
-
-| functions | reason |
-|---|---|
+`preload/src/unanalyzed_list.rs` in the source names all of them, and similar functions that have no hook, with the reasons.
 ";
 
 fn in_words(kind: HookKind) -> &'static str {
@@ -153,13 +134,14 @@ mod tests {
     #[test]
     fn no_hook_stands_twice_and_the_runtime_s_functions_lead_somewhere() {
         let mut names: Vec<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
-        names.extend(UNANALYZED.iter().map(|(symbol, _)| symbol));
         let all = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all);
         for (name, driver) in RUNTIME {
-            let known = names.contains(driver) || NOT_HOOKED.iter().any(|(names, _)| names.contains(driver));
+            let known = names.contains(driver)
+                || UNANALYZED_FUNCTIONS.contains(driver)
+                || NOT_HOOKED.iter().any(|(names, _)| names.contains(driver));
             assert!(known, "{name} ends in {driver}, of which the list says nothing");
         }
     }
