@@ -36,7 +36,7 @@ EXCEPTIONS = {
     ("README.md", "cargo xtask demo"): "a minute or two; .ci/run runs it on each change",
     ("README.md", "cargo xtask test"): "all suites, of which this is one; .ci/run runs it on each change",
     ("docs/install.md", "pip install ."): "the suite python does it in a copy of the source",
-    ("docs/python.md", "pip install ."): "the suite python does it in a copy of the source",
+    ("docs/python.md", "pip install -v ."): "the suite python does it in a copy of the source",
     ("docs/framework.md", "// Before: cudaMalloc"): "ffi-tests/docs/test_framework.py compiles and runs it",
     ("docs/framework.md", "// After: libbfc"): "ffi-tests/docs/test_framework.py compiles and runs it",
     (
@@ -50,6 +50,10 @@ EXCEPTIONS = {
         "docs/snapshots.md",
         "from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump",
     ): "ffi-tests/tensorflow/test_memory_dump.py runs it",
+        (
+        "docs/pytorch-cpu.md",
+        "BFC_HISTORY_FILE=train.history BFC_HISTORY_STACKS=python python3 train.py",
+    ): "ffi-tests/pytorch/test_simulate.py does the same for CUDA",
     ("docs/install.md", "cargo xtask package"): "the tests of installing make them, and look into them",
     ("docs/python.md", "cargo xtask wheel                # for systems like this one"): "the suites python and manylinux build both",
 }
