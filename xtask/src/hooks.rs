@@ -106,7 +106,7 @@ Through these functions work of one context may use another device's memory, and
 arguments. Each is passed through. From the first call in a process with several contexts, every pool waits for every context. A
 function that is newer than the headers checked here, and whose name begins like these, has the same effect when it is looked up.
 
-- batched copies, copies with attributes, and decompression: `cuMemcpyBatchAsync`, `cuMemcpyWithAttributesAsync`, `cuMemBatchDecompressAsync`
+- batched copies, copies with attributes, decompression: `cuMemcpyBatchAsync`, `cuMemcpyWithAttributesAsync`, `cuMemBatchDecompressAsync`
 - copies between memory and arrays, and fills of rectangles: `cuMemcpyDtoA`, `cuMemcpyAtoD`, `cuMemsetD2D8` and others
 - writes and waits in streams: `cuStreamWriteValue32`, `cuStreamWaitValue32`, `cuStreamBatchMemOp` and others
 - nodes of graphs that copy, fill, or are of any kind: `cuGraphAddNode`, `cuGraphAddMemsetNode` and others
