@@ -50,7 +50,7 @@ EXCEPTIONS = {
         "docs/snapshots.md",
         "from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump",
     ): "ffi-tests/tensorflow/test_memory_dump.py runs it",
-        (
+    (
         "docs/pytorch-cpu.md",
         "BFC_HISTORY_FILE=train.history BFC_HISTORY_STACKS=python python3 train.py",
     ): "ffi-tests/pytorch/test_simulate.py does the same for CUDA",

@@ -26,7 +26,11 @@ HOOKS = rows(section("## Driver functions"))
 UNANALYZED = re.findall(r'^ +(\w+) as "(\w+)" since (\d+), "', LIST, re.MULTILINE)
 RELATING = [symbol for symbol, _, _ in UNANALYZED]
 # The first string of each pair has names, and may go on in the next line.
-HARMLESS = [name for names in re.findall(r'\(\s*"([\w*\\\s]+)"', LIST.split("const HARMLESS")[1].split("];\n")[0]) for name in re.findall(r"[\w*]+", names)]
+HARMLESS = [
+    name
+    for names in re.findall(r'\(\s*"([\w*\\\s]+)"', LIST.split("const HARMLESS")[1].split("];\n")[0])
+    for name in re.findall(r"[\w*]+", names)
+]
 TOUCHING = re.findall(r'"([\w*]+)"', LIST.split("const TOUCHING")[1].split(";\n")[0].partition("=")[2])
 
 # Parts of the names of functions that give, take or map memory, or begin or end a capture.
