@@ -30,7 +30,8 @@ fn main() {
         "-z,defs",
         // What we give to whoever looks a name up is ours, also where the program has that name itself.
         own_first,
-        &format!("-soname,{}", soname().replace("libbfc", "libbfc_preload")),
+        // Its file name: LD_PRELOAD names the file, and for any other name ldconfig would make a link.
+        "-soname,libbfc_preload.so",
     ] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{argument}");
     }
