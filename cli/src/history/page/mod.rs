@@ -36,8 +36,8 @@ const PAGE: &str = include_str!("../../../assets/report/page.html");
 const VENDORED_STYLE: &str = include_str!("../../../assets/report/vendor/uPlot.min.css");
 const STYLE: &str = include_str!("../../../assets/report/page.css");
 const VENDORED_SCRIPTS: [&str; 2] = [
-    include_str!("../../../assets/report/vendor/uPlot.iife.min.js"),
-    include_str!("../../../assets/report/vendor/d3-hierarchy.min.js"),
+    include_str!("../../../assets/report/vendor/uPlot.iife.js"),
+    include_str!("../../../assets/report/vendor/d3-hierarchy.js"),
 ];
 /// One script: a part uses those before it.
 const SCRIPTS: [&str; 9] = [
