@@ -44,7 +44,7 @@ impl Generated {
         let line = |text: &str| text.lines().nth(same).unwrap_or("(the end)").to_owned();
         ensure!(
             checked_in == *text,
-            "{path} is not the generated file, run `cargo xtask header` or `hooks`; line {}:\n  - {}\n  + {}",
+            "{path} is not the generated file, run `cargo xtask header`, `hooks` or `licenses`; line {}:\n  - {}\n  + {}",
             same + 1,
             line(&checked_in),
             line(text)

@@ -15,6 +15,7 @@ mod gpu;
 mod header;
 mod hooks;
 mod install;
+mod licenses;
 mod package;
 mod peers;
 mod progress;
@@ -63,6 +64,8 @@ enum Chore {
     Header,
     /// Generate docs/hooks.md from the interposer's list of hooks
     Hooks,
+    /// Generate LICENSE-THIRD-PARTY from Cargo.lock and what is vendored
+    Licenses,
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
     /// Build target/gpu, a folder that checks libbfc on a machine with an NVIDIA GPU
@@ -105,6 +108,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Gpu(gpu) => gpu.run(&workspace)?,
         Chore::Header => header::write(&workspace)?,
         Chore::Hooks => hooks::generate().write(&workspace)?,
+        Chore::Licenses => {
+            licenses::generate(&workspace)?.iter().try_for_each(|file| file.write(&workspace))?
+        }
         Chore::Book(book) => book.run(&workspace)?,
         Chore::Wheel(wheel) => wheel.run(&workspace)?,
         Chore::Install(install) => install.run(&workspace)?,

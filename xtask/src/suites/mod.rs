@@ -23,6 +23,7 @@ use crate::cargo::Profile;
 use crate::files;
 use crate::gpu;
 use crate::header::{self, Generated};
+use crate::licenses;
 use crate::suites::context::{Context, Needs};
 use crate::tools::{self, Unavailable};
 use crate::uv;
@@ -58,7 +59,7 @@ const SUITES: &[Suite] = &[
         "bfc top, in a terminal too, with programs that publish their statistics",
     ),
     Suite(Usual, "docs", docs::run, "rustdoc and its examples; the book, links, code and commands on pages"),
-    Suite(Quick, "header", header, "headers, and declarations for Rust and Python, are the generated ones"),
+    Suite(Quick, "header", header, "the generated headers, declarations for Rust and Python, and licences"),
     Suite(Quick, "symbols", pytest_of_prefix, "what libbfc.so exports and needs, and its SONAME"),
     Suite(Usual, "history", pytest_compiling, "backtraces: functions of C and Python in bfc report"),
     Suite(Usual, "stack", ctest::stack, "functions of the C ABI and hooks need at most 4 KiB of stack"),
@@ -135,11 +136,12 @@ fn gpu(context: &mut Context) -> Result<()> {
     context.pytest("gpu", Needs::Simulation, &more)
 }
 
-/// What is generated from the C ABI is up to date. That the headers compile is tested by CTest.
+/// What is generated from the C ABI, and from Cargo.lock, is up to date. That the headers compile is tested by CTest.
 fn header(context: &mut Context) -> Result<()> {
     for (name, generate) in [
         ("the headers are the generated ones", header::headers as fn(&Workspace) -> _),
         ("bfc-sys and Python declare what the headers do", bindings::generate),
+        ("LICENSE-THIRD-PARTY names all that is linked", licenses::generate),
     ] {
         context.check(name, |workspace| {
             generate(workspace)?.iter().try_for_each(|generated: &Generated| generated.check(workspace))
