@@ -504,10 +504,11 @@ impl Device {
         options: Option<&Options<'_>>,
         out: &mut dyn fmt::Write,
     ) -> Result<(), Error> {
-        let resolution = match options {
-            Some(options) => Resolution::new(options, self.0, 0)?,
-            None => Resolution::new(&Options::default(), self.0, DEFAULT_FLAGS)?,
+        let (options, default_flags) = match options {
+            Some(options) => (options, 0),
+            None => (&Options::default(), DEFAULT_FLAGS),
         };
+        let resolution = Resolution::new(options, self.0, default_flags)?;
         Ok(report::resolved_options::write(out, self.0, &resolution).map_err(|_| HostMemoryExhausted)?)
     }
 

@@ -2,6 +2,8 @@
 //! that cost much memory, there and in the reports of pools.
 
 mod common;
+mod plan_files;
+mod setting_pairs;
 
 use common::*;
 use serde_json::{Value, json};
@@ -109,17 +111,17 @@ fn the_defaults_and_what_the_options_set() {
         "garbage_collection": true, "timestamps": false, "quarantine": false, "split_always": true,
         "two_ends": false, "guard": false,
         "report_on_failure": false, "trim_after": 0, "huge_pages": "auto", "numa": "default", "populate": false,
-        "growth_policy": "need", "plan": false, "costs": [], "environment": [],
+        "growth_policy": "need", "plan": false, "ignored": [], "costs": [], "environment": [],
     });
     assert_eq!(resolved("256", &[]), expected);
     let zeros = resolved("0 options", &[]);
     assert_eq!((&zeros["backend"], &zeros["allow_growth"]), (&json!("cuda"), &json!(false)));
-    let full = resolved("258 host limit grow split fraction region wait", &[]);
+    let full = resolved("258 host limit grow fraction region wait", &[]);
     assert_eq!(
         (&full["memory_limit"], &full["fragmentation_fraction"], &full["initial_region_bytes"]),
         (&json!(MIB), &json!(0.1), &json!(256))
     );
-    assert_eq!((&full["split_always"], &full["retry_timeout_ms"]), (&json!(true), &json!(5)));
+    assert_eq!((&full["split_always"], &full["retry_timeout_ms"]), (&json!(false), &json!(5)));
 }
 
 /// What to set where a setting can make a pool hold much more than a program needs.
@@ -210,6 +212,23 @@ fn costly_settings_are_named() {
     }
 }
 
+/// The settings of the options are told apart from those of the environment.
+#[test]
+fn options_without_effect_come_with_the_reason() {
+    let both = resolved("258 host limit region split fraction", &[("BFC_POPULATE", "1")]);
+    let expected = json!([
+        {"setting": "initial_region_bytes", "reason": "it needs BFC_ALLOW_GROWTH"},
+        {"setting": "fragmentation_fraction", "reason": "it has no effect with BFC_SPLIT_ALWAYS"},
+    ]);
+    assert_eq!(both["ignored"], expected);
+    assert_eq!((&both["initial_region_bytes"], &both["fragmentation_fraction"]), (&json!(0), &json!(0)));
+    let vmm = resolved("258 host_vmm limit collect", &[("BFC_HUGE_PAGES", "never")]);
+    let expected =
+        json!([{"setting": "garbage_collection", "reason": "it has no effect with a virtual range"}]);
+    assert_eq!((&vmm["ignored"], &vmm["huge_pages"]), (&expected, &json!("auto")));
+    assert_eq!(resolved("258 host_vmm limit", &[])["ignored"], json!([]), "what nobody asked for");
+}
+
 #[test]
 fn the_device_decides_for_an_adapter() {
     assert_eq!(resolved("0 prefer", &[])["backend"], "prefer_cuda_vmm");
@@ -242,8 +261,11 @@ fn a_limit_counts_before_a_fraction() {
     let resolved = resolved("256", &both);
     assert_eq!((&resolved["memory_fraction"], &resolved["memory_limit"]), (&json!(0), &json!(8 * MIB)));
     assert_eq!(used("256", &both), ["BFC_MEMORY_LIMIT"]);
-    assert_eq!(remark("256", &both, "BFC_MEMORY_FRACTION"), "ignored: BFC_MEMORY_LIMIT comes first");
-    assert_eq!(remark("256 limit", &both, "BFC_MEMORY_FRACTION"), "ignored: bfc_options_t comes first");
+    assert_eq!(remark("256", &both, "BFC_MEMORY_FRACTION"), "ignored: it has no effect with a memory limit");
+    assert_eq!(
+        remark("256 limit", &both, "BFC_MEMORY_FRACTION"),
+        "ignored: it has no effect with a memory limit"
+    );
     assert_eq!(remark("256 limit", &both, "BFC_MEMORY_LIMIT"), "ignored: bfc_options_t comes first");
 }
 
@@ -279,8 +301,10 @@ fn variables_for_flags_count_where_the_options_have_no_flag() {
         ("BFC_SPLIT_ALWAYS", "0"),
         ("BFC_QUARANTINE", "1"),
     ];
-    let ends = resolved(REPLAY, &[("BFC_TWO_ENDS", "1"), ("BFC_SPLIT_ALWAYS", "0")]);
+    let both = [("BFC_TWO_ENDS", "1"), ("BFC_SPLIT_ALWAYS", "0")];
+    let ends = resolved(REPLAY, &both);
     assert_eq!((&ends["two_ends"], &ends["split_always"]), (&json!(true), &json!(true)));
+    assert_eq!(remark(REPLAY, &both, "BFC_SPLIT_ALWAYS"), "ignored: it is always on with BFC_TWO_ENDS");
     let flags = |how: &str| {
         let all = resolved(how, &set);
         ["allow_growth", "garbage_collection", "split_always", "quarantine"].map(|name| all[name] == true)
@@ -289,7 +313,7 @@ fn variables_for_flags_count_where_the_options_have_no_flag() {
     assert_eq!(flags(REPLAY), [true, true, false, false]);
     assert_eq!(used("258 host limit split", &set), [""; 0]);
     assert_eq!(flags("258 host limit split"), [false, false, true, false]);
-    assert_eq!(remark(REPLAY, &set, "BFC_QUARANTINE"), "ignored: it needs BFC_TIMESTAMPS=1");
+    assert_eq!(remark(REPLAY, &set, "BFC_QUARANTINE"), "ignored: it needs BFC_TIMESTAMPS");
     let both = [("BFC_QUARANTINE", "1"), ("BFC_TIMESTAMPS", "1")];
     assert_eq!(used(REPLAY, &both), ["BFC_QUARANTINE", "BFC_TIMESTAMPS"]);
 }
@@ -333,13 +357,16 @@ fn the_plan() {
     }
     assert_eq!(resolved("258 host limit unplanned", &set)["plan"], false);
     assert_eq!(resolved("258 host limit stamps", &set)["plan"], false);
-    assert_eq!(remark("258 host limit stamps", &set, "BFC_PLAN"), "ignored: BFC_TIMESTAMPS comes first");
+    assert_eq!(
+        remark("258 host limit stamps", &set, "BFC_PLAN"),
+        "ignored: it has no effect with BFC_TIMESTAMPS"
+    );
     let guard = [set[0], ("BFC_DEBUG", "guard")];
     assert_eq!(
         (&resolved(REPLAY, &guard)["plan"], used(REPLAY, &guard)),
         (&json!(false), vec!["BFC_DEBUG".to_owned()])
     );
-    assert_eq!(remark(REPLAY, &guard, "BFC_PLAN"), "ignored: BFC_DEBUG=guard comes first");
+    assert_eq!(remark(REPLAY, &guard, "BFC_PLAN"), "ignored: it has no effect with BFC_DEBUG=guard");
 }
 
 #[test]

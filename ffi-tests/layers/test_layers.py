@@ -94,7 +94,7 @@ TREES = [
         """,
     ),
     Tree("src/pool/idle", "src", "callback give_back\n limits\n trim"),
-    Tree("src/options", "src", "values\n types\n variables\n environment\n history limit plan resolution"),
+    Tree("src/options", "src", "values\n types\n variables\n environment table\n chosen\n history limit plan resolution"),
     Tree("src/report", "src", ""),
     Tree("src/history", "src", "layout\n entry memory\n ring earlier interner unwind python\n recorder\n recording\n modules\n stacks"),
     Tree("src/publish", "src", "layout location\n publication"),

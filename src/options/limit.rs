@@ -34,7 +34,7 @@ pub(crate) fn share_of(total: u64, share: f64) -> u64 {
 impl Options<'_> {
     /// Returns the limit that an allocator created with these options now would have on a backend with regions.
     pub(crate) fn limit_on(&self, backend: &dyn Backend) -> Result<Limit, Error> {
-        self.with_environment(0, Warnings::Logged).choose_limit(backend)
+        self.choose(0, Warnings::Logged).options.choose_limit(backend)
     }
 
     /// Returns the limit in bytes.

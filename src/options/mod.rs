@@ -1,10 +1,12 @@
 //! The settings of a new allocator: the caller's options, then the environment, then the defaults.
 
+mod chosen;
 mod environment;
 mod history;
 mod limit;
 mod plan;
 mod resolution;
+mod table;
 mod types;
 mod values;
 mod variables;
@@ -13,16 +15,18 @@ pub(crate) use self::history::start_as_set as start_history_as_set;
 pub(crate) use self::history::with_stacks_as_set as with_history_stacks;
 pub(crate) use self::limit::{Limit, share_of};
 pub(crate) use self::resolution::{Resolution, SetVariable};
+pub(crate) use self::table::Value;
 pub use self::types::{
     ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, HOST_DEVICE, Options, PINNED_DEVICE,
     QUARANTINE, SPLIT_ALWAYS, SubAllocator, TIMESTAMPS, TWO_ENDS,
 };
-pub(crate) use self::types::{DEFAULT_FLAGS, LAST_CUDA_DEVICE};
+pub(crate) use self::types::{Chosen, DEFAULT_FLAGS, LAST_CUDA_DEVICE};
 
-use self::environment::{Warnings, guard_wanted, setting, trim_after};
+use self::chosen::{Dropped, reason};
+use self::environment::{Warnings, ignored, setting};
 use self::values::switch;
 use self::variables as names;
-use crate::backend::{AnyBackend, Backend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
+use crate::backend::{AnyBackend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
 use crate::core::arena::{RegionGrowth, Settings};
 use crate::core::plan::PlacementPlan;
 use crate::error::{Error, fail};
@@ -91,100 +95,130 @@ impl Options<'_> {
     /// where neither the options nor the environment set anything.
     #[inline(never)]
     pub(crate) fn resolve(&self, device: i32, default_flags: u32) -> Result<Resolved, Error> {
-        let options = self.with_environment(default_flags, Warnings::Logged);
-        let flags = options.flags;
+        let chosen = self.choose(default_flags, Warnings::Logged);
+        chosen.check(self)?;
         let name = self.name.unwrap_or("bfc");
         let mut owned = String::new();
         owned.try_reserve_exact(name.len()).map_err(crate::sys::HostMemoryExhausted::from)?;
         owned.push_str(name);
-        let backend = options.choose_backend(device)?;
-        let Limit { bytes: mut limit, share } = options.choose_limit(backend.get())?;
+        let (backend, kind) = chosen.open_backend(device)?;
+        let Limit { bytes: mut limit, share } = chosen.options.choose_limit(backend.get())?;
         if let Some(granules) = backend.get().granules() {
             // Only whole granules are mapped, and never more than allowed.
             limit -= limit % granules.range().granule;
         }
-        let timestamps = flags & TIMESTAMPS != 0;
-        let guard = guard_wanted(Warnings::Logged) && can_guard(backend.get(), timestamps);
-        let plan = self.read_plan(timestamps, guard)?;
-        let is_free_to_choose = !timestamps && plan.is_none() && backend.get().granules().is_none();
+        let (chosen, plan) = chosen.in_force(self, kind)?;
+        let Chosen { options, guard, report_on_failure: report_failures, trim_after, .. } = chosen;
         Ok(Resolved {
-            guard,
+            guard: guard.0,
             plan,
-            two_ends: flags & TWO_ENDS != 0 && is_free_to_choose,
+            two_ends: chosen.has(TWO_ENDS),
             // Without growth the pool has the memory of its first region.
-            limit_share: share.filter(|_| flags & ALLOW_GROWTH != 0),
+            limit_share: share.filter(|_| chosen.has(ALLOW_GROWTH)),
             settings: Settings {
                 limit,
                 growth: match options.growth_policy {
-                    _ if flags & ALLOW_GROWTH == 0 => RegionGrowth::Whole,
+                    _ if !chosen.has(ALLOW_GROWTH) => RegionGrowth::Whole,
                     GrowthPolicy::TensorFlow => RegionGrowth::Doubling,
                     _ => RegionGrowth::ByNeed,
                 },
-                garbage_collection: flags & GARBAGE_COLLECTION != 0,
-                split_always: flags & SPLIT_ALWAYS != 0 || options.splits_always_by_default(&backend),
+                garbage_collection: chosen.has(GARBAGE_COLLECTION),
+                split_always: chosen.has(SPLIT_ALWAYS),
                 fragmentation_fraction: options.fragmentation_fraction,
                 initial_region: options.initial_region_bytes,
-                timestamps,
-                quarantine: flags & QUARANTINE != 0,
+                timestamps: chosen.has(TIMESTAMPS),
+                quarantine: chosen.has(QUARANTINE),
                 coalesce_regions: backend.get().coalesces(),
                 events: backend.get().order().is_some(),
                 seed: hash_seed_as_set(Warnings::Logged),
             },
             backend,
             retry: Duration::from_millis(options.retry_timeout_ms.into()),
-            trim_after: trim_after(Warnings::Logged),
-            report_failures: setting(&names::REPORT_ON_FAILURE, Warnings::Logged, switch).unwrap_or(false),
+            trim_after: (!trim_after.is_zero()).then_some(trim_after),
+            report_failures,
             name: owned,
         })
     }
 
-    /// Granules can be moved to where a large piece is needed, so small free pieces do no harm, and slack inside chunks
-    /// would be the only lost memory. A rule set explicitly is kept.
-    fn splits_always_by_default(&self, backend: &AnyBackend) -> bool {
-        backend.get().granules().is_some() && self.fragmentation_fraction == 0.0
-    }
-
-    #[inline(never)]
-    fn choose_backend(&self, device: i32) -> Result<Owned, Error> {
-        let kind = self.kind_on(device)?;
-        let backend = match (kind, self.suballocator) {
-            (BackendKind::Host, _) => AnyBackend::Host(environment::host(Warnings::Logged)),
-            // The range depends on the limit.
-            (BackendKind::HostVmm, _) => {
-                AnyBackend::HostVmm(HostVmm::open(self.choose_limit(&Host::default())?.bytes)?)
-            }
-            (BackendKind::Cuda, _) => AnyBackend::Cuda(Cuda::open(device)?),
-            (BackendKind::CudaVmm, _) => {
-                AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| self.bytes_on(cuda))?)
-            }
-            (BackendKind::PreferCudaVmm, _) => open_preferring_vmm(device, |cuda| self.bytes_on(cuda))?,
-            (BackendKind::Custom, Some(functions)) => AnyBackend::Custom(Custom {
-                user_data: functions.user_data,
-                alloc: functions.alloc,
-                free: functions.free,
-                coalesces: functions.supports_coalescing,
-            }),
-            // Both were rejected before.
-            (BackendKind::Custom, None) | (BackendKind::Auto, _) => {
-                return Err(fail!(Error::InvalidArgument, "cannot resolve {} to a backend", kind.c_name()));
-            }
-        };
-        Ok(Owned::new(backend))
+    /// Returns the backend of the caller's own functions.
+    fn custom(&self) -> Result<Custom, Error> {
+        let missing = || fail!(Error::InvalidArgument, "{} needs a suballocator", self.backend.c_name());
+        let functions = self.suballocator.ok_or_else(missing)?;
+        Ok(Custom {
+            user_data: functions.user_data,
+            alloc: functions.alloc,
+            free: functions.free,
+            coalesces: functions.supports_coalescing,
+        })
     }
 }
 
-/// Returns whether the debug mode is possible. If not, a warning gives the reason.
-fn can_guard(backend: &dyn Backend, timestamps: bool) -> bool {
-    let why = if backend.memory().is_none() {
-        "libbfc never reads or writes the memory of a suballocator"
-    } else if timestamps && backend.order().is_none() {
-        // Unlike on a device, it cannot wait for the work that the stamps are about.
-        "this backend cannot tell whether work still uses memory that was freed with BFC_TIMESTAMPS"
-    } else {
-        return true;
-    };
-    log::emit(Level::Warn, format_args!("BFC_DEBUG=guard is ignored for this allocator: {why}"));
-    false
+impl<'a> Chosen<'a> {
+    /// Opens the backend. Returns which one it is, where the device decides.
+    #[inline(never)]
+    fn open_backend(&self, device: i32) -> Result<(Owned, BackendKind), Error> {
+        let options = &self.options;
+        let kind = options.kind_on(device)?;
+        let backend = match kind {
+            BackendKind::Host => {
+                AnyBackend::Host(Host::open(self.huge_pages, self.numa).populating(self.populate))
+            }
+            // The range depends on the limit.
+            BackendKind::HostVmm => AnyBackend::HostVmm(HostVmm::open(options.bytes_on(&Host::default())?)?),
+            BackendKind::Cuda => AnyBackend::Cuda(Cuda::open(device)?),
+            BackendKind::CudaVmm => {
+                AnyBackend::CudaVmm(CudaVmm::open(device, |cuda| options.bytes_on(cuda))?)
+            }
+            BackendKind::PreferCudaVmm => open_preferring_vmm(device, |cuda| options.bytes_on(cuda))?,
+            BackendKind::Custom => AnyBackend::Custom(options.custom()?),
+            // It was rejected before.
+            BackendKind::Auto => {
+                return Err(fail!(Error::InvalidArgument, "cannot resolve {} to a backend", kind.c_name()));
+            }
+        };
+        let kind = match backend {
+            AnyBackend::Cuda(_) => BackendKind::Cuda,
+            AnyBackend::CudaVmm(_) => BackendKind::CudaVmm,
+            _ => kind,
+        };
+        Ok((Owned::new(backend), kind))
+    }
+
+    /// Returns the settings that have an effect on a backend, and the plan that they name. Warns of what is ignored that a
+    /// program relies on.
+    fn in_force(
+        &self,
+        given: &Options<'_>,
+        backend: BackendKind,
+    ) -> Result<(Chosen<'a>, Option<Box<PlacementPlan>>), Error> {
+        let mut chosen = *self;
+        let dropped = chosen.settle(backend);
+        warn_of_dropped(&dropped, self, given);
+        let plan = chosen.read_plan(given)?;
+        if plan.is_none() && chosen.options.plan.is_some() {
+            // One that cannot be read excludes nothing.
+            chosen = *self;
+            chosen.options.plan = None;
+            chosen.settle(backend);
+        }
+        Ok((chosen, plan))
+    }
+}
+
+fn warn_of_dropped(dropped: &Dropped, chosen: &Chosen<'_>, given: &Options<'_>) {
+    if let Some(why) = reason(dropped, &names::QUARANTINE) {
+        log::emit(Level::Warn, format_args!("BFC_QUARANTINE is ignored: {why}"));
+    }
+    if let Some(why) = reason(dropped, &names::DEBUG) {
+        log::emit(Level::Warn, format_args!("BFC_DEBUG=guard is ignored for this allocator: {why}"));
+    }
+    if let (Some(why), Some(path)) = (reason(dropped, &names::PLAN), chosen.options.plan) {
+        if given.plan.is_some() {
+            log::emit(Level::Warn, format_args!("the plan {} is not followed: {why}", path.display()));
+        } else {
+            ignored(&names::PLAN, plan::text_of(path), Warnings::Logged, &format_args!(": {why}"));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -194,7 +228,10 @@ mod tests {
 
     #[test]
     fn auto_is_never_silently_host_memory() {
-        let choose = |device| Options::default().choose_backend(device);
+        let open = |options: Options<'_>, device| {
+            options.choose(0, Warnings::Silent).open_backend(device).map(|(backend, _)| backend)
+        };
+        let choose = |device| open(Options::default(), device);
         assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
         for device in [0, 1, LAST_CUDA_DEVICE, 257] {
             // On a machine with this device, the backend is CUDA.
@@ -209,7 +246,7 @@ mod tests {
         }
         for device in [256, 257, 258, 1023] {
             let cuda = Options { backend: BackendKind::Cuda, ..Options::default() };
-            assert!(matches!(cuda.choose_backend(device), Err(Error::InvalidArgument)), "{device}");
+            assert!(matches!(open(cuda, device), Err(Error::InvalidArgument)), "{device}");
         }
     }
 

@@ -1,10 +1,12 @@
-//! The options that a caller gives.
+//! The options that a caller gives, and the settings of an allocator.
 
 use super::values::is_fraction;
-use crate::backend::{AllocCallback, FreeCallback};
+use crate::backend::{AllocCallback, FreeCallback, HugePages};
 use crate::error::{Error, fail};
+use crate::sys::numa::Placement;
 use std::ffi::c_void;
 use std::path::Path;
+use std::time::Duration;
 
 /// Obtain regions on demand. Without this flag, one region of the whole limit is obtained at the first allocation.
 pub const ALLOW_GROWTH: u32 = 1 << 0;
@@ -305,6 +307,49 @@ impl Options<'_> {
             growth_policy,
             plan,
         }
+    }
+}
+
+/// The settings of an allocator: the options, and what only the environment sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen<'a> {
+    pub(crate) options: Options<'a>,
+    pub(super) guard: DebugMode,
+    pub(super) report_on_failure: bool,
+    /// After which time of rest free memory is given back. 0 is never.
+    pub(super) trim_after: Duration,
+    pub(super) huge_pages: HugePages,
+    pub(super) numa: Option<Placement>,
+    pub(super) populate: bool,
+}
+
+/// Whether `BFC_DEBUG` has the word `guard`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct DebugMode(pub(super) bool);
+
+impl<'a> Chosen<'a> {
+    /// Returns what the options choose alone.
+    pub(super) fn of(options: &Options<'a>) -> Self {
+        Chosen {
+            options: *options,
+            guard: DebugMode::default(),
+            report_on_failure: false,
+            trim_after: Duration::ZERO,
+            huge_pages: HugePages::default(),
+            numa: None,
+            populate: false,
+        }
+    }
+
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.options.flags & flag != 0
+    }
+
+    /// Returns whether that changes the flag.
+    pub(super) fn set_flag(&mut self, flag: u32, is_on: bool) -> bool {
+        let before = self.has(flag);
+        self.options.flags = if is_on { self.options.flags | flag } else { self.options.flags & !flag };
+        before != is_on
     }
 }
 

@@ -93,6 +93,10 @@ impl Variable {
         ALL.iter().find(|variable| variable.name.to_bytes() == name.as_bytes())
     }
 
+    pub(super) fn text(&self) -> &'static str {
+        self.name.to_str().unwrap_or_default()
+    }
+
     pub(super) fn is(&self, other: &Self) -> bool {
         self.name == other.name
     }

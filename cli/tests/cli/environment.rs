@@ -75,16 +75,21 @@ fn info_tells_what_becomes_of_a_value() {
         ("BFC_INITIAL_REGION_BYTES", "0"),
         ("BFC_LOG", "loud"),
         ("BFC_DEBUG", "guard,more"),
+        ("BFC_FRAGMENTATION_FRACTION", "0.1"),
+        ("BFC_SPLIT_ALWAYS", "on"),
+        ("BFC_POPULATE", "1"),
     ];
     let (table, _) = run_to(0, bfc().arg("info").envs(set));
     for (name, told) in [
         ("BFC_MEMORY_LIMT", "8GiB  (unknown: no variable of libbfc has this name)"),
         ("BFC_MEMORY_LIMIT", "lots  (ignored: it must be a size like 8GiB)"),
         ("BFC_ALLOW_GROWTH", "1"),
-        ("BFC_QUARANTINE", "1  (ignored: it needs BFC_TIMESTAMPS=1)"),
+        ("BFC_QUARANTINE", "1  (ignored: it needs BFC_TIMESTAMPS)"),
         ("BFC_RETRY_TIMEOUT_MS", "(empty: counts as not set)"),
         ("BFC_INITIAL_REGION_BYTES", "0  (counts as not given)"),
         ("BFC_DEBUG", "guard,more  (ignored in part: it must be guard)"),
+        ("BFC_FRAGMENTATION_FRACTION", "0.1  (ignored: it has no effect with BFC_SPLIT_ALWAYS)"),
+        ("BFC_POPULATE", "1  (ignored: it needs the host backend)"),
         ("BFC_LOG", "loud  (taken for warn: it must be error, warn, info, debug or off)"),
     ] {
         assert_eq!(row(&table, name), Some(told), "{table}");
