@@ -166,7 +166,7 @@ fn of_program(program: &Program, enough: Option<u64>) -> Vec<Change> {
             let config = PoolConfig { growth_policy: Some(GrowthPolicy::Need), ..base.clone() };
             add("regions as large as needed".to_owned(), set, config);
         }
-        if !base.gc {
+        if !base.gc && !is_virtual {
             let set = Setting::of_program("BFC_GARBAGE_COLLECTION=1", "flags |= BFC_GARBAGE_COLLECTION");
             add("garbage collection".to_owned(), set, PoolConfig { gc: true, ..base.clone() });
         }
