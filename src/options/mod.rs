@@ -27,11 +27,12 @@ use self::environment::{Warnings, ignored, setting};
 use self::values::switch;
 use self::variables as names;
 use crate::backend::{AnyBackend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
-use crate::core::arena::{RegionGrowth, Settings};
+use crate::core::arena::{Placement, RegionGrowth, Reuse, Settings};
+use crate::core::lifetimes::Lifetimes;
 use crate::core::plan::PlacementPlan;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
-use crate::sys::random;
+use crate::sys::{random, try_box};
 use std::time::Duration;
 
 /// The resolved and checked settings of an allocator.
@@ -45,9 +46,7 @@ pub(crate) struct Resolved {
     pub(crate) name: String,
     /// Whether the debug mode is on.
     pub(crate) guard: bool,
-    pub(crate) plan: Option<Box<PlacementPlan>>,
-    /// Whether it is learnt which sizes are short-lived.
-    pub(crate) two_ends: bool,
+    pub(crate) placement: Placement,
     /// The share of the backend's total memory that the limit follows, if it does.
     pub(crate) limit_share: Option<f64>,
 }
@@ -66,8 +65,7 @@ impl Resolved {
             report_failures,
             name,
             guard,
-            plan: None,
-            two_ends: false,
+            placement: Placement::BestFit,
             limit_share: None,
         }
     }
@@ -111,8 +109,11 @@ impl Options<'_> {
         let Chosen { options, guard, report_on_failure: report_failures, trim_after, .. } = chosen;
         Ok(Resolved {
             guard: guard.0,
-            plan,
-            two_ends: chosen.has(TWO_ENDS),
+            placement: match plan {
+                Some(plan) => Placement::Plan(plan),
+                None if chosen.has(TWO_ENDS) => Placement::TwoEnds(try_box(Lifetimes::new())?),
+                None => Placement::BestFit,
+            },
             // Without growth the pool has the memory of its first region.
             limit_share: share.filter(|_| chosen.has(ALLOW_GROWTH)),
             settings: Settings {
@@ -126,8 +127,11 @@ impl Options<'_> {
                 split_always: chosen.has(SPLIT_ALWAYS),
                 fragmentation_fraction: options.fragmentation_fraction,
                 initial_region: options.initial_region_bytes,
-                timestamps: chosen.has(TIMESTAMPS),
-                quarantine: chosen.has(QUARANTINE),
+                reuse: match chosen.has(TIMESTAMPS) {
+                    false => Reuse::Streams,
+                    true if chosen.has(QUARANTINE) => Reuse::Quarantine,
+                    true => Reuse::Stamps,
+                },
                 coalesce_regions: backend.get().coalesces(),
                 events: backend.get().order().is_some(),
                 seed: hash_seed_as_set(Warnings::Logged),

@@ -70,7 +70,7 @@ pub(crate) fn end_routes(slot: &Slot, pool: u64) -> Result<(), Error> {
 /// fails, the request is treated as if no stream were captured.
 pub(crate) fn order_of_any(slot: &Slot, also: Stream, pool: u64) -> Result<Stream, Error> {
     let mut guard = slot.enter()?;
-    if guard.arena.settings().timestamps || guard.backend.get().order().is_none() {
+    if guard.arena.settings().reuse.has_stamps() || guard.backend.get().order().is_none() {
         return Ok(Stream::ANY);
     }
     match or_reborn(deferred(order::is_any_captured(&mut guard, also)), Ok(false))? {

@@ -172,7 +172,7 @@ fn record_options(recorder: &Recorder, arena: &Arena) {
         (options::SPLIT_ALWAYS, settings.split_always),
         (options::TWO_ENDS, arena.has_two_ends()),
         (options::VIRTUAL, arena.range().is_some()),
-        (options::TIMESTAMPS, settings.timestamps),
+        (options::TIMESTAMPS, settings.reuse.has_stamps()),
         (options::PLAN, arena.plan().is_some()),
     ];
     let bits = is_set.into_iter().filter(|(_, is_set)| *is_set).fold(0, |bits, (bit, _)| bits | bit);

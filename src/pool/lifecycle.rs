@@ -12,7 +12,6 @@ use super::slot::waiting::busy;
 use super::slot::{CallKind, Guard, Phase, Slot, deferred, or_reborn, waiting};
 use super::{order, remap};
 use crate::core::arena::{Arena, Detached, Parts};
-use crate::core::lifetimes::Lifetimes;
 use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, fail, keeping_last_error};
 use crate::log::{self, Level};
@@ -38,7 +37,7 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 #[inline(never)]
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
     let (limit, backend) = (resolved.settings.limit, *resolved.backend);
-    let plan = resolved.plan.as_ref().map(|plan| (plan.len(), plan.bytes()));
+    let plan = resolved.placement.plan().map(|plan| (plan.len(), plan.bytes()));
     put_in(slot, device, new_pool(device, resolved)?)?;
     log::emit(
         Level::Info,
@@ -83,12 +82,7 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
     if let Some(granules) = pool.backend.get().granules() {
         pool.arena.set_range(granules.range());
     }
-    if let Some(plan) = resolved.plan {
-        pool.arena.set_plan(plan);
-    }
-    if resolved.two_ends {
-        pool.arena.set_two_ends(try_box(Lifetimes::new())?);
-    }
+    pool.arena.set_placement(resolved.placement);
     Ok(pool)
 }
 

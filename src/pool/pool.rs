@@ -48,7 +48,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// Returns an error unless the pool has timestamps. `what` names the feature that needs them.
     pub(crate) fn require_timestamps(&self, what: &str) -> Result<(), Error> {
-        if self.arena.settings().timestamps {
+        if self.arena.settings().reuse.has_stamps() {
             return Ok(());
         }
         Err(fail!(Error::Unsupported, "{what} needs BFC_TIMESTAMPS, without which the allocator was created"))
@@ -57,7 +57,7 @@ impl Pool {
     /// Returns an error if the pool has timestamps, which exclude stream order.
     #[inline]
     pub(crate) fn require_no_timestamps(&self) -> Result<(), Error> {
-        if !self.arena.settings().timestamps {
+        if !self.arena.settings().reuse.has_stamps() {
             return Ok(());
         }
         Err(fail!(

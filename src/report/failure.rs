@@ -2,7 +2,7 @@
 
 use super::tally::{self, BinTally};
 use super::{Bytes, Counted, Guarding, Subject, costs, occupancy};
-use crate::core::arena::{Arena, RegionGrowth, View};
+use crate::core::arena::{Arena, RegionGrowth, Reuse, View};
 use crate::core::request::AllocRequest;
 use crate::core::stats::{FailureCause, Failures, Stats};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
@@ -69,7 +69,7 @@ impl Verdict {
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
             waiting,
-            stamped: arena.settings().quarantine,
+            stamped: arena.settings().reuse == Reuse::Quarantine,
             largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },
             refused,

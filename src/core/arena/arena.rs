@@ -1,10 +1,9 @@
 //! The arena's type, which all requests and frees go through.
 
+use super::mode::{Placement, Reuse};
 use crate::core::heap::{Chunks, Growth, Heap, Parts, Region, RegionGrowth, Regions, Tag};
 use crate::core::ids::ChunkId;
-use crate::core::lifetimes::Lifetimes;
 use crate::core::op_names::{Name, Names};
-use crate::core::plan::PlacementPlan;
 use crate::core::request::AllocRequest;
 use crate::core::stamps::{Forced, ForcedPass, StampQueue};
 use crate::core::stats::{Counters, FailureCause, Stats};
@@ -26,9 +25,7 @@ pub(crate) struct Settings {
     pub(crate) fragmentation_fraction: f64,
     /// In bytes. 0 selects 2 MiB.
     pub(crate) initial_region: u64,
-    pub(crate) timestamps: bool,
-    /// No chunk is allocated before its stamp is safe.
-    pub(crate) quarantine: bool,
+    pub(crate) reuse: Reuse,
     /// Adjacent regions become one.
     pub(crate) coalesce_regions: bool,
     /// Events tell when work is done. On a thread's default stream an event is recorded at each free, in that stream's
@@ -55,10 +52,7 @@ pub(crate) struct Arena {
     pub(super) vm: VmRange,
     pub(super) names: Names,
     pub(super) settings: Settings,
-    /// The planned placements, if there are any.
-    pub(super) plan: Option<Box<PlacementPlan>>,
-    /// Which sizes are short-lived, if that is to be learnt.
-    pub(super) lifetimes: Option<Box<Lifetimes>>,
+    pub(super) placement: Placement,
 }
 
 impl Arena {
@@ -72,17 +66,17 @@ impl Arena {
     /// constructed in place.
     #[inline(always)]
     pub(crate) fn with(settings: Settings, parts: Parts) -> Self {
-        let Settings { seed, timestamps, events, .. } = settings;
+        let Settings { seed, reuse, events, .. } = settings;
+        let timestamps = reuse.has_stamps();
         let growth = Growth::new(settings.limit, settings.growth, settings.initial_region);
         let heap = Heap::with(parts, seed, timestamps, growth, max_slack(&settings));
         Arena {
             streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed, steered: false }),
-            stamps: StampQueue::new(seed, settings.quarantine),
+            stamps: StampQueue::new(seed, reuse == Reuse::Quarantine),
             vm: VmRange::default(),
             names: Names::default(),
             settings,
-            plan: None,
-            lifetimes: None,
+            placement: Placement::BestFit,
         }
     }
 
@@ -137,11 +131,10 @@ impl Arena {
     /// nothing changes. With stamps that is for quarantine, where no chunk with a stamp can be found.
     #[inline(always)]
     pub(crate) fn try_alloc_aligned(&mut self, size: u64, requested: u64, alignment: u64) -> Option<u64> {
-        let is_usual = if self.settings.timestamps {
-            let places = self.chunks().places();
-            self.settings.quarantine && !self.is_merging() && self.stamps.has_room(places)
-        } else {
-            self.streams.is_fast(Stream::NONE)
+        let is_usual = match self.settings.reuse {
+            Reuse::Streams => self.streams.is_fast(Stream::NONE),
+            Reuse::Stamps => false,
+            Reuse::Quarantine => !self.is_merging() && self.stamps.has_room(self.chunks().places()),
         };
         if !is_usual || alignment > self.growth().limit() {
             return None;
@@ -156,7 +149,7 @@ impl Arena {
             if stream == Stream::NONE { self.streams.frees_fast() } else { self.streams.is_fast(stream) };
         if is_fast {
             self.streams.heap_mut().try_free(addr)
-        } else if self.settings.timestamps {
+        } else if self.settings.reuse.has_stamps() {
             stream == Stream::NONE && self.free_stamped(addr)
         } else {
             self.streams.try_free(addr, stream)
@@ -181,15 +174,18 @@ impl Arena {
     fn alloc_special(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         self.streams.admit(request.stream)?;
         if self.streams.is_multi() {
-            self.streams.alloc(request)
-        } else if self.plan.is_some() {
-            self.alloc_planned(request)
-        } else if self.lifetimes.is_some() || request.short_lived && !self.settings.timestamps {
-            self.alloc_at_an_end(request)
-        } else if self.streams.is_fast(request.stream) && request.is_plain() {
-            self.alloc_best_fit(request)
-        } else {
-            self.alloc_constrained(request)
+            return self.streams.alloc(request);
+        }
+        match self.placement {
+            Placement::Plan(_) => self.alloc_planned(request),
+            Placement::TwoEnds(_) => self.alloc_at_an_end(request),
+            Placement::BestFit if request.short_lived && !self.settings.reuse.has_stamps() => {
+                self.alloc_at_an_end(request)
+            }
+            Placement::BestFit if self.streams.is_fast(request.stream) && request.is_plain() => {
+                self.alloc_best_fit(request)
+            }
+            Placement::BestFit => self.alloc_constrained(request),
         }
     }
 
@@ -225,7 +221,7 @@ impl Arena {
     #[inline(never)]
     fn free_special(&mut self, id: ChunkId) -> Freed {
         let Arena { streams, stamps, .. } = self;
-        if self.settings.timestamps {
+        if self.settings.reuse.has_stamps() {
             stamps.free(streams.heap_mut(), id);
         } else if streams.is_multi() {
             return streams.free(id);
@@ -239,7 +235,7 @@ impl Arena {
     /// Reserves room for `count` more chunks. The slab grows last, so that a failure leaves no place without a stamp.
     #[inline]
     pub(super) fn reserve_chunks(&mut self, count: usize) -> Result<(), HostMemoryExhausted> {
-        if self.settings.timestamps {
+        if self.settings.reuse.has_stamps() {
             self.stamps.reserve(self.chunks().places_with(count))?;
         }
         self.streams.reserve_chunks(count)
@@ -247,7 +243,7 @@ impl Arena {
 
     /// Makes a chunk that is in no tree and no list free memory for every request.
     pub(super) fn release(&mut self, id: ChunkId) {
-        if self.settings.timestamps {
+        if self.settings.reuse.has_stamps() {
             self.heap_mut().release::<true>(id);
         } else if self.streams.is_multi() {
             self.streams.make_reusable(id);
@@ -347,7 +343,7 @@ impl Arena {
         let heap = self.heap_mut();
         heap.counters_mut().reset();
         heap.growth_mut().reset_peak();
-        if let Some(plan) = &mut self.plan {
+        if let Some(plan) = self.placement.plan_mut() {
             plan.reset_stats();
         }
     }
@@ -511,8 +507,7 @@ impl Arena {
             + self.stamps.metadata_bytes()
             + self.names.metadata_bytes()
             + self.vm.metadata_bytes()
-            + self.plan.as_ref().map_or(0, |plan| plan.metadata_bytes())
-            + self.lifetimes.as_ref().map_or(0, |_| size_of::<Lifetimes>() as u64)
+            + self.placement.metadata_bytes()
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -536,7 +531,7 @@ impl Arena {
             num_chunks: chunks,
             num_free_chunks: chunks - c.live(),
             metadata_bytes: self.metadata_bytes(),
-            num_planned_allocs: self.plan.as_ref().map_or(0, |plan| plan.followed_since_reset()),
+            num_planned_allocs: self.plan().map_or(0, |plan| plan.followed_since_reset()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Checks of the invariants I1 to I6 ([`crate::core::invariants`]).
 
 use super::arena::Arena;
+use super::mode::Reuse;
 use crate::core::heap::{CLASSES, State};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::{Broken, require};
@@ -138,7 +139,11 @@ impl Arena {
             let held = self.chunks().state(id) != State::Held || has_stamp || self.streams.is_multi();
             require(held && !(has_stamp && self.chunks().in_use(id)), Broken::I3Index)?;
             stamped += usize::from(has_stamp);
-            bytes += if has_stamp && self.settings.quarantine { self.chunks().size(id) } else { 0 };
+            bytes += if has_stamp && self.settings.reuse == Reuse::Quarantine {
+                self.chunks().size(id)
+            } else {
+                0
+            };
         }
         require(queued == stamped && bytes == self.stamps.held_bytes(), Broken::I3Index)
     }
@@ -177,9 +182,11 @@ impl Arena {
         for size in sizes.flat_map(|size| [size, (size + UNIT).min(MAX_CHUNK)]).chain([UNIT]) {
             let fits = self.findable().filter(|&id| self.chunks().size(id) >= size);
             let scanned = fits.min_by_key(|&id| self.chunks().get(id).key());
-            let found = match self.settings.timestamps {
-                false => self.heap().best_fit(size),
-                true => self.stamps.first_old_enough(self.heap(), (size, 0), u64::MAX),
+            let found = match self.settings.reuse {
+                Reuse::Streams => self.heap().best_fit(size),
+                Reuse::Stamps | Reuse::Quarantine => {
+                    self.stamps.first_old_enough(self.heap(), (size, 0), u64::MAX)
+                }
             };
             require(found == scanned, Broken::I5BestFit)?;
             // The same search among the chunks that were freed before that one.

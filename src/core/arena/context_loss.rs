@@ -22,12 +22,12 @@ impl Arena {
     /// extensions or plans must forget these themselves ([`Self::forget_detached`]).
     pub(crate) fn forget_all(&mut self) -> Gone {
         let range = self.range();
-        let has_stamps = self.settings.timestamps;
+        let has_stamps = self.settings.reuse.has_stamps();
         let (chunks, regions) = self.heap_mut().forget_all(has_stamps);
         self.stamps.clear();
         self.vm.forget_all();
         self.streams.forget_all();
-        if let Some(plan) = &mut self.plan {
+        if let Some(plan) = self.placement.plan_mut() {
             plan.restart();
         }
         Gone { chunks, regions, range }

@@ -8,7 +8,7 @@
 //!   add_region    regions from the backend                    reclaim       garbage collection, trim, destruction
 //!   context_loss  forgetting everything at once               snapshot      what reports read
 //!   planned       requests with a planned place             two_ends      short-lived requests
-//!   check         invariants I1 to I6
+//!   mode          what an arena is created as               check         invariants I1 to I6
 //! ```
 
 mod add_region;
@@ -17,6 +17,7 @@ mod arena;
 mod check;
 mod constrained;
 mod context_loss;
+mod mode;
 mod planned;
 mod reclaim;
 mod remap_plan;
@@ -25,6 +26,7 @@ mod two_ends;
 
 pub(crate) use self::add_region::usable;
 pub(crate) use self::arena::{Arena, Progress, Settings};
+pub(crate) use self::mode::{Placement, Reuse};
 pub(crate) use self::reclaim::{Cursor, Detached};
 pub(crate) use self::remap_plan::{New, Piece, Plan, bytes};
 pub(crate) use self::snapshot::{Room, Snapshot, View};

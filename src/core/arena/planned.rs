@@ -1,6 +1,7 @@
 //! Requests of a pool with planned placements.
 
 use super::arena::Arena;
+use super::mode::Placement;
 use crate::core::ids::NIL;
 use crate::core::plan::PlacementPlan;
 use crate::core::request::AllocRequest;
@@ -8,27 +9,36 @@ use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
-    /// Places requests by a plan from now on, as long as one stream uses the pool. There must be no region yet, and no
-    /// timestamps.
-    pub(crate) fn set_plan(&mut self, plan: Box<PlacementPlan>) {
+    /// Gives requests their places from now on, as long as one stream uses the pool. There must be no region yet. A plan
+    /// and two ends exclude stamps, and two ends a virtual range: there granules are moved, and nothing was gained on the
+    /// recorded programs.
+    pub(crate) fn set_placement(&mut self, placement: Placement) {
+        match &placement {
+            Placement::BestFit => return,
+            Placement::Plan(plan) => self.make_room_for(plan.bytes()),
+            Placement::TwoEnds(_) => {}
+        }
         self.streams.set_steered();
-        self.heap_mut().growth_mut().set_planned(plan.bytes());
+        self.placement = placement;
+        self.note_range();
+    }
+
+    fn make_room_for(&mut self, planned: u64) {
+        self.heap_mut().growth_mut().set_planned(planned);
         if self.range().is_some() {
             // In a range nothing grows by regions. This much is mapped first.
-            self.settings.initial_region = self.settings.initial_region.max(plan.bytes());
+            self.settings.initial_region = self.settings.initial_region.max(planned);
         }
-        self.plan = Some(plan);
-        self.note_range();
     }
 
     /// Returns the planned placements, if there are any.
     pub(crate) fn plan(&self) -> Option<&PlacementPlan> {
-        self.plan.as_deref()
+        self.placement.plan()
     }
 
     /// Counts planned offsets from the beginning of the range, if there is one.
     pub(super) fn note_range(&mut self) {
-        if let (Some(range), Some(plan)) = (self.vm.range(), &mut self.plan) {
+        if let (Some(range), Some(plan)) = (self.vm.range(), self.placement.plan_mut()) {
             plan.set_base(range.base);
         }
     }
@@ -36,7 +46,7 @@ impl Arena {
     /// Counts planned offsets from the first region of a pool.
     pub(super) fn note_region(&mut self, base: u64) {
         if self.regions().count() == 1
-            && let Some(plan) = &mut self.plan
+            && let Some(plan) = self.placement.plan_mut()
         {
             plan.set_base(base);
         }
@@ -49,7 +59,7 @@ impl Arena {
         &mut self,
         request: &AllocRequest<'_>,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        let Some(plan) = &self.plan else { return Ok(None) };
+        let Some(plan) = self.plan() else { return Ok(None) };
         let found = plan.find(request.size, self.counters().live() == 0);
         let (place, below) = found.map_or((None, None), |found| (found.place, found.below));
         let is_aligned = |place: &u64| place.is_multiple_of(request.alignment.max(UNIT));
@@ -64,7 +74,7 @@ impl Arena {
             None => (self.alloc_unplanned(request)?, None),
         };
         if served.is_some()
-            && let Some(plan) = &mut self.plan
+            && let Some(plan) = self.placement.plan_mut()
         {
             plan.served(request.size, found.as_ref(), at_place);
         }
@@ -74,10 +84,10 @@ impl Arena {
     /// Allocates for a request without a planned place, or whose place is not free. Behind the planned bytes it is in the
     /// way of no other request; if there is no room it gets the best fit.
     fn alloc_unplanned(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if let Some((end, below)) = self.plan.as_ref().and_then(|plan| plan.end()) {
+        if let Some((end, below)) = self.plan().and_then(|plan| plan.end()) {
             let alignment = request.alignment.max(UNIT);
             let (found, below) = self.heap().free_chunk_after(end, request.size, alignment, below);
-            if let Some(plan) = &mut self.plan {
+            if let Some(plan) = self.placement.plan_mut() {
                 plan.set_below_end(below);
             }
             if let Some((chunk, place)) = found {

@@ -274,7 +274,7 @@ impl Arena {
         while id != NIL {
             let next = heap.next(id);
             match heap.state(id) {
-                State::Free | State::Held if settings.timestamps => _ = stamps.remove_free(heap, id),
+                State::Free | State::Held if settings.reuse.has_stamps() => _ = stamps.remove_free(heap, id),
                 State::Free => heap.unindex(id),
                 // Only when the whole arena is destroyed.
                 State::InUse => heap.count_free(InUse::of(id)),

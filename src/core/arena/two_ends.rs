@@ -2,29 +2,25 @@
 //! soon does not lie between memory that stays. Newest XLA partitions its pool like this.
 
 use super::arena::Arena;
+use super::mode::Placement;
 use crate::core::ids::ChunkId;
-use crate::core::lifetimes::Lifetimes;
 use crate::core::request::AllocRequest;
 use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 
 impl Arena {
-    /// Learns from now on which sizes are short-lived. There must be no region yet, no timestamps and no virtual range:
-    /// there granules are moved, and nothing was gained on the recorded programs.
-    pub(crate) fn set_two_ends(&mut self, lifetimes: Box<Lifetimes>) {
-        self.streams.set_steered();
-        self.lifetimes = Some(lifetimes);
-    }
-
     /// Returns whether short-lived sizes are learnt.
     pub(crate) fn has_two_ends(&self) -> bool {
-        self.lifetimes.is_some()
+        matches!(self.placement, Placement::TwoEnds(_))
     }
 
     /// Returns whether a request takes the upper end of a free chunk.
     pub(in crate::core) fn is_short_lived(&self, request: &AllocRequest<'_>) -> bool {
-        let is_learnt = || self.lifetimes.as_ref().is_some_and(|lifetimes| lifetimes.is_short(request.size));
-        self.range().is_none() && (request.short_lived || is_learnt())
+        let is_learnt = match &self.placement {
+            Placement::TwoEnds(lifetimes) => lifetimes.is_short(request.size),
+            _ => false,
+        };
+        self.range().is_none() && (request.short_lived || is_learnt)
     }
 
     /// Allocates one of the ends of the best fit. There must be one stream, and no stamps.
@@ -50,13 +46,13 @@ impl Arena {
     /// Records how long a chunk that is being freed was in use.
     #[inline(always)]
     pub(super) fn note_lifetime(&mut self, id: ChunkId) {
-        if self.lifetimes.is_none() {
+        if !self.has_two_ends() {
             return;
         }
         // Any remainder was split off, so a chunk has the size that was requested.
         let (size, age) =
             (self.heap().size(id), self.counters().allocations() - self.chunks().cold(id).allocation_id);
-        if let Some(lifetimes) = &mut self.lifetimes {
+        if let Placement::TwoEnds(lifetimes) = &mut self.placement {
             lifetimes.freed(size, age);
         }
     }

@@ -4,7 +4,7 @@
 use super::chunk::{Cold, Hot};
 use super::heap::Heap;
 use super::size_classes::class_of;
-use crate::core::arena::Arena;
+use crate::core::arena::{Arena, Reuse};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::Broken;
 use crate::core::request::AllocRequest;
@@ -62,8 +62,8 @@ fn i1_chunks_tile_their_region() {
             vacant.fill(slab, lost);
         },
     ];
-    each_is_named(Broken::I1Tiling, false, false, breaks);
-    each_is_named(Broken::I1Tiling, true, false, breaks);
+    each_is_named(Broken::I1Tiling, Reuse::Streams, breaks);
+    each_is_named(Broken::I1Tiling, Reuse::Stamps, breaks);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn i2_free_neighbours_have_merged() {
         heap(arena).begin_free(addr).unwrap();
         insert(arena, of.between, 3 * UNIT);
     };
-    each_is_named(Broken::I2Coalescing, false, false, &[free_alone]);
+    each_is_named(Broken::I2Coalescing, Reuse::Streams, &[free_alone]);
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn i3_the_index_holds_what_is_free() {
             heap(arena).index.mark(class, false);
         },
     ];
-    each_is_named(Broken::I3Index, false, false, breaks);
+    each_is_named(Broken::I3Index, Reuse::Streams, breaks);
     // With stamps the two are in the tree of another index.
-    each_is_named(Broken::I3Index, true, false, &[breaks[0], breaks[3], breaks[4]]);
+    each_is_named(Broken::I3Index, Reuse::Stamps, &[breaks[0], breaks[3], breaks[4]]);
 }
 
 /// Returns one of the two free chunks of a class that is linked to the other; in a tree the root.
@@ -133,7 +133,7 @@ fn i4_the_counters_agree_with_the_chunks() {
             heap(arena).counters.peak_bytes_requested += 2;
         },
     ];
-    each_is_named(Broken::I4Accounting, false, false, breaks);
+    each_is_named(Broken::I4Accounting, Reuse::Streams, breaks);
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn i5_best_fit_finds_the_best() {
         heap(arena).unindex(id);
         insert(arena, id, (1 << 20) - 64 * UNIT);
     };
-    each_is_named(Broken::I5BestFit, false, false, &[misplaced]);
-    each_is_named(Broken::I5BestFit, true, false, &[misplaced]);
+    each_is_named(Broken::I5BestFit, Reuse::Streams, &[misplaced]);
+    each_is_named(Broken::I5BestFit, Reuse::Stamps, &[misplaced]);
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn i6_starts_map_to_their_chunks() {
             set_start(arena, inside, id);
         },
     ];
-    each_is_named(Broken::I6Starts, false, false, breaks);
-    each_is_named(Broken::I6Starts, true, false, breaks);
+    each_is_named(Broken::I6Starts, Reuse::Streams, breaks);
+    each_is_named(Broken::I6Starts, Reuse::Stamps, breaks);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn i6_also_where_the_tables_are_flat() {
         },
     ];
     for (number, break_it) in breaks.iter().enumerate() {
-        let mut arena = empty(1 << 15, false, false);
+        let mut arena = empty(1 << 15, Reuse::Streams);
         let small: Vec<u64> = (0..80)
             .map(|_| arena.alloc(&AllocRequest::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap())
             .collect();

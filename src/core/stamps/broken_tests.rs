@@ -2,7 +2,7 @@
 //! name that invariant, and must have found nothing wrong before.
 
 use super::queue::StampQueue;
-use crate::core::arena::Arena;
+use crate::core::arena::{Arena, Reuse};
 use crate::core::heap::Heap;
 use crate::core::invariants::Broken;
 use crate::core::tests::sound::{BASE, Break, each_is_named};
@@ -35,7 +35,7 @@ fn i2_safe_neighbours_have_merged() {
             stamps.insert_free(heap, of.free, 0);
         }
     };
-    each_is_named(Broken::I2Coalescing, true, false, &[settle_alone]);
+    each_is_named(Broken::I2Coalescing, Reuse::Stamps, &[settle_alone]);
 }
 
 #[test]
@@ -72,13 +72,12 @@ fn i3_what_is_stamped_is_queued() {
             parts(arena).1.settle();
         },
     ];
-    each_is_named(Broken::I3Index, true, false, breaks);
-    each_is_named(Broken::I3Index, true, true, breaks);
+    each_is_named(Broken::I3Index, Reuse::Stamps, breaks);
+    each_is_named(Broken::I3Index, Reuse::Quarantine, breaks);
     // In quarantine, but without a stamp.
     each_is_named(
         Broken::I3Index,
-        true,
-        true,
+        Reuse::Quarantine,
         &[|arena, of| parts(arena).0.chunks_mut().set_stamp(of.free, 0)],
     );
 }
@@ -114,12 +113,11 @@ fn i3_what_is_stamped_is_in_an_index_of_its_own() {
         |arena, of| parts(arena).1.index.misstate(of.free, 0),
         |arena, of| parts(arena).1.index.misstate(of.other, 3),
     ];
-    each_is_named(Broken::I3Index, true, false, breaks);
+    each_is_named(Broken::I3Index, Reuse::Stamps, breaks);
     // A stamp that the index was not told about.
     each_is_named(
         Broken::I3Index,
-        true,
-        false,
+        Reuse::Stamps,
         &[|arena, of| parts(arena).0.chunks_mut().set_stamp(of.free, 7)],
     );
 }

@@ -1,6 +1,6 @@
 //! No pattern of sizes, addresses or histories makes an operation expensive, counted in steps instead of time.
 
-use crate::core::arena::{Arena, RegionGrowth, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Reuse, Settings};
 use crate::core::heap::Steps;
 use crate::core::op_names::Name;
 use crate::core::request::AllocRequest;
@@ -177,10 +177,10 @@ fn emptied(settings: Settings, leave: usize) -> (u64, Arena, Vec<u64>) {
 
 #[test]
 fn a_trim_gives_the_metadata_back() {
-    for timestamps in [false, true] {
+    for reuse in [Reuse::Streams, Reuse::Stamps] {
         for leave in [0, 1, 10] {
             let settings = Settings {
-                timestamps,
+                reuse,
                 growth: RegionGrowth::Doubling,
                 initial_region: 1 << 30,
                 ..fixed_settings(1 << 40)

@@ -9,7 +9,7 @@ mod intervals;
 mod planned;
 mod program;
 
-use crate::core::arena::{Arena, RegionGrowth, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Reuse, Settings};
 use crate::core::request::AllocRequest;
 use crate::core::stamps::Forced;
 use crate::core::stream_id::Stream;
@@ -111,8 +111,7 @@ pub(in crate::core) fn fixed_settings(limit: u64) -> Settings {
         split_always: false,
         fragmentation_fraction: 0.0,
         initial_region: 0,
-        timestamps: false,
-        quarantine: false,
+        reuse: Reuse::Streams,
         coalesce_regions: false,
         events: true,
         seed: 1,
@@ -130,6 +129,15 @@ fn growing(random: &mut Random) -> Family {
     family
 }
 
+/// Stamps in so many of a hundred cases, and half of those with quarantine.
+fn any_reuse(random: &mut Random, percent: u64) -> Reuse {
+    match random.chance(percent) {
+        true if random.chance(50) => Reuse::Quarantine,
+        true => Reuse::Stamps,
+        false => Reuse::Streams,
+    }
+}
+
 /// Either policy for the sizes of regions.
 fn any_growth(random: &mut Random) -> RegionGrowth {
     random.pick(&[RegionGrowth::Doubling, RegionGrowth::ByNeed])
@@ -144,8 +152,7 @@ fn any(random: &mut Random) -> Family {
     settings.coalesce_regions = random.chance(50);
     settings.split_always = random.chance(20);
     settings.fragmentation_fraction = random.pick(&[0.0, 0.0, 1e-9, 0.01]);
-    settings.timestamps = random.chance(40);
-    settings.quarantine = settings.timestamps && random.chance(50);
+    settings.reuse = any_reuse(random, 40);
     family.trims = random.chance(50);
     family.aligned = random.chance(50);
     family.named = random.chance(30);
@@ -231,8 +238,7 @@ fn split_rules() {
 fn timestamps() {
     programs(200, |random| {
         let mut family = any(random);
-        family.settings.timestamps = true;
-        family.settings.quarantine = false;
+        family.settings.reuse = Reuse::Stamps;
         Family { steps: 60, ..family }
     });
 }
@@ -241,8 +247,7 @@ fn timestamps() {
 fn quarantine() {
     programs(200, |random| {
         let mut family = any(random);
-        family.settings.timestamps = true;
-        family.settings.quarantine = true;
+        family.settings.reuse = Reuse::Quarantine;
         family
     });
 }
@@ -264,8 +269,7 @@ fn small_requests_spare_large_chunks() {
             (RegionGrowth::ByNeed, random.pick(&[9 << 30, 1 << 40]));
         family.settings.initial_region = random.pick(&[0, 0, 4096, 100_000, 5 << 20, 9 << 20]);
         family.settings.coalesce_regions = random.chance(30);
-        family.settings.timestamps = random.chance(30);
-        family.settings.quarantine = family.settings.timestamps && random.chance(50);
+        family.settings.reuse = any_reuse(random, 30);
         family.largest = random.pick(&[20 << 20, 40 << 20, 300 << 20]);
         Family { live: 12, steps: 80, trims: random.chance(50), ..family }
     });
@@ -285,8 +289,7 @@ fn granules_with_alignments_and_scopes() {
 fn granules_with_stamps() {
     programs(200, |random| {
         let mut family = granular(random);
-        family.settings.timestamps = true;
-        family.settings.quarantine = random.chance(40);
+        family.settings.reuse = if random.chance(40) { Reuse::Quarantine } else { Reuse::Stamps };
         Family { aligned: random.chance(30), ..family }
     });
 }
@@ -310,7 +313,7 @@ fn two_ends_of_granules() {
 fn plans() {
     programs(400, |random| {
         let mut family = if random.chance(50) { any(random) } else { fixed(1 << 16, 4096) };
-        (family.settings.timestamps, family.settings.quarantine) = (false, false);
+        family.settings.reuse = Reuse::Streams;
         Family { planned: true, steps: 90, ..family }
     });
 }
@@ -372,7 +375,7 @@ fn chunks_as_large_as_can_be() {
             random.pick(&[RegionGrowth::Whole, RegionGrowth::Doubling, RegionGrowth::ByNeed]);
         family.settings.coalesce_regions = random.chance(50);
         family.settings.garbage_collection = random.chance(50);
-        family.settings.timestamps = random.chance(30);
+        family.settings.reuse = if random.chance(30) { Reuse::Stamps } else { Reuse::Streams };
         Family { aligned: random.chance(30), trims: random.chance(50), ..family }
     });
 }
@@ -392,7 +395,7 @@ fn hundreds_of_regions() {
 #[test]
 fn a_free_needs_no_memory_after_forced_merges() {
     let mut settings = fixed(16 << 20, 1).settings;
-    (settings.timestamps, settings.split_always) = (true, true);
+    (settings.reuse, settings.split_always) = (Reuse::Stamps, true);
     let mut arena = Arena::new(settings).unwrap();
     let plan = arena.plan_extension(UNIT).unwrap();
     arena.add_region(&plan, 1 << 40, settings.limit).unwrap();

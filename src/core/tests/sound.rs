@@ -1,6 +1,6 @@
 //! Consistent arenas, and helpers for breaking their invariants on purpose.
 
-use crate::core::arena::{Arena, New, RegionGrowth, Settings};
+use crate::core::arena::{Arena, New, RegionGrowth, Reuse, Settings};
 use crate::core::ids::ChunkId;
 use crate::core::invariants::Broken;
 use crate::core::request::AllocRequest;
@@ -24,7 +24,7 @@ pub(in crate::core) struct Placed {
 pub(in crate::core) type Break = fn(&mut Arena, &Placed);
 
 /// An arena of two regions.
-pub(in crate::core) fn empty(region: u64, timestamps: bool, quarantine: bool) -> Arena {
+pub(in crate::core) fn empty(region: u64, reuse: Reuse) -> Arena {
     let settings = Settings {
         limit: 2 * region,
         growth: RegionGrowth::Doubling,
@@ -32,8 +32,7 @@ pub(in crate::core) fn empty(region: u64, timestamps: bool, quarantine: bool) ->
         split_always: true,
         fragmentation_fraction: 0.0,
         initial_region: region,
-        timestamps,
-        quarantine,
+        reuse,
         coalesce_regions: false,
         events: true,
         seed: 1,
@@ -46,8 +45,8 @@ pub(in crate::core) fn empty(region: u64, timestamps: bool, quarantine: bool) ->
     arena
 }
 
-pub(in crate::core) fn sound(timestamps: bool, quarantine: bool) -> (Arena, Placed) {
-    let mut arena = empty(1 << 20, timestamps, quarantine);
+pub(in crate::core) fn sound(reuse: Reuse) -> (Arena, Placed) {
+    let mut arena = empty(1 << 20, reuse);
     let mut take = |units| {
         arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap()
     };
@@ -61,9 +60,9 @@ pub(in crate::core) fn sound(timestamps: bool, quarantine: bool) -> (Arena, Plac
 }
 
 /// Applies each of `breaks` to a consistent arena of its own, and asserts that the check names `broken`.
-pub(in crate::core) fn each_is_named(broken: Broken, timestamps: bool, quarantine: bool, breaks: &[Break]) {
+pub(in crate::core) fn each_is_named(broken: Broken, reuse: Reuse, breaks: &[Break]) {
     for (number, break_it) in breaks.iter().enumerate() {
-        let (mut arena, of) = sound(timestamps, quarantine);
+        let (mut arena, of) = sound(reuse);
         break_it(&mut arena, &of);
         assert_eq!(arena.check(), Err(broken), "break {number}");
     }
@@ -72,7 +71,7 @@ pub(in crate::core) fn each_is_named(broken: Broken, timestamps: bool, quarantin
 /// An arena over granules of four units: two chunks in use, an unmapped chunk between them, and the end of the range.
 pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
     const GRANULE: u64 = 4 * UNIT;
-    let settings = Settings { growth: RegionGrowth::Doubling, ..*empty(1 << 20, false, false).settings() };
+    let settings = Settings { growth: RegionGrowth::Doubling, ..*empty(1 << 20, Reuse::Streams).settings() };
     let mut arena = Arena::new(settings).unwrap();
     arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
     let take = |arena: &mut Arena| {

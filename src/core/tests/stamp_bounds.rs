@@ -1,7 +1,7 @@
 //! Bounds on the work of single calls with timestamps, counted in steps instead of time, for any number of waiting
 //! chunks.
 
-use crate::core::arena::{Arena, RegionGrowth, Settings};
+use crate::core::arena::{Arena, RegionGrowth, Reuse, Settings};
 use crate::core::request::AllocRequest;
 use crate::core::stamps::Forced;
 use crate::core::steps;
@@ -26,7 +26,7 @@ fn arena(units: u64) -> Arena {
     let bytes = units * UNIT;
     let settings = fixed_settings(bytes);
     let settings =
-        Settings { timestamps: true, split_always: true, growth: RegionGrowth::Doubling, ..settings };
+        Settings { reuse: Reuse::Stamps, split_always: true, growth: RegionGrowth::Doubling, ..settings };
     let mut arena = Arena::new(Settings { initial_region: bytes, ..settings }).unwrap();
     let plan = arena.plan_extension(bytes).unwrap();
     arena.add_region(&plan, 1 << 40, bytes).unwrap();

@@ -6,7 +6,7 @@ use super::super::{alloc, free, idle::trim, lifecycle};
 use super::*;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Backend, Granted, Owned};
-use crate::core::arena::{RegionGrowth, Settings};
+use crate::core::arena::{RegionGrowth, Reuse, Settings};
 use crate::core::stream_id::Stream;
 use crate::core::units::Span;
 use crate::core::vmm::Range;
@@ -208,8 +208,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         split_always: true,
         fragmentation_fraction: 0.0,
         initial_region: 0,
-        timestamps: false,
-        quarantine: false,
+        reuse: Reuse::Streams,
         coalesce_regions: false,
         events: true,
         seed: 1,

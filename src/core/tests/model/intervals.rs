@@ -1,6 +1,6 @@
 //! The model: intervals in maps. Every query examines all of them.
 
-use crate::core::arena::{Detached, RegionGrowth, Settings, usable};
+use crate::core::arena::{Detached, RegionGrowth, Reuse, Settings, usable};
 use crate::core::request::AllocRequest;
 use crate::core::stats::Stats;
 use crate::core::units::{MAX_CHUNK, UNIT, round_down};
@@ -99,7 +99,7 @@ impl Model {
 
     pub(super) fn stats(&self, chunks: &[Chunk], metadata_bytes: u64) -> Stats {
         let free = || chunks.iter().filter(|chunk| matches!(chunk.2, Free { .. }));
-        let held = |what| self.settings.quarantine && what != Free { stamp: 0 };
+        let held = |what| self.settings.reuse == Reuse::Quarantine && what != Free { stamp: 0 };
         Stats {
             largest_free_block_bytes: free().filter(|c| !held(c.2)).map(|c| c.1).max().unwrap_or(0),
             num_regions: self.regions.len() as u64,
@@ -153,13 +153,14 @@ impl Model {
 
     /// Finds the best fit by examining all free memory. Returns size, address, aligned address and stamp.
     pub(super) fn find(&mut self, request: &AllocRequest<'_>) -> Option<(u64, u64, u64, u64)> {
-        if self.settings.timestamps {
+        if self.settings.reuse.has_stamps() {
             self.merge_safe();
         }
         let fits = self.chunks().into_iter().filter_map(|(addr, size, what)| {
             let Free { stamp } = what else { return None };
             let start = addr.checked_next_multiple_of(request.alignment.max(UNIT))?;
-            let allowed = stamp == 0 || (stamp <= request.max_stamp && !self.settings.quarantine);
+            let allowed =
+                stamp == 0 || (stamp <= request.max_stamp && self.settings.reuse != Reuse::Quarantine);
             let room = size.saturating_sub(start - addr);
             (allowed && room >= request.size).then_some((size, addr, start, stamp))
         });
@@ -272,7 +273,7 @@ impl Model {
 
     pub(super) fn free(&mut self, addr: u64) {
         let Some((size, Live { requested, .. })) = self.pieces.remove(&addr) else { panic!("{addr:#x}") };
-        if self.settings.timestamps {
+        if self.settings.reuse.has_stamps() {
             self.last_stamp += 1;
             self.pieces.insert(addr, (size, Free { stamp: self.last_stamp }));
         }

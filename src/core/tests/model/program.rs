@@ -5,7 +5,7 @@ use super::planned::Planned;
 use super::{Family, Layout, Random};
 use crate::core::arena::Detached;
 use crate::core::arena::usable;
-use crate::core::arena::{Arena, RegionGrowth, Settings};
+use crate::core::arena::{Arena, Placement, RegionGrowth, Reuse, Settings};
 use crate::core::heap::Refused;
 use crate::core::heap::State;
 use crate::core::ids::NIL;
@@ -50,7 +50,7 @@ fn chunks_of(arena: &Arena) -> Vec<Chunk> {
         while id != NIL {
             let (cold, tag, stamp) = (chunks.cold(id), chunks.tag(id), chunks.stamp(id));
             let scope = (tag.name != 0).then_some((tag.name, tag.step));
-            let held = arena.settings().quarantine && stamp != 0;
+            let held = arena.settings().reuse == Reuse::Quarantine && stamp != 0;
             let what = match chunks.state(id) {
                 State::InUse => Live { requested: cold.requested, id: cold.allocation_id, scope },
                 State::Unmapped => Unmapped,
@@ -84,7 +84,8 @@ impl Program {
             done: Vec::new(),
             steps: 0,
         };
-        let Settings { timestamps, growth, .. } = family.settings;
+        let Settings { reuse, growth, .. } = family.settings;
+        let timestamps = reuse.has_stamps();
         if family.spares_large {
             program.arena.spare_large_chunks();
         }
@@ -100,7 +101,7 @@ impl Program {
             program.set_plan();
         }
         if family.two_ends && !timestamps && family.range.is_none() && !family.planned {
-            program.arena.set_two_ends(Box::new(Lifetimes::new()));
+            program.arena.set_placement(Placement::TwoEnds(Box::new(Lifetimes::new())));
         }
         for _ in 0..family.regions {
             let least = program.random.below(family.most) & !255;
@@ -116,7 +117,7 @@ impl Program {
         let mut planned = Planned::any(&mut self.random, largest.min(1 << 40), settings.limit);
         planned.base = range.map(|range| range.base);
         self.done.push(format!("{planned:?}"));
-        self.arena.set_plan(planned.plan());
+        self.arena.set_placement(Placement::Plan(planned.plan()));
         self.model.planned = planned.bytes;
         if range.is_some() {
             let initial = &mut self.model.settings.initial_region;
@@ -164,7 +165,7 @@ impl Program {
                 self.model.reserved = 0;
                 self.did("fork".into());
             }
-            8..16 if self.family.settings.timestamps => {
+            8..16 if self.family.settings.reuse.has_stamps() => {
                 let to = self.random.below(self.model.last_stamp + 3);
                 self.model.frontier = self.model.frontier.max(to);
                 self.arena.raise_frontier(to);
@@ -201,7 +202,7 @@ impl Program {
         let alignment = if aligned && random.chance(50) { 16 << random.below(14) } else { UNIT };
         let scope = (named && random.chance(60))
             .then(|| (random.pick(&["MatMul", "Relu", "", "é"]), random.below(3)));
-        let dated = settings.timestamps && random.chance(40);
+        let dated = settings.reuse.has_stamps() && random.chance(40);
         let newest = if dated { random.below(self.model.last_stamp + 2) } else { u64::MAX };
         let short_lived = self.family.two_ends && random.chance(20);
         let size = round_up(requested).unwrap();
@@ -327,7 +328,7 @@ impl Program {
     /// plan a short-lived request gets the upper end of the best fit.
     fn take_in_model(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
         let Some(planned) = &mut self.planned else {
-            let may_lie_above = request.alignment <= UNIT && !self.family.settings.timestamps;
+            let may_lie_above = request.alignment <= UNIT && !self.family.settings.reuse.has_stamps();
             let is_above = may_lie_above && self.arena.is_short_lived(request);
             return if is_above { self.model.take_upper_end(request) } else { self.model.take(request) };
         };
@@ -456,7 +457,7 @@ impl Program {
             assert_eq!(parts.clone().map(|c| c.1).sum::<u64>(), size);
             assert_eq!(parts.map(|c| c.2).max(), Some(Free { stamp }), "of {addr:#x}");
         }
-        let quarantine = self.family.settings.quarantine;
+        let quarantine = self.family.settings.reuse == Reuse::Quarantine;
         assert!(!quarantine || (!found && chunks_of(&self.arena) == before), "it waits, come what may");
         let expected = self.model.merge_forced(size);
         assert!(quarantine || expected == (merged.clone(), found));

@@ -2,7 +2,7 @@
 
 use super::device::{Call, Clock, Device, DriverCall};
 use crate::backend::{AnyBackend, Owned};
-use crate::core::arena::{RegionGrowth, Settings};
+use crate::core::arena::{RegionGrowth, Reuse, Settings};
 use crate::core::request::AllocRequest;
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
@@ -131,8 +131,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         split_always: family.split_always,
         fragmentation_fraction: 0.0,
         initial_region: capacity / 4,
-        timestamps: false,
-        quarantine: false,
+        reuse: Reuse::Streams,
         coalesce_regions: false,
         events: true,
         seed: 1,
