@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -81,8 +81,7 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
         }
         _ => {}
     }
-    let tried = File::create_new(&file).and_then(|_| fs::remove_file(&file));
-    tried.with_context(|| format!("--trace {name}: no file can be made there; name another"))
+    try_to_make(&file).with_context(|| format!("--trace {name}: no file can be made there; name another"))
 }
 
 /// Removes the history that is there. The library would write beside it. Another file stays, and so does the history of a
@@ -93,8 +92,12 @@ pub fn make_room_for_history(args: &Run) -> Result<()> {
     };
     let name = file.display();
     check_kind(file).with_context(|| format!("--history {name}"))?;
+    let can_be_made = || {
+        try_to_make(file)
+            .with_context(|| format!("--history {name}: no file can be made there; name another"))
+    };
     if !file.exists() {
-        return Ok(());
+        return can_be_made();
     }
     if !history::is_one(file) {
         bail!("--history {name}: the file exists and is not a history; remove it, or name another");
@@ -106,6 +109,11 @@ pub fn make_room_for_history(args: &Run) -> Result<()> {
         return Ok(());
     }
     fs::remove_file(file).with_context(|| format!("--history {name}: the old file cannot be removed"))
+}
+
+/// Makes a file that is not there, and removes it.
+pub fn try_to_make(file: &Path) -> io::Result<()> {
+    File::create_new(file).and_then(|_| fs::remove_file(file))
 }
 
 /// Whether a file begins as a trace does, or has nothing in it: what else a user names by mistake must stay. `#` and `%` alone

@@ -11,7 +11,7 @@ use bfc_sys::{
 
 use super::file::Facts;
 use super::settings::Settings;
-use super::{Run, check_report, verdict};
+use super::{Run, check_report, files, verdict};
 use crate::environment::{self as names, Resolved};
 use crate::library::Library;
 
@@ -58,6 +58,15 @@ pub fn notes(args: &Run, settings: &Settings, program: &Facts, folder: &Path) ->
             "{}={path} has no effect under bfc run without --async: a plan excludes BFC_TIMESTAMPS, which keeps the \
              meaning of cudaFree",
             names::PLAN
+        ));
+    }
+    let is_overridden = args.history.is_some() || args.leaks;
+    if let Some(path) = value(names::HISTORY_FILE).filter(|path| !is_overridden && !Path::new(path).exists())
+        && let Err(error) = files::try_to_make(Path::new(&path))
+    {
+        notes.push(format!(
+            "{}={path} has no effect: no file can be made there: {error}",
+            names::HISTORY_FILE
         ));
     }
     // A limit that is an option is meant to come before the environment.

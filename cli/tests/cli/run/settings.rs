@@ -218,6 +218,28 @@ fn a_report_that_cannot_be_kept_is_told_before_the_program_runs() {
 }
 
 #[test]
+fn a_history_that_cannot_be_kept_is_told_before_the_program_runs() {
+    let folder = folder("histories");
+    let [inside, new] = ["none/h", "new.history"].map(|name| folder.join(name).display().to_string());
+    let Some(mut command) = run(&["--history", &inside, "echo", "ran"]) else { return };
+    let (stdout, error) = run_to(125, &mut command);
+    let words = "no file can be made there; name another: No such file or directory";
+    assert!(stdout.is_empty() && error.starts_with(&format!("bfc: --history {inside}: {words}")), "{error}");
+    // The library makes the file, when the program allocates for the first time.
+    run_to(0, &mut run(&["--history", &new, "true"]).expect("there was a compiler before"));
+    assert!(fs::read_dir(&folder).expect("it is there").next().is_none());
+    // A variable may be meant for another program too, so it does not keep this one from running.
+    for (path, notes) in [(&inside, 1), (&new, 0)] {
+        let mut command = run(&["true"]).expect("there was a compiler before");
+        let (_, error) = run_to(0, command.env("BFC_HISTORY_FILE", path));
+        let note =
+            format!("bfc: note: BFC_HISTORY_FILE={path} has no effect: no file can be made there: No such");
+        assert_eq!((error.lines().count(), error.starts_with(&note)), (notes, notes == 1), "{error}");
+    }
+    assert!(fs::read_dir(&folder).expect("it is there").next().is_none());
+}
+
+#[test]
 fn a_backend_without_memory_of_a_device_is_refused() {
     for backend in ["host", "host-vmm", "custom", "auto"] {
         let Some(mut command) = run(&["--backend", backend, "true"]) else { return };
