@@ -12,6 +12,7 @@ use anyhow::Result;
 
 use super::settings::Settings;
 use super::{Refusal, exec, file};
+use crate::size;
 
 /// As in every shell.
 const NOT_FOUND: u8 = 127;
@@ -33,7 +34,11 @@ impl Program {
     pub fn find(words: &[OsString]) -> Result<Self> {
         let name = words.first().map(OsString::as_os_str).unwrap_or_default();
         let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
-        let file = look_up(name, &path)?;
+        let before = env::args_os().nth_back(words.len());
+        let file = look_up(name, &path).map_err(|mut refusal| {
+            refusal.words.extend(misread(name, before.as_deref()));
+            refusal
+        })?;
         Ok(Self { file, words: words.to_vec() })
     }
 
@@ -116,6 +121,16 @@ fn look_up(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
         let words = format!("{} was not found in PATH{advice}", Path::new(name).display());
         Refusal { code: NOT_FOUND, words }
     }))
+}
+
+/// What to write where the program's name is the value of the option before it.
+fn misread(name: &OsStr, before: Option<&OsStr>) -> Option<String> {
+    let (name, before) = (name.to_str()?, before?.to_str()?);
+    let size = format!("{before}{name}");
+    if size::parse(before).is_ok() && size::parse(name).is_err() && size::parse(&size).is_ok() {
+        return Some(format!("; write the size without a space: {size}"));
+    }
+    (before == "--report").then(|| format!("; if it is the file of --report, write --report={name}"))
 }
 
 /// Why a file cannot be run, as far as one can see before it is tried.

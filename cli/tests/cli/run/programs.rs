@@ -155,3 +155,35 @@ fn the_variable_names_the_interposer_and_the_option_comes_first() {
     let (_, error) = run_to(125, bfc().args(["run", "true"]).env("BFC_PRELOAD_LIBRARY", "/nonexistent"));
     assert!(error.contains("(from BFC_PRELOAD_LIBRARY)"), "{error}");
 }
+
+#[test]
+fn a_value_that_was_taken_for_the_program_is_told() {
+    let folder = folder("values");
+    fs::write(folder.join("p.counters"), "").expect("writable");
+    let advice = "if it is the file of --report, write --report=";
+    for (words, said) in [
+        (
+            &["--limit", "1", "GiB", "--", "true"][..],
+            "GiB was not found in PATH; write the size without a space: 1GiB\n",
+        ),
+        (
+            &["--max", "1.5", "mb", "true"],
+            "mb was not found in PATH; write the size without a space: 1.5mb\n",
+        ),
+        (
+            &["--report", "p.counters", "--", "true"],
+            &format!(
+                "p.counters was not found in PATH; for the file in this folder write ./ before it; {advice}p.counters\n"
+            ),
+        ),
+        (&["--report", "none/p", "true"], &format!("there is no none/p; {advice}none/p\n")),
+        // Neither is one of these.
+        (&["--limit", "1", "2", "true"], "2 was not found in PATH\n"),
+        (&["--report", "--", "none/p", "true"], "there is no none/p\n"),
+        (&["--publish", "GiB", "true"], "GiB was not found in PATH\n"),
+    ] {
+        let Some(mut command) = run(words) else { return };
+        let (_, error) = run_to(127, command.current_dir(&folder));
+        assert_eq!(error, format!("bfc: {said}"), "{words:?}");
+    }
+}
