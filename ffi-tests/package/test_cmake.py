@@ -2,7 +2,7 @@
 
 import pytest
 
-from build import HERE, ROOT, VERSION, cmake_build, configure, run
+from build import HERE, PROBE, ROOT, VERSION, cmake_build, configure, run
 
 MAJOR, MINOR, PATCH = map(int, VERSION.split("."))
 ACCEPTED = ["", f"{MAJOR}", f"{MAJOR}.{MINOR}", f"{VERSION} EXACT", f"{VERSION}...{MAJOR}.{MINOR + 1}", "COMPONENTS static"]
@@ -48,6 +48,29 @@ def probes(tree, tmp_path_factory):
 @pytest.mark.parametrize("target", ["bfc", "static"])
 def test_a_program_with_each_target(target, probes):
     assert run(probes / f"probe_{target}").split() == [VERSION, VERSION]
+
+
+INSTALLED = f"""
+cmake_minimum_required(VERSION 3.21)
+project(installed LANGUAGES C)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+find_package(bfc REQUIRED)
+add_executable(probe {PROBE})
+target_link_libraries(probe PRIVATE bfc::bfc)
+install(TARGETS probe)
+install(IMPORTED_RUNTIME_ARTIFACTS bfc::bfc)
+"""
+
+
+def test_an_installed_program_with_the_library_beside_it(tree, tmp_path):
+    source, prefix = tmp_path / "source", tmp_path / "prefix"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(INSTALLED)
+    run("cmake", "--install", cmake_build(source, tmp_path / "build", tree), "--prefix", prefix)
+    assert run(prefix / "bin/probe").split() == [VERSION, VERSION]
+    # It is the copy that was loaded, and not a link to the tree.
+    soname = (prefix / "lib").glob("libbfc.so.?")
+    assert [path.resolve().parent for path in soname] == [prefix / "lib"]
 
 
 @pytest.fixture(scope="module")
