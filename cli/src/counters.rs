@@ -53,7 +53,7 @@ fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
         bail!("{name} is of another version of libbfc; use the bfc command of that version");
     }
     if !bytes.starts_with(&MAGIC) && number == 1 {
-        bail!("{name} is not a report; name the FILE of bfc run --report=FILE");
+        bail!("{name} is not a report; name the FILE of bfc run --report=FILE or --history FILE");
     }
     if !bytes.starts_with(&MAGIC) || bytes.len() < BYTES {
         bail!(

@@ -1,9 +1,10 @@
 //! `bfc report`: what a file of counters or of a history says.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 
 use crate::counters;
@@ -64,19 +65,25 @@ pub fn report(args: &Report, library: Option<&Path>, output: &mut Output) -> Res
             Wanted { as_json: args.json, to_file: args.output.as_deref(), advice_by: library.as_ref() };
         return history::report(&args.file, &wanted, output);
     }
+    let name = args.file.display();
+    let file = File::open(&args.file).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow!(
+            "cannot open {name}: {error}; a history is made when a program first allocates: bfc run --check shows why \
+             none was"
+        ),
+        _ => anyhow!("cannot open {name}: {error}"),
+    })?;
     if args.advice {
-        bail!("--advice is for a history, and {} is none", args.file.display());
+        bail!("--advice is for a history, and {name} is none");
     }
     if args.output.is_some() {
-        bail!("--output is for a history, and {} is none", args.file.display());
+        bail!("--output is for a history, and {name} is none");
     }
     for (is_set, option) in [(args.json, "--json"), (args.leaks.leaks, "--leaks")] {
         if is_set {
-            bail!("{option} is for a history, and {} is none", args.file.display());
+            bail!("{option} is for a history, and {name} is none");
         }
     }
-    let name = args.file.display();
-    let file = File::open(&args.file).with_context(|| format!("cannot open {name}"))?;
     let (summaries, end) = counters::summaries(file, &name)?;
     if summaries.is_empty() {
         end?;

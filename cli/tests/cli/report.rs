@@ -16,8 +16,12 @@ fn reported(code: i32, path: &str) -> (String, String) {
 #[test]
 fn what_is_no_report_is_refused() {
     let cases = [
-        ("text", b"some notes\n".to_vec(), "is not a report; name the FILE of bfc run --report=FILE"),
-        ("zeros", vec![0; 8192], "is not a report; name the FILE of bfc run --report=FILE"),
+        (
+            "text",
+            b"some notes\n".to_vec(),
+            "is not a report; name the FILE of bfc run --report=FILE or --history FILE",
+        ),
+        ("zeros", vec![0; 8192], "is not a report; name the FILE of bfc run --report=FILE or --history FILE"),
         (
             "newer",
             b"libbfc counters 2, whatever".to_vec(),
@@ -31,6 +35,13 @@ fn what_is_no_report_is_refused() {
     }
     let (_, error) = reported(1, "/nonexistent/report");
     assert!(error.starts_with("bfc: cannot open /nonexistent/report: No such file"), "{error}");
+    // The program may have made none, and an option of histories does not hide that.
+    for option in ["--json", "--leaks", "--advice", "--output=x.svg"] {
+        let (_, with_option) = run_to(1, bfc().args(["report", option, "/nonexistent/report"]));
+        assert_eq!(with_option, error, "{option}");
+    }
+    let why = "; a history is made when a program first allocates: bfc run --check shows why none was\n";
+    assert!(error.ends_with(why), "{error}");
     assert!(reported(1, "/").1.starts_with("bfc: cannot read /: "));
 }
 
