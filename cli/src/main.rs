@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::device::{Backend, GrowthPolicy, PoolConfig};
@@ -77,7 +77,8 @@ Examples:
   bfc replay --device-capacity 1GB train.trace      the same addresses in every run
   bfc replay --json train.trace                     machine-readable output";
 
-/// Runs programs with libbfc behind cudaMalloc, and replays recorded allocation traces through libbfc.so.
+/// Runs programs with libbfc behind cudaMalloc, shows their memory while they run and afterwards, and replays recorded
+/// allocations with other options.
 #[derive(Parser)]
 #[command(name = "bfc", version, max_term_width = 110, after_help = EXAMPLES)]
 struct Cli {
@@ -152,7 +153,7 @@ struct Replay {
     #[arg(long)]
     growth: bool,
     /// The sizes of regions with --growth [default: $BFC_GROWTH, else tensorflow]
-    #[arg(long, value_enum, ignore_case = true, requires = "growth", value_name = "POLICY")]
+    #[arg(long, value_enum, ignore_case = true, value_name = "POLICY")]
     growth_policy: Option<GrowthPolicy>,
     /// Release wholly free regions before a request fails
     #[arg(long)]
@@ -283,6 +284,9 @@ impl Replay {
 
     /// What clap cannot see.
     fn check(&self) -> Result<(), &'static str> {
+        if self.growth_policy.is_some() && !self.growth {
+            return Err("--growth-policy needs --growth: without it one region has the whole limit");
+        }
         if self.map.is_some() && self.traces.len() > 1 {
             return Err("--map takes one trace: the map is of one moment of one of them");
         }
@@ -320,7 +324,7 @@ impl Replay {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| end_as_clap(&error));
+    let cli = Cli::try_parse().unwrap_or_else(|error| end_as_clap(error));
     match run(&cli) {
         Ok(code) => code,
         Err(error) => {
@@ -339,10 +343,14 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Plan(args) => plan::plan(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => {
+            args.check().unwrap_or_else(|what| wrong_usage("report", what));
             report::report(args, cli.library.as_deref(), &mut output).map(|()| ExitCode::SUCCESS)
         }
         Command::Diff(args) => history::diff(args, &mut output).map(|()| ExitCode::SUCCESS),
-        Command::Top(args) => top::top(args, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => {
+            args.check().unwrap_or_else(|what| wrong_usage("top", what));
+            top::top(args, &mut output).map(|()| ExitCode::SUCCESS)
+        }
         Command::Info(args) => info::info(args, &library()?, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {
@@ -390,17 +398,42 @@ fn wrong_usage(subcommand: &str, what: &str) -> ! {
     // Only a built command knows the names that lead to its subcommands.
     command.build();
     let subcommand = command.find_subcommand_mut(subcommand).expect("it is declared above");
-    end_as_clap(&subcommand.error(ErrorKind::ArgumentConflict, what))
+    end_as_clap(subcommand.error(ErrorKind::ArgumentConflict, what))
 }
 
 /// Ends the command with clap's message, which may repeat an argument: a file name, for example. The help and the version
 /// have no such text.
-fn end_as_clap(error: &clap::Error) -> ! {
+fn end_as_clap(mut error: clap::Error) -> ! {
     if !error.use_stderr() {
         error.exit();
     }
+    if let Some(tip) = tip(&error) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     output::print_on_stderr(&error.render().to_string());
     std::process::exit(error.exit_code())
+}
+
+/// What clap does not say: the commands, where none is similar, and that a value is missing. Where a value may begin with a
+/// hyphen, clap takes the next option for it.
+fn tip(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand if error.get(ContextKind::SuggestedSubcommand).is_none() => {
+            let command = Cli::command();
+            let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+            let names: Vec<_> = shown.map(|command| command.get_name()).collect();
+            Some(format!("the commands are {}", names.join(", ")))
+        }
+        ErrorKind::ValueValidation => {
+            let value = text(ContextKind::InvalidValue).filter(|value| value.starts_with("--"))?;
+            Some(format!("the value of '{}' is missing before '{value}'", text(ContextKind::InvalidArg)?))
+        }
+        _ => None,
+    }
 }
 
 /// What a replay is made of.

@@ -54,6 +54,13 @@ States of a process:
   killed     by a signal (kill, abort, a crash) or _exit, without its exit handlers
   unknown    ran on another machine, before the last restart, in another container, or hidden in /proc";
 
+impl Report {
+    /// What clap cannot say in words of its own.
+    pub fn check(&self) -> Result<(), &'static str> {
+        self.leaks.check()
+    }
+}
+
 /// Prints the summary of each process in the file.
 pub fn report(args: &Report, library: Option<&Path>, output: &mut Output) -> Result<()> {
     if history::is_one(&args.file) {

@@ -102,7 +102,7 @@ pub struct Run {
     history: Option<PathBuf>,
     /// Record in the history where allocations are made: the functions of native code, of Python, or of both [default:
     /// $BFC_HISTORY_STACKS, else none]
-    #[arg(long, value_enum, ignore_case = true, requires = "history")]
+    #[arg(long, value_enum, ignore_case = true)]
     stacks: Option<Stacks>,
     /// When the program has ended, list on standard error what each process allocated from the pool and did not free,
     /// by operation. The list is made of a history: that of --history, or a temporary one of 1048576 events
@@ -113,7 +113,6 @@ pub struct Run {
     #[arg(
         long,
         value_name = "N",
-        requires = "leaks",
         allow_hyphen_values = true,
         value_parser = clap::value_parser!(u8).range(1..)
     )]
@@ -221,6 +220,12 @@ impl Run {
                 return Err("--min is above --max: nothing would be pooled");
             }
             _ => {}
+        }
+        if self.stacks.is_some() && self.history.is_none() {
+            return Err("--stacks needs --history FILE, which has the backtraces");
+        }
+        if self.leaks_exit_code.is_some() && !self.leaks {
+            return Err("--leaks-exit-code needs --leaks: otherwise the exit code is the program's");
         }
         if self.ipc && self.backend == Some(Backend::CudaVmm) {
             return Err(

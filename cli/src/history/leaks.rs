@@ -27,19 +27,28 @@ pub struct LeaksArgs {
     #[arg(long, conflicts_with = "output")]
     pub leaks: bool,
     /// Only what was allocated after this moment: a mark, 12.5s, peak [default: begin]
-    #[arg(long, value_name = "MOMENT", requires = "leaks", allow_hyphen_values = true)]
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     from: Option<Moment>,
     /// Only what was allocated before this moment [default: that of --to]
-    #[arg(long, value_name = "MOMENT", requires = "leaks", allow_hyphen_values = true)]
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     before: Option<Moment>,
     /// Only what was not freed before this moment [default: end]
-    #[arg(long, value_name = "MOMENT", requires = "leaks", allow_hyphen_values = true)]
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     to: Option<Moment>,
 }
 
 impl LeaksArgs {
     /// The whole history.
     pub const ALL: Self = LeaksArgs { leaks: true, from: None, before: None, to: None };
+
+    /// What clap cannot say in words of its own.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let has_moment = [&self.from, &self.before, &self.to].into_iter().any(Option::is_some);
+        if has_moment && !self.leaks {
+            return Err("--from, --before and --to need --leaks: everything else is of the whole history");
+        }
+        Ok(())
+    }
 }
 
 /// What is live, and where it was allocated.

@@ -37,23 +37,24 @@ use reader::{Reading, State};
 /// What `bfc top` is asked for.
 #[derive(Args, Clone)]
 pub struct Top {
-    /// Print the statistics once, as text. So it is without this option where standard input or output is no terminal
+    /// Print the statistics once, as text: the default where standard input or output is no terminal
     #[arg(long, conflicts_with_all = ["json", "openmetrics"])]
     once: bool,
-    /// Print one JSON document (fields: bfc top --help). With --interval one on a line for each reading, until the
+    /// Print one JSON document (fields: --help). With --interval one on a line for each reading, until the
     /// reader closes standard output
     #[arg(long, conflicts_with = "openmetrics")]
     json: bool,
     /// Print OpenMetrics text once: the metrics of bfc_metrics, with the labels pid and program
     #[arg(long)]
     openmetrics: bool,
-    /// With --openmetrics: answer GET /metrics by HTTP, for Prometheus. A port alone is one of 127.0.0.1; 0 is any free one
-    #[arg(long, value_name = "[ADDRESS:]PORT", requires = "openmetrics", conflicts_with_all = ["output", "interval"],
+    /// With --openmetrics: answer GET /metrics by HTTP, for Prometheus. A port alone listens on 127.0.0.1; 0 chooses a free
+    /// one
+    #[arg(long, value_name = "[ADDRESS:]PORT", conflicts_with_all = ["output", "interval"],
         value_parser = serve::parse_address)]
     listen: Option<String>,
     /// With --openmetrics: write to a file, which readers see as a whole, for the textfile collector of the node exporter.
     /// With --interval again and again
-    #[arg(long, value_name = "FILE", requires = "openmetrics")]
+    #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Show only this process; may be repeated
     #[arg(long, value_name = "PID")]
@@ -84,6 +85,22 @@ pub use document::SCHEMA;
 const SHORT: Duration = Duration::from_millis(600);
 
 impl Top {
+    /// What clap cannot see.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.listen.is_some() && !self.openmetrics {
+            return Err("--listen needs --openmetrics: it answers with that text");
+        }
+        if self.output.is_some() && !self.openmetrics {
+            return Err("--output needs --openmetrics: it is the file for that text");
+        }
+        if self.openmetrics && self.interval.is_some() && self.output.is_none() {
+            return Err(
+                "--openmetrics with --interval needs --output FILE: standard output has the text once",
+            );
+        }
+        Ok(())
+    }
+
     fn interval(&self, default: Duration) -> Duration {
         self.interval.map_or(default, |seconds| Duration::from_secs_f64(seconds.max(0.05)))
     }
@@ -108,6 +125,17 @@ impl Top {
         }
         Ok(())
     }
+
+    fn warn_of(&self, reading: &Reading) {
+        // It may still come: the first process that publishes makes it.
+        let missing = self.folder.iter().filter(|folder| !folder.exists());
+        let missing = missing.map(|folder| (folder, "does not exist"));
+        let unreadable = reading.unreadable.iter().map(|(file, why)| (file, why.as_str()));
+        for (file, why) in missing.chain(unreadable) {
+            let file = text::plain(&file.to_string_lossy(), 200);
+            complain(format_args!("note: {file} {why}"));
+        }
+    }
 }
 
 /// Shows what processes publish.
@@ -115,7 +143,7 @@ pub fn top(args: &Top, output: &mut Output) -> Result<()> {
     let first = args.read();
     args.require(&first)?;
     if args.openmetrics {
-        warn_of(&first);
+        args.warn_of(&first);
         return openmetrics(args, &first, output);
     }
     if args.json && args.interval.is_some() {
@@ -158,7 +186,7 @@ fn once(args: &Top, first: Reading, output: &mut Output) -> Result<()> {
         return output.write(&document::document(&reading, &rows)?);
     }
     output.write(&text::once(&reading, &rows))?;
-    warn_of(&reading);
+    args.warn_of(&reading);
     Ok(())
 }
 
@@ -173,12 +201,5 @@ fn follow(args: &Top, first: Reading, output: &mut Output) -> Result<()> {
         }
         sleep(args.interval(SHORT));
         reading = args.read();
-    }
-}
-
-fn warn_of(reading: &Reading) {
-    for (file, why) in &reading.unreadable {
-        let file = text::plain(&file.to_string_lossy(), 200);
-        complain(format_args!("note: {file} {why}"));
     }
 }

@@ -29,8 +29,12 @@ pub fn parse_address(text: &str) -> Result<String, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(format!("{}:{port}", Ipv4Addr::LOCALHOST));
     }
-    let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
-    if text.rsplit_once(':').is_some_and(is_address) {
+    let (host, port) = text.rsplit_once(':').map_or((None, text), |(host, port)| (Some(host), port));
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number && port.parse::<u16>().is_err() {
+        return Err(format!("{port} is no port: ports are 0 to 65535"));
+    }
+    if is_number && host.is_some_and(|host| !host.is_empty()) {
         return Ok(text.to_owned());
     }
     Err("not an address: write PORT for 127.0.0.1, or ADDRESS:PORT such as 0.0.0.0:9465".to_owned())
@@ -39,7 +43,11 @@ pub fn parse_address(text: &str) -> Result<String, String> {
 /// Answers requests at an address with what `metrics` returns, until the command is ended.
 pub fn serve(address: &str, metrics: impl Fn() -> String + Send + Sync + 'static) -> Result<()> {
     let listener = TcpListener::bind(address).map_err(|error| {
-        anyhow!("cannot listen on {address}: {error}; choose another port, or 0 for any free one")
+        let advice = match error.kind() {
+            ErrorKind::AddrNotAvailable => "it is no address of this machine",
+            _ => "choose another port, or 0 for any free one",
+        };
+        anyhow!("cannot listen on {address}: {error}; {advice}")
     })?;
     complain(format_args!("metrics at http://{}/metrics", listener.local_addr()?));
     let shared = Arc::new((metrics, AtomicUsize::new(0)));

@@ -38,6 +38,67 @@ fn wrong_usage_is_2() {
 }
 
 #[test]
+fn a_mistyped_command_or_option_gets_a_suggestion() {
+    let commands = "tip: the commands are replay, plan, run, report, diff, top, info\n";
+    for (words, tip) in [
+        (&["repotr"][..], "tip: a similar subcommand exists: 'report'\n"),
+        (&["rnu"], commands),
+        (&["tpo"], commands),
+        (&["run", "--limt", "1GiB", "true"], "tip: a similar argument exists: '--limit'\n"),
+        (&["replay", "--find-limits", "t"], "tip: a similar argument exists: '--find-limit'\n"),
+        (&["run", "--backend", "cuda-vm", "true"], "tip: a similar value exists: 'cuda-vmm'\n"),
+        (&["run", "--limit", "--", "./app"], "tip: the value of '--limit <SIZE>' is missing before '--'\n"),
+        (
+            &["replay", "--repeat", "--json", "t"],
+            "tip: the value of '--repeat <N>' is missing before '--json'\n",
+        ),
+    ] {
+        let (_, error) = run_to(2, bfc().args(words));
+        assert!(error.starts_with("error: ") && error.contains(tip), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn an_option_that_needs_another_says_so() {
+    for (words, said) in [
+        (
+            &["run", "--stacks", "native", "true"][..],
+            "--stacks needs --history FILE, which has the backtraces",
+        ),
+        (&["run", "--leaks-exit-code", "3", "true"], "--leaks-exit-code needs --leaks"),
+        (&["replay", "--growth-policy", "need", "t"], "--growth-policy needs --growth"),
+        (&["report", "--from", "peak", "h"], "--from, --before and --to need --leaks"),
+        (&["report", "--before", "peak", "h"], "--from, --before and --to need --leaks"),
+        (&["report", "--to", "peak", "h"], "--from, --before and --to need --leaks"),
+        (&["top", "--listen", "9465"], "--listen needs --openmetrics"),
+        (&["top", "--output", "m"], "--output needs --openmetrics"),
+        (&["top", "--openmetrics", "--interval", "1"], "--openmetrics with --interval needs --output FILE"),
+    ] {
+        let (_, error) = run_to(2, bfc().args(words));
+        let usage = format!("Usage: bfc {} ", words[0]);
+        assert!(error.starts_with(&format!("error: {said}")) && error.contains(&usage), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn a_folder_and_an_address_that_top_does_not_find_are_named() {
+    for options in [&[][..], &["--openmetrics"]] {
+        let (_, error) = run_to(0, bfc().args(["top", "--folder", "/nonexistent"]).args(options));
+        assert_eq!(error, "bfc: note: /nonexistent does not exist\n", "{options:?}");
+    }
+    let listen = |code, address| run_to(code, bfc().args(["top", "--openmetrics", "--listen", address])).1;
+    let error = listen(2, "99999");
+    assert!(error.contains("99999 is no port: ports are 0 to 65535"), "{error}");
+    // The documentation's: no machine has it.
+    let error = listen(1, "192.0.2.1:9465");
+    assert!(
+        error.contains("cannot listen on 192.0.2.1:9465: ")
+            && error.contains("; it is no address of this machine"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_negative_number_gets_the_words_of_its_option() {
     for (option, words) in [
         (&["--limit", "-1"][..], "not a size"),
