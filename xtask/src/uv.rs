@@ -17,6 +17,9 @@ const UV: &str = "uv==0.13.9";
 /// Names [`cache`] to the tests, whose own XDG_CACHE_HOME is another, and to the chores that they run.
 pub const CACHE: &str = "LIBBFC_TESTS_CACHE";
 
+/// What to ask oneself where packages could not be fetched.
+const PYPI: &str = "is PyPI reachable, and Python new enough?";
+
 /// The file in an environment that says that all of it is there.
 const COMPLETE: &str = "complete";
 
@@ -53,10 +56,10 @@ pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     println!("   fetching into {} (once): {about}", folder.display());
     let mut venv = uv_command(workspace, &["venv", "--allow-existing", "--python", "python3"])?;
     venv.arg(&folder);
-    fetch(workspace, "uv venv", venv)?;
+    fetch(workspace, "uv venv", PYPI, venv)?;
     let mut sync = uv_command(workspace, &["pip", "sync", "--python"])?;
     sync.arg(&python).args(&lists);
-    fetch(workspace, "uv pip sync", sync)?;
+    fetch(workspace, "uv pip sync", PYPI, sync)?;
     files::write(&folder.join(COMPLETE), "")?;
     Ok(python)
 }
@@ -73,7 +76,7 @@ pub fn unpack(workspace: &Workspace, list: &Path, python: &str, folder: &Path) -
     let mut install = uv_command(workspace, &["pip", "install", "--no-deps", "--only-binary=:all:"])?;
     install.args(["--python-platform=x86_64-manylinux_2_28", "--python-version", python, "--target"]);
     install.arg(folder).arg("--requirements").arg(list);
-    fetch(workspace, "uv pip install --target", install)
+    fetch(workspace, "uv pip install --target", PYPI, install)
 }
 
 /// The same interpreter, if it is there already.
@@ -142,25 +145,26 @@ fn uv(workspace: &Workspace) -> Result<PathBuf> {
     if !tools::works(uv.as_os_str()) {
         let mut venv = workspace.command("python3");
         venv.args(["-m", "venv", "--clear"]).arg(&folder);
-        // Debian has it in a package of its own.
-        fetch(workspace, "python3 -m venv (Debian: apt-get install python3-venv)", venv)?;
+        // Debian has the module in a package of its own.
+        fetch(
+            workspace,
+            "python3 -m venv",
+            "is Python new enough, and Debian's python3-venv installed?",
+            venv,
+        )?;
         let mut pip = workspace.command(folder.join("bin/python"));
         pip.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input", UV]);
-        fetch(workspace, "pip install uv", pip)?;
+        fetch(workspace, "pip install uv", PYPI, pip)?;
     }
     Ok(uv)
 }
 
-/// Runs what fetches packages. What the user's variables name would count as installed, and not be there when a test runs.
-fn fetch(workspace: &Workspace, name: &str, mut command: Command) -> Result<()> {
+/// Runs what fetches packages; the question is for a user for whom it fails. What the user's variables name would count as installed, and not be there when a test runs.
+fn fetch(workspace: &Workspace, name: &str, question: &str, mut command: Command) -> Result<()> {
     without(&mut command, &["PYTHON", "VIRTUAL_ENV", "CONDA_"]);
     let ended = workspace.run(name, command).with_context(|| Unavailable(format!("{name} failed")))?;
     if ended.success {
         return Ok(());
     }
-    Err(Unavailable(format!(
-        "{name} failed (is PyPI reachable, and Python new enough?): {}",
-        ended.complaint()
-    ))
-    .into())
+    Err(Unavailable(format!("{name} failed ({question}): {}", ended.complaint())).into())
 }
