@@ -1,11 +1,12 @@
 //! What is shown of a program while it runs: its last line, or how many of its tests have ended.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use console::style;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 #[path = "../../cli/src/lines.rs"]
 mod lines;
@@ -45,13 +46,27 @@ impl Drop for Waiting {
 
 fn spinner(name: &str) -> ProgressBar {
     let (target, template) = match console::user_attended_stderr() {
-        true => (ProgressDrawTarget::stderr(), "   {spinner} {prefix} {elapsed} {wide_msg:.dim}"),
-        false => (lines::target(), "   {prefix}: {elapsed} {wide_msg}"),
+        true => (ProgressDrawTarget::stderr(), "   {spinner} {prefix} {spoken} {wide_msg:.dim}"),
+        false => (lines::target(), "   {prefix}: {spoken} {wide_msg}"),
     };
     let spinner = ProgressBar::with_draw_target(None, target).with_prefix(name.to_owned());
-    spinner.set_style(ProgressStyle::with_template(template).expect("it is a template"));
+    let style = ProgressStyle::with_template(template).expect("it is a template");
+    let time = |state: &ProgressState, line: &mut dyn fmt::Write| {
+        let _ = line.write_str(&spoken(state.elapsed()));
+    };
+    spinner.set_style(style.with_key("spoken", time));
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
+}
+
+/// A time to the second: one in minutes is the same in three lines, as if nothing went on.
+fn spoken(time: Duration) -> String {
+    let (minutes, seconds) = (time.as_secs() / 60, time.as_secs() % 60);
+    match (minutes / 60, minutes % 60) {
+        (0, 0) => format!("{seconds}s"),
+        (0, minutes) => format!("{minutes}m {seconds:02}s"),
+        (hours, minutes) => format!("{hours}h {minutes:02}m {seconds:02}s"),
+    }
 }
 
 /// A program that runs.
@@ -99,7 +114,7 @@ impl Progress {
             spinner.set_message(so_far);
         } else if self.told.elapsed() > EVERY {
             let end_of_line = if std::mem::take(&mut self.is_in_line) { "\n" } else { "" };
-            println!("{end_of_line}     {:.0} s: {so_far}", self.start.elapsed().as_secs_f64());
+            println!("{end_of_line}     {}: {so_far}", spoken(self.start.elapsed()));
             self.told = Instant::now();
         }
     }
@@ -115,5 +130,16 @@ impl Progress {
             true => println!("{result}"),
             false => println!("   {} ... {result}", self.name),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_has_another_time() {
+        let times = [0, 59, 60, 125, 3599, 4205].map(|seconds| spoken(Duration::from_secs(seconds)));
+        assert_eq!(times, ["0s", "59s", "1m 00s", "2m 05s", "59m 59s", "1h 10m 05s"]);
     }
 }
