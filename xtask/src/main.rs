@@ -34,6 +34,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
@@ -86,13 +87,22 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(Cli::try_parse().unwrap_or_else(|error| best_first(error).exit())) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// With the most similar command first: clap lists it last.
+fn best_first(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) {
+        let names = names.into_iter().rev().collect();
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+    }
+    error
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
@@ -118,4 +128,16 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Chore::Uninstall(uninstall) => uninstall.run(&workspace)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_similar_command_is_suggested_first() {
+        let Err(error) = Cli::try_parse_from(["xtask", "instal"]) else { panic!("it is a command") };
+        let text = best_first(error).to_string();
+        assert!(text.contains("similar subcommands exist: 'install', 'uninstall'"), "{text}");
+    }
 }
