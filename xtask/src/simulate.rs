@@ -23,7 +23,8 @@ pub struct Simulate {
     /// installs without NVIDIA's libraries, and the package bfc
     #[arg(long, value_name = "PYTHON", requires = "pytorch")]
     python: Option<PathBuf>,
-    /// The program and its arguments. With --pytorch a Python script; bfc is the command of this checkout
+    /// The program and its arguments. With --pytorch a Python script, or bfc run ... -- python3 SCRIPT. bfc is the command
+    /// of this checkout
     #[arg(trailing_var_arg = true, required = true, value_names = ["PROGRAM", "ARGS"])]
     words: Vec<OsString>,
 }
@@ -34,6 +35,8 @@ Examples:
   cargo xtask simulate -- ./app                           libbfc in the program
   cargo xtask simulate -- bfc run --limit 1GiB -- ./app   libbfc under it
   cargo xtask simulate --pytorch train.py                 PyTorch, with or without bfc.torch.use()
+  cargo xtask simulate --pytorch bfc run --history h -- python3 train.py
+                                                          the same with libbfc under it
   SIMCUDA_MEMORY=8589934592 cargo xtask simulate ./app    a device of 8 GiB
 
 The program runs in the current folder. ffi-tests/simcuda/README.md lists the variables that steer the driver.";
@@ -46,11 +49,14 @@ impl Simulate {
         }
         let built = cargo::build(workspace, Profile::Release)?;
         let mut libraries = vec![simcuda::build(workspace)?];
+        let folder = built.shared.parent().context("it is in a folder")?.to_owned();
+        let mut folders = vec![folder.clone()];
         let mut command = if self.pytorch {
             let python = uv::environment(workspace, &workspace.path("ffi-tests/pytorch"))?;
             libraries.push(stubs(workspace, &python, &libraries[0])?);
-            let mut command = Command::new(self.python.as_ref().unwrap_or(&python));
-            command.args(&self.words);
+            let interpreter = self.python.as_ref().unwrap_or(&python);
+            folders.extend(interpreter.parent().map(Path::to_owned));
+            let mut command = of_python(&built, interpreter, &self.words);
             if self.python.is_none() {
                 command.env("PYTHONPATH", in_front(&[workspace.path("python/src")], "PYTHONPATH")?);
                 command.env("BFC_LIBRARY", &built.shared);
@@ -61,13 +67,20 @@ impl Simulate {
             command.args(&self.words[1..]).env("BFC_LIBRARY", &built.shared);
             command
         };
-        let folder = built.shared.parent().context("it is in a folder")?.to_owned();
-        libraries.push(folder.clone());
+        libraries.push(folder);
         command.env("LD_LIBRARY_PATH", in_front(&libraries, "LD_LIBRARY_PATH")?);
-        command.env("PATH", in_front(&[folder], "PATH")?);
+        command.env("PATH", in_front(&folders, "PATH")?);
         let error = command.exec();
         Err(error).with_context(|| format!("cannot run {}", self.words[0].display()))
     }
+}
+
+/// The interpreter with a script, or the bfc command of this checkout, which finds that interpreter as python3.
+fn of_python(built: &Built, python: &Path, words: &[OsString]) -> Command {
+    let is_command = words.first().is_some_and(|word| word == "bfc");
+    let mut command = Command::new(if is_command { &built.command } else { python });
+    command.args(&words[usize::from(is_command)..]);
+    command
 }
 
 /// The program, or for `bfc` the command of this checkout.
@@ -104,4 +117,30 @@ fn in_front(folders: &[PathBuf], variable: &str) -> Result<OsString> {
     let rest = rest.iter().flat_map(env::split_paths);
     env::join_paths(folders.iter().cloned().chain(rest))
         .with_context(|| format!("a folder has a colon in its name, which {variable} cannot have"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bfc_run_takes_a_script_too() {
+        let file = |name: &str| PathBuf::from("/target").join(name);
+        let built = Built {
+            profile: Profile::Release,
+            shared: file("libbfc.so"),
+            archive: file("libbfc.a"),
+            interposer: file("libbfc_preload.so"),
+            command: file("bfc"),
+        };
+        let line = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            let command = of_python(&built, Path::new("/env/bin/python"), &words);
+            let words = std::iter::once(command.get_program()).chain(command.get_args());
+            words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line(&["train.py", "--epochs", "1"]), "/env/bin/python train.py --epochs 1");
+        let words = ["bfc", "run", "--history", "h", "--", "python3", "train.py"];
+        assert_eq!(line(&words), "/target/bfc run --history h -- python3 train.py");
+    }
 }
