@@ -74,6 +74,11 @@ impl Install {
         let profile = if self.debug { Profile::Debug } else { Profile::Release };
         let prefix = std::path::absolute(&self.place.prefix)?;
         let libdir = below(&prefix, &self.libdir)?;
+        if profile == Profile::Release {
+            println!(
+                "building libbfc, the interposer and bfc: six minutes of processor time, if none of it is built"
+            );
+        }
         let built = match &self.target {
             Some(triple) => cross::build(workspace, profile, triple)?,
             None => cargo::build(workspace, profile)?,
@@ -202,11 +207,13 @@ fn usage(prefix: &Path, libdir: &Path) -> String {
     let lib = libdir.display();
     format!(
         "libbfc is in {prefix}
+  shell       export PATH={prefix}/bin:$PATH
+  try it      bfc info
+  a program   bfc run -- ./train
   CMake       cmake -DCMAKE_PREFIX_PATH={prefix} ..., with find_package(bfc REQUIRED) and
               target_link_libraries(app PRIVATE bfc::bfc)
   pkg-config  export PKG_CONFIG_PATH={prefix}/{lib}/pkgconfig
-              cc app.c $(pkg-config --cflags --libs bfc) -Wl,-rpath,{prefix}/{lib}
-  try it      {prefix}/bin/bfc info"
+              cc app.c $(pkg-config --cflags --libs bfc) -Wl,-rpath,{prefix}/{lib}"
     )
 }
 
@@ -235,5 +242,10 @@ mod tests {
             usage(Path::new("/with space/it's"), Path::new(LIB))
                 .contains(r"PREFIX_PATH='/with space/it'\''s' ...")
         );
+        // What most users do first comes first.
+        let text = usage(Path::new("/opt/bfc"), Path::new(LIB));
+        let [path, run] =
+            ["export PATH=/opt/bfc/bin:$PATH\n", "bfc run -- ./train\n"].map(|line| text.find(line));
+        assert!(path.is_some() && path < run && run < text.find("CMake "), "{text}");
     }
 }
