@@ -82,7 +82,7 @@ fn summary(record: &Record) -> String {
         let _ = write!(summary, "{refusal}");
     }
     for (name, counters) in record.used() {
-        let _ = write!(summary, "{name}\n{counters}");
+        let _ = write!(summary, "{name}\n{counters}{}", record.advice(&name, counters));
     }
     summary
 }

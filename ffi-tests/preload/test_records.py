@@ -123,6 +123,9 @@ def counted(count, thing):
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
+ADVICE = "  advice       --backend cuda-vmm holds less; it has no legacy IPC\n"
+
+
 def test_the_reports_numbers_are_the_drivers(tmp_path):
     """The case `counted`: 512 requests, of which 4 are live at the end, and what the driver says of it."""
     report = tmp_path / "report"
@@ -140,8 +143,13 @@ def test_the_reports_numbers_are_the_drivers(tmp_path):
         f"for {counted(obtained, 'region')} obtained, {returned} returned, {counted(checks, 'device check')}\n",
         "  peaks        800.0 MiB requested, 800.0 MiB in use, 1000.0 MiB held from the driver\n",
         "  waste        200.0 MiB (20.0 % of what was held) at the peak; 400.0 MiB live now\n",
+        ADVICE,
     ]:
         assert line in text
+    # Followed, it is not given again.
+    report.unlink()
+    run(program("trace"), "counted", env=variables | {"BFC_BACKEND": "cuda_vmm"})
+    assert "  served       512 allocations, 508 frees\n" in (text := reported(report)) and ADVICE not in text
 
 
 def test_a_program_without_a_pool_says_so_and_its_helpers_do_not():

@@ -47,8 +47,10 @@ pub struct Record {
     pub last_refused: AtomicU64,
     pub verdict_length: AtomicU32,
     pub verdict: [AtomicU8; VERDICT],
+    /// 1 if device pools consist of granules (cuda-vmm).
+    pub has_granules: u32,
     /// Reserved; 0.
-    pub spare: [u8; 1060],
+    pub spare: [u8; 1056],
 }
 
 const _: () = assert!(size_of::<Record>() == 8192);
@@ -71,6 +73,9 @@ pub struct Counters {
     pub peak_held: AtomicU64,
 }
 
+/// The size of a granule on all current devices.
+const GRANULE: u64 = 2 << 20;
+
 /// The index of pinned host memory among the pools; a device's is its number.
 pub const PINNED: usize = POOLS - 1;
 
@@ -79,6 +84,18 @@ impl Record {
     pub fn used(&self) -> impl Iterator<Item = (Name, &Counters)> {
         let all = self.pools.iter().enumerate().map(|(place, counters)| (Name(place), counters));
         all.filter(|(_, counters)| get(&counters.served) | get(&counters.refused) != 0)
+    }
+
+    /// Returns a line of advice on one of its pools, or nothing.
+    pub fn advice(&self, name: &Name, counters: &Counters) -> &'static str {
+        let held = get(&counters.peak_held);
+        // Granules hardly fragment, so as many are held as are in use.
+        let by_granules = get(&counters.peak_in_use).div_ceil(GRANULE).saturating_mul(GRANULE);
+        let is_wasteful = held.saturating_sub(by_granules) > held / 10;
+        match is_wasteful && self.has_granules == 0 && name.0 != PINNED {
+            true => "  advice       --backend cuda-vmm holds less; it has no legacy IPC\n",
+            false => "",
+        }
     }
 
     /// Returns the last refused request, if there is one.

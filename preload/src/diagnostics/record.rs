@@ -11,6 +11,7 @@ use os::descriptors::Descriptor;
 use os::files::{self, Unusable};
 
 use super::counters::{MAGIC, REPLACED, RUNNING, Record};
+use crate::settings;
 use crate::sys::file_name::FileName;
 use crate::sys::window::{self, Window};
 use crate::sys::{mapped_file, process};
@@ -45,6 +46,7 @@ fn sign(record: &mut Record) {
     record.began = u64::try_from(unsafe { libc::time(ptr::null_mut()) }).unwrap_or(0);
     process::boot(&mut record.boot);
     process::command_line(&mut record.program);
+    record.has_granules = settings::wants_granules().into();
 }
 
 /// Appends a record that no other thread uses yet to a file, and maps it there. Returns the address of the copy.

@@ -269,7 +269,12 @@ fn say_unused() {
 fn summarize(record: &Record, name: &counters::Name, counters: &Counters) {
     let mut text = Summary(Vec::new());
     // Text that does not fit into host memory is cut.
-    let _ = write!(text, "libbfc: process {}, {name}\n{counters}", record.process);
+    let _ = write!(
+        text,
+        "libbfc: process {}, {name}\n{counters}{}",
+        record.process,
+        record.advice(name, counters)
+    );
     if counters.refused.load(Ordering::Relaxed) != 0 {
         let _ = record.refusal().map(|refusal| write!(text, "{refusal}"));
     }
