@@ -12,7 +12,7 @@ import unittest
 from unittest import mock
 
 import bfc
-from bfc import _shim
+from bfc import _shim, _torch_shims
 
 SOURCE = """
 #include <bfc_adapters.h>
@@ -80,6 +80,15 @@ class Shims(unittest.TestCase):
         """The second start."""
         with mock.patch.object(_shim, "_compile", side_effect=AssertionError("compiled again")):
             return _shim.build("test")
+
+    def test_a_package_without_prebuilt_shims_names_what_has_them(self) -> None:
+        nowhere = self.folder / "prebuilt/torch-9/torch_alloc.so"
+        why = _torch_shims._why_not(nowhere)
+        self.assertEqual(why, "no prebuilt shim fits it; wheels by `cargo xtask wheel` have some")
+        nowhere.parent.mkdir(parents=True)
+        (nowhere.parent / "torch_cpu.so").touch()
+        why = _torch_shims._why_not(nowhere)
+        self.assertEqual(why, "no prebuilt shim fits it; releases with prebuilt shims: 9")
 
     def test_it_calls_the_library_that_is_loaded(self) -> None:
         file = _shim.build("test")

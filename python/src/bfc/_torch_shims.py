@@ -98,8 +98,9 @@ def find(shim: str, torch: Any) -> pathlib.Path:
 def _why_not(prebuilt: pathlib.Path) -> str | None:
     """Why a prebuilt shim cannot be used; None if it can. It is loaded here, because a system may lack what it needs."""
     if not prebuilt.is_file():
-        others = ", ".join(_shim.prebuilt_releases("torch-")) or "none"
-        return f"no prebuilt shim fits it; releases with prebuilt shims: {others}"
+        others = ", ".join(_shim.prebuilt_releases("torch-"))
+        having = f"releases with prebuilt shims: {others}" if others else "wheels by `cargo xtask wheel` have some"
+        return f"no prebuilt shim fits it; {having}"
     try:
         ctypes.CDLL(os.fspath(prebuilt), mode=os.RTLD_NOW)
     except OSError as error:
