@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
+ *     // Device 0, by CUDA. Without a GPU: bfc::host_device, and no streams.
  *     bfc::pool pool(0, bfc::options::recommended().memory_limit(1u << 30));
  *     bfc::allocation weights(pool, 4096);                  // freed at the end of the block
  *     bfc::allocation activations(pool, 4096, stream);      // allocated and freed in the order of a stream

@@ -30,7 +30,7 @@ class pool : public device {
     const bfc_options_t raw = how.raw();
     return create(ordinal, &raw, ec);
   }
-  /* The same with growth, garbage collection, and everything else from the environment. */
+  /* The same with what options::recommended() has, unless the environment says otherwise. */
   static pool create(std::int32_t ordinal, std::error_code &ec) noexcept { return create(ordinal, nullptr, ec); }
   /* Takes ownership of an allocator that exists already. */
   static pool adopt(device existing) noexcept { return pool(existing); }
