@@ -86,9 +86,9 @@ pub struct Run {
     /// Pass allocations above this size to the driver
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     max: Option<u64>,
-    /// Summarize the pool's use on standard error, at the end of each process that allocated. With FILE: counters that
-    /// each process keeps there, even if it is killed; bfc report FILE shows them at any time. %p in FILE is the
-    /// process id
+    /// Summarize the pool's use on standard error, at the end of each process that allocated, with the reason why the
+    /// last request was refused, if one was. With FILE: counters that each process keeps there, even if it is killed;
+    /// bfc report FILE shows them at any time. %p in FILE is the process id
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     report: Option<PathBuf>,
     /// Record allocations for bfc replay: plain text, each line written at once, so the trace is complete even if the
