@@ -6,6 +6,7 @@
 mod cross;
 mod manifest;
 
+use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -61,11 +62,16 @@ impl Place {
     /// The folder that is written to.
     fn root(&self) -> Result<PathBuf> {
         let prefix = std::path::absolute(&self.prefix)?;
-        Ok(match std::env::var_os("DESTDIR").filter(|folder| !folder.is_empty()) {
+        Ok(match staging() {
             Some(folder) => std::path::absolute(folder)?.join(prefix.strip_prefix("/")?),
             None => prefix,
         })
     }
+}
+
+/// The folder for making a package.
+fn staging() -> Option<OsString> {
+    std::env::var_os("DESTDIR").filter(|folder| !folder.is_empty())
 }
 
 impl Install {
@@ -83,7 +89,12 @@ impl Install {
             Some(triple) => cross::build(workspace, profile, triple)?,
             None => cargo::build(workspace, profile)?,
         };
-        install_into(workspace, &self.place.root()?, &libdir, &built)?;
+        let root = self.place.root()?;
+        install_into(workspace, &root, &libdir, &built)?;
+        if staging().is_some() {
+            // A package's tools strip and compress files, and its manager has a list of its own.
+            files::remove(&root.join(manifest::FILE))?;
+        }
         println!("{}", usage(&prefix, &libdir));
         Ok(())
     }
