@@ -294,16 +294,55 @@ def test_completions(installed, shell):
     assert {"replay", "report"} <= words and "generate" not in words
 
 
-def packages(root, form):
+@pytest.fixture
+def packages(xtask, root, tmp_path):
     """Makes the packages of a format; the folder with them."""
-    run("cargo", "xtask", "package", "--format", form, cwd=root)
-    folder = root / "target/packages" / form.lower()
-    run("sh", "-c", "sha256sum --check *.sha256", cwd=folder)
-    return folder
+
+    def packages(form, **variables):
+        # CMake and Ninja are on the PATH, so nothing is fetched.
+        no_network = {"LIBBFC_TESTS_CACHE": str(tmp_path / "cache"), "PIP_INDEX_URL": "http://127.0.0.1:9"}
+        said = xtask("package", "--format", form, **no_network, **variables)
+        folder = root / "target/packages" / form.lower()
+        run("sh", "-c", "sha256sum --check *.sha256", cwd=folder)
+        made = {path.name for path in folder.iterdir()}
+        assert made == {name for name in made if f"{name}.sha256" in made or name.endswith(".sha256")}
+        assert {line for line in said.splitlines() if line.startswith(str(folder))} == {str(folder / name) for name in made}
+        return folder
+
+    return packages
 
 
-def test_the_tarball_is_the_installed_tree(root, installed, tmp_path):
-    (archive,) = packages(root, "TGZ").glob("*.tar.gz")
+@pytest.mark.parametrize("form, tool, package", [("TGZ", "tar", "tar"), ("DEB", "dpkg-shlibdeps", "dpkg-dev"), ("RPM", "rpmbuild", "rpm")])
+def test_two_runs_make_the_same_packages(packages, form, tool, package):
+    if shutil.which(tool) is None:
+        pytest.skip(f"there is no {tool} (Debian: apt-get install {package})")
+
+    def sums(**variables):
+        return {path.name: path.read_bytes() for path in packages(form, **variables).glob("*.sha256")}
+
+    before = os.umask(0o022)
+    try:
+        first = sums()
+        os.umask(0o077)
+        assert sums() == first
+    finally:
+        os.umask(before)
+    assert sums(SOURCE_DATE_EPOCH="1700000000") != first
+
+
+def test_without_cmake_and_a_network_packaging_says_what_to_install(xtask, tmp_path):
+    old = tmp_path / "bin/cmake"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho cmake version 3.23.9\n")
+    old.chmod(0o755)
+    network = {"LIBBFC_TESTS_CACHE": str(tmp_path / "cache"), "PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_RETRIES": "0"}
+    said = xtask("package", "--format", "DEB", status=1, PATH=f"{old.parent}:{os.environ['PATH']}", **network)
+    assert "CMake 3.24 or newer and Ninja are not on the PATH (Debian: apt-get install cmake ninja-build)" in said
+    assert "libbfc_preload" not in said
+
+
+def test_the_tarball_is_the_installed_tree(root, packages, installed, tmp_path):
+    (archive,) = packages("TGZ").glob("*.tar.gz")
     run("tar", "xf", archive, "-C", tmp_path)
     unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
     assert files(unpacked) == files(installed) - {"share/bfc/install-manifest.txt"}
@@ -315,17 +354,17 @@ def test_the_tarball_is_the_installed_tree(root, installed, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="there is no dpkg-shlibdeps (Debian: apt-get install dpkg-dev)")
-def test_debian_packages(root, installed, tmp_path, version, soname):
+def test_debian_packages(root, packages, installed, tmp_path, version, soname):
     runtime = soname.replace(".so.", "")
     found, fields = {}, {}
-    for package in packages(root, "DEB").glob("*.deb"):
+    for package in packages("DEB").glob("*.deb"):
         name = package.name.partition("_")[0]
-        run("dpkg-deb", "-x", package, tmp_path / name)
+        run("dpkg-deb", "-R", package, tmp_path / name)
         run("dpkg-deb", "-x", package, tmp_path / "all")
-        found[name] = {file.removeprefix("usr/") for file in files(tmp_path / name)}
+        found[name] = {file.removeprefix("usr/") for file in files(tmp_path / name) if not file.startswith("DEBIAN/")}
         fields[name] = dict(line.split(": ", 1) for line in run("dpkg-deb", "-f", package).splitlines() if line[0] != " ")
     libdir = fields[runtime]["Architecture"].replace("amd64", "lib/x86_64-linux-gnu")
-    doc = [f"share/doc/{runtime}/{name}" for name in ("copyright", "changelog.Debian.gz")]
+    doc = [f"share/doc/{runtime}/{name}" for name in ("copyright", "changelog.Debian.gz", "changelog.gz")]
     assert found[runtime] == {f"{libdir}/{soname}", f"{libdir}/libbfc.so.{version}", *doc}
     assert f"libbfc ({version}-1)" in gzip.decompress((tmp_path / runtime / "usr" / doc[1]).read_bytes()).decode()
     assert found["libbfc-tools"] >= {"bin/bfc", f"{libdir}/libbfc_preload.so", "share/man/man1/bfc.1.gz"}
@@ -333,12 +372,23 @@ def test_debian_packages(root, installed, tmp_path, version, soname):
     for name in ("libbfc-dev", "libbfc-tools"):
         assert f"{runtime} (= {version}" in fields[name]["Depends"]
         assert re.fullmatch(r".+ <[^@ ]+@[^@ ]+>", fields[name]["Maintainer"])
+        assert re.fullmatch(r"https://\S+", fields[name]["Homepage"])
+    # The licences of all that is linked, and both changelogs.
+    for name in found:
+        folder = tmp_path / name / "usr/share/doc" / name
+        assert (folder / "copyright").read_text() == (root / "LICENSE-THIRD-PARTY").read_text()
+        assert gzip.decompress((folder / "changelog.gz").read_bytes()) == (root / "CHANGELOG.md").read_bytes()
     # Each installed file is in one package, and there is nothing else but the licences, the changelogs and lintian's overrides.
-    own = ("/copyright", "/changelog.Debian.gz", "/lintian/overrides/libbfc-tools")
+    own = ("/copyright", "/changelog.Debian.gz", "/changelog.gz", "/lintian/overrides/libbfc-tools")
     names = sorted(name for package in found.values() for name in package if not name.endswith(own))
     expected = {name.replace("lib/", f"{libdir}/", 1) if name.startswith("lib/") else name for name in files(installed)}
     expected = {f"{name}.gz" if "/man1/" in name else name.replace("site-functions", "vendor-completions") for name in expected}
-    assert names == sorted(expected - {"share/bfc/install-manifest.txt"})
+    # Each package has these in a place of its own.
+    once = [f"share/doc/bfc/{name}" for name in ("LICENSE-APACHE", "LICENSE-MIT", "LICENSE-THIRD-PARTY", "CHANGELOG.md")]
+    assert names == sorted(expected - {"share/bfc/install-manifest.txt", *once})
+    # Nothing links with the interposer, and the loader finds what it needs without a path.
+    assert not (tmp_path / "libbfc-tools/DEBIAN/shlibs").exists()
+    assert "PATH" not in run("readelf", "--dynamic", tmp_path / f"all/usr/{libdir}/libbfc_preload.so")
 
     # A program that is packaged with this library runs with every later one that has the functions it calls.
     (package,) = (root / "target/packages/deb").glob(f"{runtime}_*.deb")
@@ -357,6 +407,6 @@ def test_debian_packages(root, installed, tmp_path, version, soname):
     if shutil.which("lintian"):
         # The first upload to Debian is to close a wish for a package, and there is none.
         quiet = "--suppress-tags=initial-upload-closes-no-bugs"
-        run("lintian", "--fail-on=error,warning", "--allow-root", quiet, *packages(root, "DEB").glob("*.deb"))
+        run("lintian", "--fail-on=error,warning", "--allow-root", quiet, *packages("DEB").glob("*.deb"))
     configure(tmp_path / "app", "find_package(bfc REQUIRED)", f"-Dbfc_DIR={tmp_path}/all/usr/{libdir}/cmake/bfc")
     build(tmp_path / "app", version)

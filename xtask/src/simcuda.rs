@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cargo;
 use crate::files;
-use crate::tools;
+use crate::tools::{self, CMake};
 use crate::workspace::Workspace;
 
 /// Builds all of it, and gives the folder: `libcuda.so.1`, `libcudart.so.11.0`, `libcudart.so.12`, `libcudart.so.13` and
@@ -15,7 +15,13 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let driver = cargo_build(workspace)?;
     let project = workspace.path("ffi-tests/simcuda");
     let build = workspace.target.join("simcuda");
-    tools::cmake_build(workspace, &project, &build, &[("SIMCUDA_DRIVER", &driver)])?;
+    tools::cmake_build(
+        workspace,
+        &CMake::pinned(workspace)?,
+        &project,
+        &build,
+        &[("SIMCUDA_DRIVER", &driver)],
+    )?;
     Ok(build.join("lib"))
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::context::{Context, Count, Needs};
 use crate::files;
 use crate::simcuda;
-use crate::tools::{self, Unavailable};
+use crate::tools::{self, CMake, Unavailable};
 use crate::workspace::plainly;
 
 /// Builds the project and runs the tests that the arguments of ctest choose: `-L LABEL` those with a label, `-LE LABEL` those
@@ -33,7 +33,8 @@ fn run_in(context: &mut Context, folder: &str, more: &[(&str, &Path)], chosen: &
     let folder = workspace.target.join(folder);
     // The programs' own assertions are what it is about.
     let defines = [("CMAKE_PREFIX_PATH", &*prefix), ("CMAKE_BUILD_TYPE", Path::new("Debug"))];
-    tools::cmake_build(workspace, &workspace.path("ffi-tests"), &folder, &[&defines, more].concat())?;
+    let (source, defines) = (workspace.path("ffi-tests"), [&defines, more].concat());
+    tools::cmake_build(workspace, &CMake::pinned(workspace)?, &source, &folder, &defines)?;
     tests(context, &folder, chosen)
 }
 
@@ -71,7 +72,7 @@ pub fn simcuda(context: &mut Context) -> Result<()> {
 
 /// Runs tests of a project that is built.
 fn tests(context: &mut Context, folder: &Path, chosen: &[&str]) -> Result<()> {
-    let mut command = tools::cmake(&context.workspace, "ctest")?;
+    let mut command = CMake::pinned(&context.workspace)?.command(&context.workspace, "ctest");
     plainly(&mut command);
     // The address sanitizer removes a thread's signal stack on a stack that a cancellation has left marked as in use.
     command.env("ASAN_OPTIONS", "use_sigaltstack=0");
