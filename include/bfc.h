@@ -26,7 +26,7 @@
  *   only if the fields unknown to this library are zero.
  *
  * Threads, signals and processes
- * - Functions may be called from any thread at any time, also as the first call of the process and in an atexit
+ * - Functions may be called from any thread at any time, even as the first call of the process and in an atexit
  *   handler. Calls on different devices do not wait for each other.
  * - A call from a callback of the same device is BFC_ERROR_BUSY, except for bfc_owner and bfc_free(device, NULL).
  * - No function is async-signal-safe. A call from a signal handler that interrupted a call of its own thread returns
@@ -216,9 +216,9 @@ typedef int32_t bfc_status_t;
 // Allocates a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256), and
 // stores its size in `*bytes_received`, which is initialized to `bytes`.
 //
-// NULL means that there is no memory. The library then requests less, or fails with BFC_ERROR_OUT_OF_MEMORY. A smaller
-// region is accepted if it is large enough for the request. A region that is too small, an address that is not a
-// multiple of 256, and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
+// NULL means that no memory is available. The library then requests less, or fails with BFC_ERROR_OUT_OF_MEMORY. A
+// smaller region is accepted if it is large enough for the request. A region that is too small, an address that is not
+// a multiple of 256, and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
 typedef void *(*bfc_region_alloc_t)(void *user_data, size_t alignment, size_t bytes, size_t *bytes_received);
 
 // Frees a region. `bytes` is the size that was received for it. With supports_coalescing this may be several regions
@@ -259,10 +259,10 @@ typedef struct bfc_options_t {
   uint32_t backend;
   // BFC_ALLOW_GROWTH and the other flags, combined by |.
   uint32_t flags;
-  // The most bytes held from the backend. 0: the available memory. On the host that is the smaller of physical
-  // memory and the control group's limit; with growth it follows changes of the latter. On CUDA it is the memory free
-  // at creation less the larger of 300 MiB and 5%. With BFC_BACKEND_CUSTOM, 0 is no limit with growth, and
-  // BFC_ERROR_INVALID_ARGUMENT without.
+  // The maximum number of bytes held from the backend. 0: the available memory. On the host that is the smaller of
+  // physical memory and the control group's limit; with growth it follows changes of the latter. On CUDA it is the
+  // memory free at creation less the larger of 300 MiB and 5%. With BFC_BACKEND_CUSTOM, 0 is no limit with growth,
+  // and BFC_ERROR_INVALID_ARGUMENT without.
   uint64_t memory_limit;
   // The limit as a fraction of the device's total memory, from 0 to 1. Used if memory_limit is 0. 0: not given.
   double memory_fraction;
@@ -329,9 +329,9 @@ typedef struct bfc_request_t {
 // Called before free memory of an idle allocator is released (BFC_TRIM_AFTER). Arguments: the pointer given to
 // bfc_set_idle_callback, and the device.
 //
-// Called from a thread of the library, without a lock held. The function may call any function of this library, also for
-// the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It must
-// return: no exception, longjmp or pthread_exit may leave it. While it waits, no allocator is trimmed.
+// Called from a thread of the library, without a lock held. The function may call any function of this library, even
+// for the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It
+// must return: no exception, longjmp or pthread_exit may leave it. While it waits, no allocator is trimmed.
 typedef void (*bfc_idle_callback_t)(void *user_data, int32_t device);
 
 // The statistics of an allocator at one moment: bytes and counts.
@@ -354,7 +354,7 @@ typedef struct bfc_stats_t {
   uint64_t peak_bytes_requested;
   // Size in bytes of the largest chunk handed out.
   uint64_t largest_alloc_size;
-  // The most bytes that may be held from the backend.
+  // The maximum number of bytes that may be held from the backend.
   uint64_t bytes_limit;
   // The bytes held from the backend.
   uint64_t pool_bytes;
@@ -462,8 +462,9 @@ bfc_status_t bfc_destroy(int32_t device);
 // @return As for bfc_destroy, but live allocations are no error.
 bfc_status_t bfc_destroy_forced(int32_t device);
 
-// Sets a function that is called after memory was obtained from the backend and before it is released, for example to
-// register the memory with NCCL or RDMA. NULL removes it at any time: it is not called after this call has returned.
+// Sets a function that is called after memory has been obtained from the backend and before it is released, for
+// example to register the memory with NCCL or RDMA. NULL removes it at any time: it is not called after this call has
+// returned.
 //
 // @param callback   The function, or NULL. Set it right after bfc_create, before the allocator holds memory.
 // @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
@@ -490,7 +491,7 @@ bfc_status_t bfc_set_region_callback(int32_t device,
 // - The allocator itself stays. Its next allocation retains the context again. With BFC_BACKEND_CUDA_VMM another range
 //   of addresses is reserved, and physical memory that the driver still has is released first.
 //
-// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
+// @return BFC_OK, even if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
 //         every call.
 bfc_status_t bfc_device_lost(int32_t device);
 
@@ -532,10 +533,10 @@ bfc_status_t bfc_alloc_aligned(int32_t device,
 // Precondition: `request` is NULL or points to a struct of `struct_size` bytes. `out_ptr` is NULL or valid for writing.
 bfc_status_t bfc_alloc_ex(int32_t device, const struct bfc_request_t *request, void **out_ptr);
 
-// Counts a request that has failed, although no call of this library that counts has failed: all of its attempts had
-// BFC_REQUEST_ATTEMPT or BFC_REQUEST_NO_GROWTH, and the caller could not serve it in another way either. Statistics,
-// history and metrics then have one failure, of the calling thread's operation, with the backtrace of this call, and a
-// report is written if that is enabled. The error message of the thread stays.
+// Counts a failed request that no call of this library has counted: all of its attempts used BFC_REQUEST_ATTEMPT or
+// BFC_REQUEST_NO_GROWTH, and the caller could not serve it in another way either. One failure, of the calling thread's
+// operation, is added to the statistics, history and metrics, with the backtrace of this call, and a report is written
+// if that is enabled. The error message of the thread does not change.
 //
 // @param request  As for bfc_alloc_ex. Must not be NULL.
 // @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_OUT_OF_MEMORY (host memory for the operation's name); and the
@@ -564,7 +565,7 @@ bfc_status_t bfc_alloc_freed_before(int32_t device,
 bfc_status_t bfc_free(int32_t device,
                       void *ptr);
 
-// Allocates memory in stream order. Work queued on the stream from now on may use the memory. With a single stream,
+// Allocates memory in stream order. Work queued on the stream after the call may use the memory. With a single stream,
 // every address is the one that bfc_alloc would return, and no events are recorded.
 //
 // Memory freed on the same stream is reusable at once, as in bfc_alloc. Memory freed on another stream is reusable
@@ -582,7 +583,7 @@ bfc_status_t bfc_free(int32_t device,
 // No request, bfc_trim or bfc_destroy synchronizes a context while a capture is visible to the library. Announce
 // captures with bfc_pool_begin, which the memory of a graph needs anyway, or with bfc_capture_begin: the capture of a
 // non-blocking stream (CU_STREAM_NON_BLOCKING) that is not announced may not be visible, and may be invalidated. Once a
-// capture was seen it stays visible until its end, whatever becomes of its memory, and also if the request was refused.
+// capture was seen it stays visible until its end, whatever becomes of its memory, even if the request was refused.
 // The library queries:
 //
 // - the stream of the request
@@ -631,7 +632,7 @@ bfc_status_t bfc_alloc_async(int32_t device,
 // and one on each stream that was recorded for the memory. If the driver fails to record, and during a capture of the
 // stream, the free succeeds without an event. The memory then becomes reusable by other streams with a later event of
 // the stream, or with a synchronization of the context. An event on the legacy default stream is an operation between the
-// blocking streams of its context, as all that is queued there.
+// blocking streams of its context, like all work queued there.
 //
 // In host functions (cuLaunchHostFunc, cuStreamAddCallback) NVIDIA forbids driver calls. If the driver refuses them, the
 // free succeeds there too, without an event. It need not refuse them, and NVIDIA does not say what happens then, so
@@ -734,7 +735,7 @@ bfc_status_t bfc_pool_end(int32_t device,
                           uint64_t pool,
                           bfc_stream_t stream);
 
-// Declares that no graph will be launched any more that uses a private pool. Live allocations in it remain valid and
+// Declares that no graph that uses a private pool will be launched again. Live allocations in it remain valid and
 // are freed as usual. Free memory, now and later, becomes common memory once the context was synchronized, because the
 // last launch may still use it. The library synchronizes when it needs the memory, and in bfc_trim. On backends
 // without a device, bfc_stream_synchronized with NULL has this effect. The name may be used again.
@@ -828,13 +829,13 @@ bfc_status_t bfc_owner(const void *ptr,
 // `keep_bytes` bytes stay. They still count as held (pool_bytes), not as released. Contents of freed memory are lost.
 // With a region callback (bfc_set_region_callback) the pages stay, because they may be registered.
 //
-// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator
-// that was idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made memory reusable
-// since. See also bfc_set_idle_callback.
+// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library trims an allocator in this way
+// once it has been idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made
+// memory reusable since. See also bfc_set_idle_callback.
 //
 // @param out_released  Receives the number of bytes released. On CUDA backends this includes what other threads were
 //         releasing, for which the call waits.
-// @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
+// @return BFC_OK, even if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
 //         that was to be released, or if a stream is captured or about to be (bfc_pool_begin), which a release would
 //         invalidate: the rest stays free memory; and the errors of every call.
 //
@@ -843,9 +844,9 @@ bfc_status_t bfc_trim(int32_t device,
                       uint64_t keep_bytes,
                       uint64_t *out_released);
 
-// Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can say which
-// work is done, by bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is left
-// afterwards, the function is called again after the same time.
+// Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can declare
+// which work has completed, with bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is
+// left afterwards, the function is called again after the same time.
 //
 // @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
 // @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
@@ -910,7 +911,7 @@ bfc_status_t bfc_check(int32_t device);
 //
 // @param buf         Receives at most `capacity` bytes including a terminating NUL. NULL if `capacity` is 0.
 // @param out_length  Receives the full length in bytes without the NUL, or 0 on failure.
-// @return BFC_OK, also if the text was cut; and the errors of every call.
+// @return BFC_OK, even if the text was truncated; and the errors of every call.
 //
 // Precondition: `buf` is valid for writing `capacity` bytes. `out_length` is NULL or valid for writing.
 bfc_status_t bfc_occupancy(int32_t device,
@@ -1009,7 +1010,7 @@ bfc_status_t bfc_scope_end(void);
 bfc_status_t bfc_set_log_callback(bfc_log_callback_t callback,
                                   void *user_data);
 
-// Returns the static text of a status. Never NULL, also for an unknown number.
+// Returns the static text of a status. Never NULL, even for an unknown number.
 const char *bfc_status_string(bfc_status_t status);
 
 // Writes the error message of this thread's last failure. A success does not change it.
@@ -1024,10 +1025,10 @@ size_t bfc_last_error(char *buf,
 // Returns the library's version, "major.minor.patch".
 const char *bfc_version(void);
 
-// Starts recording the history: the last events of all allocators of the process, those that exist and those that will.
+// Starts recording the history: the last events of all allocators of the process, existing and future ones.
 // Events are allocations, frees, regions obtained and given back, failed requests, steps of scopes, and marks. `bfc
 // report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes. The
-// environment variable BFC_HISTORY_STACKS says whether allocations have backtraces.
+// environment variable BFC_HISTORY_STACKS determines whether allocations are recorded with backtraces.
 //
 // @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only, and must
 //                not be truncated while it is recorded (SIGBUS). NULL records into memory, which bfc_history_save writes
@@ -1041,9 +1042,9 @@ const char *bfc_version(void);
 bfc_status_t bfc_history_start(const char *path,
                                uint64_t events);
 
-// Does the same as bfc_history_start, with a backtrace of each allocation and of requests that fail: the 64 innermost
-// frames. Each different backtrace is stored once, in 4 MiB. `bfc report` names the functions, from the files of the
-// program and its libraries, which must not have changed since. An allocation then takes microseconds.
+// Starts recording like bfc_history_start, with a backtrace of each allocation and of requests that fail: the 64
+// innermost frames. Each different backtrace is stored once, in 4 MiB. `bfc report` names the functions, from the
+// files of the program and its libraries, which must not have changed since. An allocation then takes microseconds.
 //
 // @param path    As for bfc_history_start.
 // @param events  As for bfc_history_start.

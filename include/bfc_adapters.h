@@ -87,7 +87,7 @@ void bfc_torch_reset(void);
 void bfc_torch_memory_fraction(double fraction,
                                int device);
 
-// For set_base_alloc_fn. Returns the region that contains an address, which is what an IPC handle names.
+// For set_base_alloc_fn. Returns the region that contains an address, which an IPC handle refers to.
 //
 // @param ptr   The start of a live allocation, or an interior address.
 // @param size  Receives the region's bytes, or 0 on failure. May be NULL.
@@ -187,7 +187,7 @@ void *bfc_numpy_calloc(void *ctx,
 // For the realloc of NumPy's PyDataMemAllocator. Changes the size of an allocation, which may move.
 //
 // @param ctx       Ignored.
-// @param ptr       What was allocated with these functions. NULL allocates.
+// @param ptr       An allocation made with these functions. NULL allocates.
 // @param new_size  The number of bytes. 0 is taken for 1.
 // @return As for bfc_numpy_malloc. On failure the old allocation stays as it is.
 //
@@ -197,12 +197,10 @@ void *bfc_numpy_realloc(void *ctx, void *ptr, size_t new_size);
 // For the free of NumPy's PyDataMemAllocator.
 //
 // @param ctx   Ignored.
-// @param ptr   What was allocated with these functions. NULL does nothing. A wrong pointer is refused with a message to
-//              the log, and nothing is freed.
+// @param ptr   An allocation made with these functions. NULL does nothing. A wrong pointer is refused with a
+//              message to the log, and nothing is freed.
 // @param size  Ignored.
-void bfc_numpy_free(void *ctx,
-                    void *ptr,
-                    size_t size);
+void bfc_numpy_free(void *ctx, void *ptr, size_t size);
 
 // For ONNX Runtime's gpu_external_alloc. Allocates memory of the calling thread's current device that may be used on
 // any stream.

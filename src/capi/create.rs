@@ -154,8 +154,9 @@ pub extern "C" fn bfc_destroy_forced(device: i32) -> bfc_status_t {
     status(|| Device::new(device)?.destroy_forced())
 }
 
-/// Sets a function that is called after memory was obtained from the backend and before it is released, for example to
-/// register the memory with NCCL or RDMA. NULL removes it at any time: it is not called after this call has returned.
+/// Sets a function that is called after memory has been obtained from the backend and before it is released, for
+/// example to register the memory with NCCL or RDMA. NULL removes it at any time: it is not called after this call has
+/// returned.
 ///
 /// @param callback   The function, or NULL. Set it right after bfc_create, before the allocator holds memory.
 /// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another
@@ -192,7 +193,7 @@ pub unsafe extern "C" fn bfc_set_region_callback(
 /// - The allocator itself stays. Its next allocation retains the context again. With BFC_BACKEND_CUDA_VMM another range
 ///   of addresses is reserved, and physical memory that the driver still has is released first.
 ///
-/// @return BFC_OK, also if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
+/// @return BFC_OK, even if nothing was lost; BFC_ERROR_UNSUPPORTED on backends without a device; and the errors of
 ///         every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_device_lost(device: i32) -> bfc_status_t {

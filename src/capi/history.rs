@@ -18,10 +18,10 @@ pub const BFC_STACKS_NATIVE: u32 = 1u32 << 0;
 /// Backtraces of Python, for bfc_history_start_with_stacks.
 pub const BFC_STACKS_PYTHON: u32 = 1u32 << 1;
 
-/// Starts recording the history: the last events of all allocators of the process, those that exist and those that will.
+/// Starts recording the history: the last events of all allocators of the process, existing and future ones.
 /// Events are allocations, frees, regions obtained and given back, failed requests, steps of scopes, and marks. `bfc
 /// report` reads it, while it is recorded and after the process has ended or was killed. An event takes 64 bytes. The
-/// environment variable BFC_HISTORY_STACKS says whether allocations have backtraces.
+/// environment variable BFC_HISTORY_STACKS determines whether allocations are recorded with backtraces.
 ///
 /// @param path    A file, which must not exist yet. It is created with its full size, readable by its owner only, and must
 ///                not be truncated while it is recorded (SIGBUS). NULL records into memory, which bfc_history_save writes
@@ -39,9 +39,9 @@ pub unsafe extern "C" fn bfc_history_start(path: *const c_char, events: u64) -> 
     status(|| history::start_with_default_stacks(unsafe { named(path) }, events))
 }
 
-/// Does the same as bfc_history_start, with a backtrace of each allocation and of requests that fail: the 64 innermost
-/// frames. Each different backtrace is stored once, in 4 MiB. `bfc report` names the functions, from the files of the
-/// program and its libraries, which must not have changed since. An allocation then takes microseconds.
+/// Starts recording like bfc_history_start, with a backtrace of each allocation and of requests that fail: the 64
+/// innermost frames. Each different backtrace is stored once, in 4 MiB. `bfc report` names the functions, from the
+/// files of the program and its libraries, which must not have changed since. An allocation then takes microseconds.
 ///
 /// @param path    As for bfc_history_start.
 /// @param events  As for bfc_history_start.

@@ -87,10 +87,10 @@ pub unsafe extern "C" fn bfc_alloc_ex(
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
 
-/// Counts a request that has failed, although no call of this library that counts has failed: all of its attempts had
-/// BFC_REQUEST_ATTEMPT or BFC_REQUEST_NO_GROWTH, and the caller could not serve it in another way either. Statistics,
-/// history and metrics then have one failure, of the calling thread's operation, with the backtrace of this call, and a
-/// report is written if that is enabled. The error message of the thread stays.
+/// Counts a failed request that no call of this library has counted: all of its attempts used BFC_REQUEST_ATTEMPT or
+/// BFC_REQUEST_NO_GROWTH, and the caller could not serve it in another way either. One failure, of the calling thread's
+/// operation, is added to the statistics, history and metrics, with the backtrace of this call, and a report is written
+/// if that is enabled. The error message of the thread does not change.
 ///
 /// @param request  As for bfc_alloc_ex. Must not be NULL.
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT; BFC_ERROR_OUT_OF_MEMORY (host memory for the operation's name); and the
@@ -150,9 +150,9 @@ fn request_of(device: Device, given: &bfc_request_t) -> Result<AllocRequest<'sta
     aligned(
         AllocRequest {
             no_growth,
-            // A lack of room is no failure of such a request.
+            // Finding no room does not count as a failure of such a request.
             is_attempt: is_attempt || no_growth,
-            // It cannot ask again with growth, so it has what there is.
+            // It cannot be repeated with growth, so it may use all memory that is held.
             splits_large: no_growth && !is_attempt,
             short_lived: has(BFC_REQUEST_SHORT_LIVED),
             ..request

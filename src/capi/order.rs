@@ -6,7 +6,7 @@ use crate::device::Device;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Allocates memory in stream order. Work queued on the stream from now on may use the memory. With a single stream,
+/// Allocates memory in stream order. Work queued on the stream after the call may use the memory. With a single stream,
 /// every address is the one that bfc_alloc would return, and no events are recorded.
 ///
 /// Memory freed on the same stream is reusable at once, as in bfc_alloc. Memory freed on another stream is reusable
@@ -24,7 +24,7 @@ use std::ptr::null_mut;
 /// No request, bfc_trim or bfc_destroy synchronizes a context while a capture is visible to the library. Announce
 /// captures with bfc_pool_begin, which the memory of a graph needs anyway, or with bfc_capture_begin: the capture of a
 /// non-blocking stream (CU_STREAM_NON_BLOCKING) that is not announced may not be visible, and may be invalidated. Once a
-/// capture was seen it stays visible until its end, whatever becomes of its memory, and also if the request was refused.
+/// capture was seen it stays visible until its end, whatever becomes of its memory, even if the request was refused.
 /// The library queries:
 ///
 /// - the stream of the request
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn bfc_alloc_async(
 /// and one on each stream that was recorded for the memory. If the driver fails to record, and during a capture of the
 /// stream, the free succeeds without an event. The memory then becomes reusable by other streams with a later event of
 /// the stream, or with a synchronization of the context. An event on the legacy default stream is an operation between the
-/// blocking streams of its context, as all that is queued there.
+/// blocking streams of its context, like all work queued there.
 ///
 /// In host functions (cuLaunchHostFunc, cuStreamAddCallback) NVIDIA forbids driver calls. If the driver refuses them, the
 /// free succeeds there too, without an event. It need not refuse them, and NVIDIA does not say what happens then, so

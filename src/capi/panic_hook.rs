@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// In `libbfc.so` the standard library is our own copy, so its panic hook is ours to silence. In a Rust
 /// program, or where the static library is linked into something larger, the hook is the program's.
 pub(super) fn silence_own_panics() {
-    // Not a `Once`: a child forked in the middle of it would wait for ever.
+    // Not a `Once`: a child forked in the middle of it would wait forever.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, Relaxed) && is_own_library() {
         // No capture, so no memory is needed.

@@ -40,7 +40,7 @@ pub extern "C" fn bfc_pool_end(device: i32, pool: u64, stream: bfc_stream_t) -> 
     status(|| Device::new(device)?.pool_end(pool, stream as u64))
 }
 
-/// Declares that no graph will be launched any more that uses a private pool. Live allocations in it remain valid and
+/// Declares that no graph that uses a private pool will be launched again. Live allocations in it remain valid and
 /// are freed as usual. Free memory, now and later, becomes common memory once the context was synchronized, because the
 /// last launch may still use it. The library synchronizes when it needs the memory, and in bfc_trim. On backends
 /// without a device, bfc_stream_synchronized with NULL has this effect. The name may be used again.

@@ -120,13 +120,13 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 /// `keep_bytes` bytes stay. They still count as held (pool_bytes), not as released. Contents of freed memory are lost.
 /// With a region callback (bfc_set_region_callback) the pages stay, because they may be registered.
 ///
-/// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library does the same for an allocator
-/// that was idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made memory reusable
-/// since. See also bfc_set_idle_callback.
+/// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library trims an allocator in this way
+/// once it has been idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made
+/// memory reusable since. See also bfc_set_idle_callback.
 ///
 /// @param out_released  Receives the number of bytes released. On CUDA backends this includes what other threads were
 ///         releasing, for which the call waits.
-/// @return BFC_OK, also if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
+/// @return BFC_OK, even if nothing could be released; BFC_ERROR_BACKEND_FAILED if the driver did not accept everything
 ///         that was to be released, or if a stream is captured or about to be (bfc_pool_begin), which a release would
 ///         invalidate: the rest stays free memory; and the errors of every call.
 ///
@@ -138,9 +138,9 @@ pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *m
     unsafe { status_and(out_released, 0, || Device::new(device)?.trim(keep_bytes)) }
 }
 
-/// Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can say which
-/// work is done, by bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is left
-/// afterwards, the function is called again after the same time.
+/// Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can declare
+/// which work has completed, with bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is
+/// left afterwards, the function is called again after the same time.
 ///
 /// @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
 /// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another

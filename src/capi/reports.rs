@@ -33,7 +33,7 @@ impl fmt::Write for Buffer {
         let room = self.capacity.saturating_sub(1).saturating_sub(self.length);
         let fits = part.len().min(room);
         let end = self.place.wrapping_add(self.length);
-        // SAFETY: `fits` bytes fit behind the text so far, and the caller's buffer overlaps no text of the library.
+        // SAFETY: `fits` bytes fit after the text so far, and the caller's buffer overlaps no text of the library.
         unsafe { std::ptr::copy_nonoverlapping(part.as_ptr().cast(), end, fits) };
         self.length += part.len();
         Ok(())
@@ -80,7 +80,7 @@ unsafe fn text(
 ///
 /// @param buf         Receives at most `capacity` bytes including a terminating NUL. NULL if `capacity` is 0.
 /// @param out_length  Receives the full length in bytes without the NUL, or 0 on failure.
-/// @return BFC_OK, also if the text was cut; and the errors of every call.
+/// @return BFC_OK, even if the text was truncated; and the errors of every call.
 ///
 /// # Safety
 /// `buf` is valid for writing `capacity` bytes. `out_length` is NULL or valid for writing.
@@ -236,7 +236,7 @@ pub extern "C" fn bfc_set_log_callback(callback: bfc_log_callback_t, user_data: 
     status(|| log::set_callback(callback, user_data))
 }
 
-/// Returns the static text of a status. Never NULL, also for an unknown number.
+/// Returns the static text of a status. Never NULL, even for an unknown number.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_status_string(status: bfc_status_t) -> *const c_char {
     status_text(status).as_ptr()

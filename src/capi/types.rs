@@ -157,9 +157,9 @@ pub type bfc_region_callback_t = Option<
 /// Called before free memory of an idle allocator is released (BFC_TRIM_AFTER). Arguments: the pointer given to
 /// bfc_set_idle_callback, and the device.
 ///
-/// Called from a thread of the library, without a lock held. The function may call any function of this library, also for
-/// the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It must
-/// return: no exception, longjmp or pthread_exit may leave it. While it waits, no allocator is trimmed.
+/// Called from a thread of the library, without a lock held. The function may call any function of this library, even
+/// for the same device, except bfc_destroy, bfc_destroy_forced and bfc_set_idle_callback, which are BFC_ERROR_BUSY. It
+/// must return: no exception, longjmp or pthread_exit may leave it. While it waits, no allocator is trimmed.
 pub type bfc_idle_callback_t = Option<unsafe extern "C" fn(user_data: *mut c_void, device: i32)>;
 
 /// Receives a message of the library. Arguments: the pointer given to bfc_set_log_callback, a level, and a
@@ -177,9 +177,9 @@ pub type bfc_log_callback_t =
 /// Allocates a region of at least `bytes` bytes at a multiple of `alignment` (a power of two of at least 256), and
 /// stores its size in `*bytes_received`, which is initialized to `bytes`.
 ///
-/// NULL means that there is no memory. The library then requests less, or fails with BFC_ERROR_OUT_OF_MEMORY. A smaller
-/// region is accepted if it is large enough for the request. A region that is too small, an address that is not a
-/// multiple of 256, and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
+/// NULL means that no memory is available. The library then requests less, or fails with BFC_ERROR_OUT_OF_MEMORY. A
+/// smaller region is accepted if it is large enough for the request. A region that is too small, an address that is not
+/// a multiple of 256, and memory that overlaps another region are BFC_ERROR_BACKEND_FAILED.
 pub type bfc_region_alloc_t = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -232,10 +232,10 @@ pub struct bfc_options_t {
     pub backend: u32,
     /// BFC_ALLOW_GROWTH and the other flags, combined by |.
     pub flags: u32,
-    /// The most bytes held from the backend. 0: the available memory. On the host that is the smaller of physical
-    /// memory and the control group's limit; with growth it follows changes of the latter. On CUDA it is the memory free
-    /// at creation less the larger of 300 MiB and 5%. With BFC_BACKEND_CUSTOM, 0 is no limit with growth, and
-    /// BFC_ERROR_INVALID_ARGUMENT without.
+    /// The maximum number of bytes held from the backend. 0: the available memory. On the host that is the smaller of
+    /// physical memory and the control group's limit; with growth it follows changes of the latter. On CUDA it is the
+    /// memory free at creation less the larger of 300 MiB and 5%. With BFC_BACKEND_CUSTOM, 0 is no limit with growth,
+    /// and BFC_ERROR_INVALID_ARGUMENT without.
     pub memory_limit: u64,
     /// The limit as a fraction of the device's total memory, from 0 to 1. Used if memory_limit is 0. 0: not given.
     pub memory_fraction: f64,
@@ -307,7 +307,7 @@ pub struct bfc_stats_t {
     pub peak_bytes_requested: u64,
     /// Size in bytes of the largest chunk handed out.
     pub largest_alloc_size: u64,
-    /// The most bytes that may be held from the backend.
+    /// The maximum number of bytes that may be held from the backend.
     pub bytes_limit: u64,
     /// The bytes held from the backend.
     pub pool_bytes: u64,
@@ -339,7 +339,7 @@ macro_rules! statistics {
         boundaries!(bfc_stats_t: struct_size, $($name),*);
 
         impl bfc_stats_t {
-            /// Returns the statistics as the C ABI has them. The caller's struct keeps its struct_size.
+            /// Converts the statistics to the struct of the C ABI. The caller's struct keeps its struct_size.
             pub(super) fn of(stats: &Stats) -> Self {
                 let Stats { $($name),* } = *stats;
                 bfc_stats_t { struct_size: 0, $($name),* }

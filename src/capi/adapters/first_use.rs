@@ -6,8 +6,8 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::options::BackendKind;
 
-/// The backend for frameworks whose users pass memory to nothing that needs legacy IPC handles or keeps what it registers by
-/// address: virtual memory holds least.
+/// The backend for frameworks whose users pass memory neither to code that needs legacy IPC handles nor to code that
+/// keeps registrations by address: virtual memory holds the least.
 pub(super) const MAPPED: BackendKind = BackendKind::PreferCudaVmm;
 
 /// The backend for frameworks whose arrays are also given to MPI, UCX and other libraries that register or share memory.

@@ -58,7 +58,7 @@ pub extern "C" fn bfc_numpy_calloc(ctx: *mut c_void, nelem: usize, elsize: usize
 /// For the realloc of NumPy's PyDataMemAllocator. Changes the size of an allocation, which may move.
 ///
 /// @param ctx       Ignored.
-/// @param ptr       What was allocated with these functions. NULL allocates.
+/// @param ptr       An allocation made with these functions. NULL allocates.
 /// @param new_size  The number of bytes. 0 is taken for 1.
 /// @return As for bfc_numpy_malloc. On failure the old allocation stays as it is.
 ///
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn bfc_numpy_realloc(
         let device = Device::new(BFC_HOST_DEVICE)?;
         let old_size = device.requested_size(ptr as u64)? as usize;
         let new = alloc(new_size)?.1 as *mut c_void;
-        // SAFETY: both are different allocations of at least so many bytes, of which the caller uses neither.
+        // SAFETY: both are different allocations of at least that many bytes, and the caller uses neither.
         unsafe { new.cast::<u8>().copy_from_nonoverlapping(ptr.cast(), old_size.min(new_size)) };
         device.free(ptr as u64)?;
         Ok(new)
@@ -88,8 +88,8 @@ pub unsafe extern "C" fn bfc_numpy_realloc(
 /// For the free of NumPy's PyDataMemAllocator.
 ///
 /// @param ctx   Ignored.
-/// @param ptr   What was allocated with these functions. NULL does nothing. A wrong pointer is refused with a message to
-///              the log, and nothing is freed.
+/// @param ptr   An allocation made with these functions. NULL does nothing. A wrong pointer is refused with a
+///              message to the log, and nothing is freed.
 /// @param size  Ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_numpy_free(ctx: *mut c_void, ptr: *mut c_void, size: usize) {

@@ -65,7 +65,7 @@ fn table() -> Result<Guard<'static, Table>, Error> {
     }
 }
 
-/// How many captures are in the table. Mostly none, and then the table is not accessed.
+/// How many captures are in the table. Usually none, in which case the table is not accessed.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 /// Added to pool names, so that they differ from those of the program's own pools.
@@ -189,7 +189,7 @@ impl Table {
     }
 }
 
-/// Routes requests that the filter accepts to the pool from now on. `announced`: see [`Capture`].
+/// Routes requests that the filter accepts to the pool. `announced`: see [`Capture`].
 pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool) -> Result<(), Error> {
     // If there is no room, the filter is dropped with the table unlocked.
     let mut filter = Some(try_box(filter)?);
@@ -210,7 +210,7 @@ pub(super) fn is_known_now(chosen: Chosen) -> bool {
     capture.is_some_and(|capture| std::mem::take(&mut capture.announced))
 }
 
-/// What the device must be told at the end of a routing.
+/// What to report to the device at the end of a routing.
 pub(super) struct Ended {
     /// The pool to which no more requests are routed, if it is not the pool of another routing.
     pub(super) name: Option<u64>,
@@ -255,7 +255,7 @@ pub(super) fn unused(device: Device, than: u64) -> Option<u64> {
     table.pools.iter().filter(unused).map(|pool| pool.name).min()
 }
 
-/// Removes a pool without users after the device was told.
+/// Removes a pool without users after the device was notified.
 pub(super) fn forget_unused(name: u64) {
     let Ok(mut table) = table() else { return };
     table.pools.retain(|pool| pool.name != name);

@@ -7,7 +7,7 @@
 use crate::capi::types::bfc_stream_t;
 use std::ffi::{c_int, c_void};
 
-/// The function's state is in the first part, or behind a pointer there.
+/// The function's state is in the first part, or a pointer there refers to it.
 #[repr(C)]
 struct Function {
     functor: [usize; 2],

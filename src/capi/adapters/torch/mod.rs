@@ -113,7 +113,7 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
     });
 }
 
-/// For set_base_alloc_fn. Returns the region that contains an address, which is what an IPC handle names.
+/// For set_base_alloc_fn. Returns the region that contains an address, which an IPC handle refers to.
 ///
 /// @param ptr   The start of a live allocation, or an interior address.
 /// @param size  Receives the region's bytes, or 0 on failure. May be NULL.
