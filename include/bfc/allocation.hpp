@@ -44,14 +44,14 @@ class allocation {
     raw.alignment = alignment;
     return create(from, raw, ec);
   }
-  /* The same in the order of a stream. */
+  /* Allocates in the order of a stream. */
   static allocation create(device from, std::size_t bytes, stream_ref stream, std::error_code &ec) noexcept {
     request wanted;
     wanted.bytes = bytes;
     wanted.stream = stream;
     return create(from, wanted.raw(), ec);
   }
-  /* The same with all optional parameters. */
+  /* Allocates with all optional parameters. */
   static allocation create(device from, const request &wanted, std::error_code &ec) noexcept {
     return create(from, wanted.raw(), ec);
   }
@@ -66,7 +66,7 @@ class allocation {
   }
 
 #if BFC_HAS_EXCEPTIONS
-  /* The same as create, which throws bfc::out_of_memory or bfc::status_error and leaves nothing behind. */
+  /* Like create, but throws bfc::out_of_memory or bfc::status_error, and leaves nothing behind. */
   allocation(device from, std::size_t bytes, std::size_t alignment = 0)
       : allocation(detail::must("bfc_alloc_ex", [&](auto &ec) { return create(from, bytes, alignment, ec); })) {}
   allocation(device from, std::size_t bytes, stream_ref stream)
@@ -124,9 +124,9 @@ class allocation {
   friend bool operator==(std::nullptr_t, const allocation &a) noexcept { return a.data_ == nullptr; }
   friend bool operator!=(std::nullptr_t, const allocation &a) noexcept { return a.data_ != nullptr; }
 
-  /* Returns the handle of the stream that the memory is freed on (see stream_ref::get), or null if it has none. */
+  /* Returns the handle of the stream on which the memory is freed (see stream_ref::get), or null if it has none. */
   bfc_stream_t stream() const noexcept { return stream_; }
-  /* Changes the stream that the memory is freed on. The new stream must be ordered behind all work that uses the memory
+  /* Changes the stream on which the memory is freed. The new stream must be ordered after all work that uses the memory
    * elsewhere (cudaStreamWaitEvent), unless record_stream declares it. Calls nothing. */
   void set_stream(stream_ref stream) noexcept {
     stream_ = stream.get();
@@ -134,7 +134,7 @@ class allocation {
   }
 
   /* Declares that the memory is also used on a stream. Once freed, it is not reused until the work queued there by
-   * then is done. Fails without memory. */
+   * then has completed. Fails without memory. */
   void record_stream(stream_ref stream, std::error_code &ec) const noexcept {
     device_.record_stream(data_, stream, ec);
   }
@@ -165,21 +165,21 @@ class allocation {
   allocation(device from, void *data, std::size_t size, bfc_stream_t stream) noexcept
       : device_(from), size_(size), data_(data), stream_(stream) {}
 
-  /* Without a type of the unit, for units that share this function. */
+  /* Takes no type of the unit, because units share this function. */
   static allocation create(device from, const bfc_request_t &raw, std::error_code &ec) noexcept {
     void *data = nullptr;
     const bool done = detail::set(ec, (bfc_alloc_ex)(from.ordinal(), &raw, &data));
     return done ? allocation(from, data, raw.bytes, raw.stream) : allocation();
   }
 
-  /* Of what was allocated on a stream bfc_free is a free on that stream. The handle of a default stream may mean
-   * another one here: each thread and each context has its own. */
+  /* For memory that was allocated on a stream, bfc_free is a free on that stream. The handle of a default stream may
+   * mean another stream here: each thread and each context has its own. */
   bfc_status_t free() const noexcept {
     return is_restreamed_ ? (bfc_free_async)(device_.ordinal(), data_, stream_) : bfc_free(device_.ordinal(), data_);
   }
 
   device device_ = device(detail::nowhere);
-  /* Whether stream_ is not simply that of the allocation. */
+  /* Whether stream_ differs from the stream of the allocation. */
   bool is_restreamed_ = false;
   std::size_t size_ = 0;
   void *data_ = nullptr;

@@ -7,16 +7,17 @@
  *     bfc::arrow_memory_pool memory;                       // the host's memory: ordinal 256
  *     arrow::Int64Builder numbers(&memory);
  *
- * Python does the same for all of pyarrow by bfc.arrow.use().
+ * In Python, bfc.arrow.use() does this for all of pyarrow.
  *
  * - The allocator is that of the ordinal. If there is none, the first request creates it, from the environment. It must
  *   not be destroyed while buffers live. Its memory must be accessible from the host.
  * - The pool must outlive its buffers. Several pools may share an allocator; each counts its own allocations.
- * - Addresses are multiples of 256, or of a larger alignment that is asked for. 0 bytes are an address that is not null.
- * - A failure is an arrow::Status: OutOfMemory if there is no memory, Invalid for a negative size or an alignment that is
- *   no power of two, and UnknownError for all others. Its message has libbfc's reason. Nothing else changes then: a buffer
- *   that could not be resized is as before.
- * - Any thread may call anything at any time. In a forked child the host's memory is used as malloc's is.
+ * - Addresses are multiples of 256, or of a larger alignment on request. A request for 0 bytes returns an address that
+ *   is not null.
+ * - A failure is an arrow::Status: OutOfMemory if no memory is available, Invalid for a negative size or an alignment
+ *   that is no power of two, and UnknownError for all others. Its message has libbfc's reason. Nothing else changes: a
+ *   buffer that could not be resized is as before.
+ * - All functions may be called from any thread at any time. In a forked child host memory works as with malloc.
  */
 
 #ifndef BFC_ARROW_HPP
@@ -53,7 +54,8 @@ class arrow_memory_pool final : public arrow::MemoryPool {
     return arrow::Status::OK();
   }
 
-  /* Stays in place where the chunk has room for more, and where less would need as large a chunk. Copies otherwise. */
+  /* Resizes in place if the chunk has room for more, and if a smaller size would need a chunk as large. Copies
+   * otherwise. */
   arrow::Status Reallocate(std::int64_t old_size, std::int64_t new_size, std::int64_t alignment,
                            std::uint8_t **ptr) override {
     ARROW_RETURN_NOT_OK(check(new_size, alignment));
@@ -72,7 +74,7 @@ class arrow_memory_pool final : public arrow::MemoryPool {
     if (give_back(buffer)) count(-size, 0, 0);
   }
 
-  /* Gives free memory of the allocator back to the system, also what other users of it have freed. */
+  /* Returns free memory of the allocator to the system, including memory that other users of it freed. */
   void ReleaseUnused() override {
     std::error_code ignored;
     device_.trim(0, ignored);
@@ -91,7 +93,7 @@ class arrow_memory_pool final : public arrow::MemoryPool {
   std::string backend_name() const override { return "bfc"; }
 
  private:
-  /* What libbfc aligns everything to, and rounds sizes to. */
+  /* The alignment of every address, to which sizes are rounded. */
   static constexpr std::int64_t unit = 256;
 
   /* The address of all buffers without bytes. */
@@ -122,7 +124,7 @@ class arrow_memory_pool final : public arrow::MemoryPool {
     void *memory = nullptr;
     bfc_status_t status = allocate(size, alignment, &memory);
     if (status == BFC_ERROR_NO_ALLOCATOR) {
-      /* Another thread may be first. */
+      /* Another thread may have created it first. */
       status = bfc_create(device_.ordinal(), nullptr);
       if (status == BFC_OK || status == BFC_ERROR_ALREADY_EXISTS) status = allocate(size, alignment, &memory);
     }
@@ -149,7 +151,7 @@ class arrow_memory_pool final : public arrow::MemoryPool {
     return bfc_allocated_size(device_.ordinal(), ptr, &room) == BFC_OK && static_cast<std::size_t>(new_size) <= room;
   }
 
-  /* Arrow has no way to receive an error of a free. Nothing is freed then, and the message says what was wrong. */
+  /* Arrow cannot receive an error of a free. On an error nothing is freed, and the message gives the reason. */
   bool give_back(std::uint8_t *buffer) const noexcept {
     if (buffer == nothing() || bfc_free(device_.ordinal(), buffer) == BFC_OK) return true;
     char why[256];

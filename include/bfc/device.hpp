@@ -22,8 +22,8 @@ inline constexpr std::int32_t host_device = BFC_HOST_DEVICE;
 
 /* What happens to a region: BFC_REGION_... */
 enum class region_event : std::int32_t {
-  obtained = BFC_REGION_OBTAINED,  /* nothing of it is in use yet */
-  returning = BFC_REGION_RETURNING /* nothing of it is in use; obtained follows if the backend does not accept it */
+  obtained = BFC_REGION_OBTAINED,  /* none of it is in use yet */
+  returning = BFC_REGION_RETURNING /* none of it is in use. obtained follows if the backend does not accept it */
 };
 
 /* What contains a pointer: the live chunk, and the chunk's region. Addresses, and sizes in bytes. */
@@ -67,13 +67,13 @@ class device {
     detail::set(ec, (bfc_alloc_ex)(ordinal_, &raw, &ptr));
     return ptr;
   }
-  /* Counts a request that has failed although no call that counts has: all of its attempts had request::attempt or
+  /* Counts a failed request that no other call has counted: all of its attempts used request::attempt or
    * request::no_growth, and the caller could not serve it in another way either. */
   void allocation_failed(const request &wanted, std::error_code &ec) const noexcept {
     const bfc_request_t raw = wanted.raw();
     detail::set(ec, bfc_alloc_failed(ordinal_, &raw));
   }
-  /* Allocates in the order of a stream: work queued there from now on may use the memory. */
+  /* Allocates in the order of a stream: work queued there after the call may use the memory. */
   void *allocate_async(std::size_t bytes, stream_ref stream, std::error_code &ec) const noexcept {
     void *ptr = nullptr;
     detail::set(ec, (bfc_alloc_async)(ordinal_, bytes, stream.get(), &ptr));
@@ -87,7 +87,7 @@ class device {
     detail::set(ec, (bfc_free_async)(ordinal_, ptr, stream.get()));
   }
   /* Declares that a live allocation is also used on a stream. Once freed, it is not reused until the work queued
-   * there by then is done. */
+   * there by then has completed. */
   void record_stream(void *ptr, stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_record_stream)(ordinal_, ptr, stream.get()));
   }
@@ -95,7 +95,7 @@ class device {
   void forget_stream(stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_forget_stream)(ordinal_, stream.get()));
   }
-  /* Declares that all work queued on a stream so far is done. Synchronizes nothing by itself. */
+  /* Declares that all work queued on a stream so far has completed. Synchronizes nothing by itself. */
   void stream_synchronized(stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_stream_synchronized)(ordinal_, stream.get()));
   }
@@ -110,7 +110,7 @@ class device {
   void end_private_pool(std::uint64_t name, stream_ref stream, std::error_code &ec) const noexcept {
     detail::set(ec, (bfc_pool_end)(ordinal_, name, stream.get()));
   }
-  /* Declares that no graph uses the pool any more. Its free memory becomes common memory once the context was
+  /* Declares that no graph uses the pool anymore. Its free memory becomes common memory once the context was
    * synchronized; live allocations stay valid. errc::busy while a stream is routed to it, errc::invalid_argument if
    * there is none. */
   void release_private_pool(std::uint64_t name, std::error_code &ec) const noexcept {
@@ -127,8 +127,8 @@ class device {
   void set_region_callback(std::nullptr_t, std::error_code &ec) const noexcept {
     set_region_callback(nullptr, nullptr, ec);
   }
-  /* The same with an object that is called as listener(device, start, bytes, region_event), from any thread, and is
-   * noexcept. It is not copied, and must live as long as `user_data` above. */
+  /* Sets an object that is called as listener(device, start, bytes, region_event), from any thread, and is noexcept. It
+   * is not copied, and must live as long as `user_data` above. */
   template <class Listener>
   void set_region_callback(Listener &listener, std::error_code &ec) const noexcept {
     static_assert(std::is_nothrow_invocable_v<Listener &, device, void *, std::size_t, region_event>,
@@ -137,9 +137,10 @@ class device {
     set_region_callback(&device::notify<Listener>, const_cast<void *>(address), ec);
   }
 
-  /* Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER), and can say
-   * which work is done; see bfc_idle_callback_t. Null removes it. errc::busy from the function itself. `user_data` must
-   * stay valid until the allocator has ended or another call has succeeded. */
+  /* Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER), and can
+  /* declare
+   * which work has completed; see bfc_idle_callback_t. Null removes it. errc::busy from the function itself.
+   * `user_data` must stay valid until the allocator has ended or another call has succeeded. */
   void set_idle_callback(bfc_idle_callback_t callback, void *user_data, std::error_code &ec) const noexcept {
     detail::set(ec, bfc_set_idle_callback(ordinal_, callback, user_data));
   }

@@ -97,7 +97,7 @@ namespace bfc {
 
 #if BFC_HAS_EXCEPTIONS
 
-/* The base class of every exception of this interface, beside a std::exception. */
+/* The base class of every exception of this interface, in addition to a std::exception. */
 class error {
  public:
   virtual ~error() = default;
@@ -120,11 +120,11 @@ class status_error final : public std::system_error, public error {
   const char *what() const noexcept override { return message_.what(); }
 
  private:
-  /* std::system_error would repeat the status behind the message. Unlike a string this is copied without a failure. */
+  /* std::system_error would repeat the status after the message. Unlike a string, copying this cannot fail. */
   std::runtime_error message_;
 };
 
-/* Device or host memory ran out. Allocates nothing. A message longer than its buffer of 512 bytes is cut. */
+/* Device or host memory ran out. Allocates nothing. A message longer than its buffer of 512 bytes is truncated. */
 class out_of_memory final : public std::bad_alloc, public error {
  public:
   explicit out_of_memory(const char *function) noexcept : code_(errc::out_of_memory) {
@@ -146,8 +146,8 @@ class out_of_memory final : public std::bad_alloc, public error {
 #endif  // BFC_HAS_EXCEPTIONS
 
 #if BFC_HAS_EXPECTED
-/* What the try_ functions return: a value, or why there is none. bfc::last_error() has the message until the next
- * failure of the same thread. */
+/* The result of the try_ functions: a value, or the reason why there is none. bfc::last_error() has the message until
+ * the next failure of the same thread. */
 template <class T>
 using result = std::expected<T, std::error_code>;
 #endif

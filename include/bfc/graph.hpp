@@ -24,7 +24,7 @@ inline namespace legacy_default_stream {
 
 /* Routes a stream's requests to a private pool in a block; see device::begin_private_pool. The block goes around the
  * capture: made before cudaStreamBeginCapture, ended after cudaStreamEndCapture. The pool keeps its memory for the
- * graph afterwards, until device::release_private_pool, which bfc::private_pool calls. May be ended and destroyed in
+ * graph afterwards, until device::release_private_pool, which bfc::private_pool calls. It may be ended and destroyed in
  * any thread, unless the stream is the thread's default stream. One that could not begin does nothing. */
 class private_pool_scope {
  public:
@@ -91,10 +91,11 @@ class private_pool_scope {
 
 }  // inline namespace
 
-/* Announces a stream capture on any stream and device in a block; see bfc_capture_begin. Made before the capture
- * begins and destroyed after it has ended. Until then no call synchronizes a device or releases device memory. For
- * programs that intercept captures of others: private_pool::capture announces its own. Announcements are counted, so
- * that blocks may overlap, in any threads. */
+/* Announces a stream capture on any stream and device for a block; see bfc_capture_begin. Construct it before the
+/* capture
+ * begins and destroy it after the capture has ended. Until then no call synchronizes a device or releases device
+ * memory. For programs that intercept captures of others: private_pool::capture announces its own. Announcements are
+ * counted, so blocks may overlap, in any threads. */
 class capture_scope {
  public:
   capture_scope() noexcept { bfc_capture_begin(); }
@@ -114,9 +115,9 @@ class capture_scope {
  *     }
  *     // launch the graph as often as needed
  *
- * Release declares that no graph uses the memory any more: destroy the graphs first, after their last launch is done
- * or on a stream that the context's synchronization covers. Live allocations stay valid. The object must not outlive
- * the allocator. Like a standard container it may not be changed by two threads at once. */
+ * Release declares that no graph uses the memory anymore: destroy the graphs first, after their last launch has
+ * completed or on a stream that the context's synchronization covers. Live allocations stay valid. The object must not
+ * outlive the allocator. Like a standard container it may not be changed by two threads at once. */
 class private_pool {
  public:
   /* Owns nothing. */
@@ -136,7 +137,7 @@ class private_pool {
     return *this;
   }
   /* Releases the pool without reporting. If a stream is still routed to it (errc::busy) the pool keeps its memory:
-   * end scopes before. */
+   * end scopes first. */
   ~private_pool() {
     if (created_) bfc_pool_release(device_.ordinal(), name_);
   }

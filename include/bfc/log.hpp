@@ -42,8 +42,8 @@ inline void set_log_callback(bfc_log_callback_t callback, void *user_data, std::
   detail::set(ec, bfc_set_log_callback(callback, user_data));
 }
 inline void set_log_callback(std::nullptr_t, std::error_code &ec) noexcept { set_log_callback(nullptr, nullptr, ec); }
-/* The same with an object that is called as listener(log_level, std::string_view) and is noexcept. It is not copied,
- * and must live as long as `user_data` above. */
+/* Sends the messages to an object that is called as listener(log_level, std::string_view) and is noexcept. It is not
+ * copied, and must live as long as `user_data` above. */
 template <class Listener>
 void set_log_callback(Listener &listener, std::error_code &ec) noexcept {
   static_assert(std::is_nothrow_invocable_v<Listener &, log_level, std::string_view>,

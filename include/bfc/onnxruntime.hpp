@@ -11,17 +11,17 @@
  *     // and in each session's options: AddSessionConfigEntry(options, "session.use_env_allocators", "1")
  *
  * Lifetime. ONNX Runtime does not own an OrtAllocator: its environment, every session made since and every value that
- * was allocated keep the pointer. So an ort_allocator cannot be destroyed: there is one for each device, kept until the
- * process ends (some hundred bytes), and what frees late finds it. The pool under it may be destroyed once nothing of
- * it is live: before that bfc_destroy is BUSY, and bfc::pool's destructor leaves it. The code of whoever includes
- * this must stay loaded as long.
+ * was allocated keep the pointer. An ort_allocator therefore cannot be destroyed: there is one for each device, kept
+ * until the process ends (a few hundred bytes), so that late frees find it. The pool under it may be destroyed once
+ * none of its memory is live. Before that bfc_destroy is BUSY, and the destructor of bfc::pool does not destroy it. The
+ * code that includes this header must stay loaded as long.
  *
- * No memory. ONNX Runtime looks at what Alloc returns in few places: with NULL the first kernel writes to address 0.
- * Its own allocators throw std::bad_alloc, and its API functions turn what is thrown into an OrtStatus. So Alloc and
- * Reserve throw bfc::out_of_memory or bfc::status_error, each a std::exception, whose words are in the status's message
- * (its code is ORT_RUNTIME_EXCEPTION, or ORT_FAIL for a run that takes all of its memory at once). That needs an ONNX
- * Runtime linked with the program's own C++ library, as those of PyPI are with libstdc++.so.6. For callers that look, one in
- * C say, there is `returning_null`. Free never throws. Size 0 gives NULL.
+ * Out of memory. ONNX Runtime checks the result of Alloc in few places: after NULL the first kernel writes to address
+ * 0. Its own allocators throw std::bad_alloc, and its API functions convert exceptions to an OrtStatus. Alloc and
+ * Reserve therefore throw bfc::out_of_memory or bfc::status_error, each a std::exception, whose message is in the
+ * status (its code is ORT_RUNTIME_EXCEPTION, or ORT_FAIL for a run that takes all of its memory at once). This requires
+ * an ONNX Runtime linked with the program's own C++ library, as those on PyPI are with libstdc++.so.6. `returning_null`
+ * is for callers that check the result, for example in C. Free never throws. Size 0 returns NULL.
  *
  * Every address is a multiple of 256. All functions may be called from any thread at any time.
  */
@@ -50,7 +50,7 @@
 
 namespace bfc {
 
-/* ONNX Runtime refused something; what() has its words. */
+/* A failure of ONNX Runtime; what() has its message. */
 class ort_error final : public std::runtime_error {
  public:
   ort_error(OrtErrorCode code, const std::string &words) : std::runtime_error(words), code_(code) {}
@@ -62,26 +62,27 @@ class ort_error final : public std::runtime_error {
 
 class ort_registration;
 
-/* How an ort_allocator says that there is no memory. */
+/* How an ort_allocator reports that it is out of memory. */
 enum class ort_failure {
   throwing,      /* std::bad_alloc, as ONNX Runtime's own allocators do */
-  returning_null /* for callers that look; ONNX Runtime mostly does not */
+  returning_null /* for callers that check; ONNX Runtime usually does not */
 };
 
-/* In which order of device work an ort_allocator's memory is used. */
+/* The order of device work in which the memory of an ort_allocator is used. */
 enum class ort_order {
-  any_stream, /* what is freed is handed out to nobody until the device was idle, see bfc_adapters.h */
-  by_stream   /* what AllocOnStream gave is in the order of that stream, as with bfc_alloc_async */
+  any_stream, /* freed memory is not reusable until the device was idle, see bfc_adapters.h */
+  by_stream   /* memory of AllocOnStream is in the order of that stream, as with bfc_alloc_async */
 };
 
 namespace detail {
 
-/* ONNX Runtime as it is loaded: its functions, and how many of them there are. */
+/* The loaded ONNX Runtime: its functions, and their number. */
 struct ort_runtime {
   const OrtApi *api = nullptr;
   std::uint32_t version = 0;
 
-  /* By the version's number: to ask GetApi for one that is too new makes it print. */
+  /* Determined from the version number, because GetApi prints a message if it is asked for a version that is too new.
+   * */
   explicit ort_runtime(const OrtApiBase &base) {
     const char *const dot = std::char_traits<char>::find(base.GetVersionString(), 2, '.');
     const unsigned long loaded = dot == nullptr ? 0 : std::strtoul(dot + 1, nullptr, 10);
@@ -103,29 +104,30 @@ struct ort_runtime {
 
 }  // namespace detail
 
-/* Memory of a device for ONNX Runtime; see the head of this file. An OrtAllocator of the version that both this
- * header and the ONNX Runtime that is loaded know: Reserve since 1.18, GetStats and AllocOnStream since 1.23, Shrink since
+/* Memory of a device for ONNX Runtime; see the head of this file. An OrtAllocator of the newest version that both this
+ * header and the loaded ONNX Runtime support: Reserve since 1.18, GetStats and AllocOnStream since 1.23, Shrink since
  * 1.25. */
 class ort_allocator final : public OrtAllocator {
  public:
   /* Memory of the CPU, from an allocator of the HOST or HOST_VMM backend on any ordinal (or of a custom one whose
-   * memory the CPU can use). Is there none, one of the HOST backend is created, from the environment as by bfc_create
-   * with NULL. The same arguments give the same object. Throws ort_error, bfc::error, std::bad_alloc. */
+   * memory the CPU can use). If there is none, one of the HOST backend is created from the environment, as by
+   * bfc_create with NULL. The same arguments return the same object. Throws ort_error, bfc::error, std::bad_alloc. */
   static ort_allocator &cpu(const OrtApiBase &base, device from = device(host_device),
                             ort_failure failure = ort_failure::throwing) {
     return get(base, from, ort_order::any_stream, failure, true);
   }
 
-  /* Memory of a CUDA device, for a build of ONNX Runtime with the CUDA provider: the ordinal is ORT's device id. Is
-   * there no allocator, the first request creates it.
+  /* Memory of a CUDA device, for a build of ONNX Runtime with the CUDA provider: the ordinal is ORT's device id. If
+   * there is no allocator, the first request creates it.
    *
-   * Not for a session with the CUDA provider's option enable_cuda_graph, of which nothing here is told: a captured run
-   * frees what the graph writes again. What is requested in a capture that libbfc can see is kept for the graph, see
-   * BFC_POOL_OF_CAPTURES; the requests by AllocOnStream are, others on ONNX Runtime's own streams are not.
+   * Not for a session with the CUDA provider's option enable_cuda_graph, which this class is not informed of: a
+   * captured run frees memory that the graph writes again. Memory requested in a capture visible to libbfc is kept for
+   * the graph, see BFC_POOL_OF_CAPTURES. This covers requests by AllocOnStream, but not others on ONNX Runtime's own
+   * streams.
    *
-   * With by_stream each stream that ONNX Runtime may use must outlive the pool's knowledge of it: call
-   * device::forget_stream before it is destroyed. ONNX Runtime tells nobody when it destroys its own; so this is for
-   * streams of the program's (the CUDA provider's option user_compute_stream). */
+   * With by_stream each stream that ONNX Runtime may use must exist until the pool has forgotten it: call
+   * device::forget_stream before it is destroyed. ONNX Runtime does not report when it destroys its own streams, so
+   * this is for streams of the program (the CUDA provider's option user_compute_stream). */
   static ort_allocator &cuda(const OrtApiBase &base, device from, ort_order order = ort_order::any_stream,
                              ort_failure failure = ort_failure::throwing) {
     return get(base, from, order, failure, false);
@@ -135,15 +137,15 @@ class ort_allocator final : public OrtAllocator {
   ort_allocator &operator=(const ort_allocator &) = delete;
 
   device get_device() const noexcept { return device_; }
-  /* What ONNX Runtime knows it by. */
+  /* The description by which ONNX Runtime identifies the memory. */
   const OrtMemoryInfo *info() const noexcept { return info_; }
-  /* Calls of Reserve that were served: memory for what a session keeps, its initializers. */
+  /* Successful calls of Reserve: memory that a session keeps, for its initializers. */
   std::uint64_t reserved() const noexcept { return reserves_.load(std::memory_order_relaxed); }
 
  private:
   ort_allocator(const detail::ort_runtime &runtime, device from, ort_order order, ort_failure failure, bool is_cpu)
       : OrtAllocator(), runtime_(runtime), device_(from), order_(order), failure_(failure), is_cpu_(is_cpu) {
-    /* A kind of its own (OrtArenaAllocator) is only for ONNX Runtime's arena, whatever is behind this. */
+    /* The kind of its own (OrtArenaAllocator) is only for ONNX Runtime's arena, whatever this allocator is built on. */
     const auto create = runtime.api->CreateMemoryInfo;
     if (is_cpu) {
       runtime.check(create("Cpu", OrtDeviceAllocator, 0, OrtMemTypeDefault, &info_));
@@ -154,7 +156,7 @@ class ort_allocator final : public OrtAllocator {
     OrtAllocator::Alloc = [](OrtAllocator *self, std::size_t size) { return of(self).serve(size); };
     OrtAllocator::Free = [](OrtAllocator *self, void *ptr) { of(self).give_back(ptr); };
     OrtAllocator::Info = [](const OrtAllocator *self) { return of(self).info(); };
-    /* What this header has and the library does not know is not read by it. */
+    /* Entries of this header that the loaded library does not know are not read by it. */
 #if ORT_API_VERSION >= 18
     OrtAllocator::Reserve = [](OrtAllocator *self, std::size_t size) { return of(self).reserve(size); };
 #endif
@@ -181,7 +183,7 @@ class ort_allocator final : public OrtAllocator {
     return *static_cast<const ort_allocator *>(self);
   }
 
-  /* All that were made. They are never destroyed, and so that a search for leaks finds them, neither is the list. */
+  /* All objects that were made. They are never destroyed, and neither is the list, so that leak checkers find them. */
   struct all {
     std::mutex lock;
     std::vector<std::unique_ptr<ort_allocator>> made;
@@ -203,7 +205,7 @@ class ort_allocator final : public OrtAllocator {
     return *every.made.back();
   }
 
-  /* The environment may say what backend, or nothing; AUTO would be CUDA on a device's ordinal. */
+  /* The environment may name a backend. AUTO would be CUDA on the ordinal of a device. */
   static void make_sure_of(device from) {
     bfc_stats_t stats = BFC_STATS_INIT;
     std::error_code ec;
@@ -214,7 +216,7 @@ class ort_allocator final : public OrtAllocator {
     } else {
       pool::create(from.ordinal(), options::recommended().backend(backend::host), ec).release();
     }
-    /* Another thread may have been first. */
+    /* Another thread may have created it first. */
     if (ec && ec != errc::already_exists) detail::raise("bfc_create", ec);
   }
 
@@ -225,7 +227,7 @@ class ort_allocator final : public OrtAllocator {
     return served(status, ptr);
   }
 
-  /* bfc_cupy_malloc is for a device and for any stream. */
+  /* bfc_cupy_malloc takes a device, and the memory may be used on any stream. */
   bfc_status_t on_any_stream(std::size_t size, void **out) noexcept {
     *out = bfc_cupy_malloc(nullptr, size, device_.ordinal());
     return *out == nullptr ? bfc_adapter_status() : BFC_OK;
@@ -244,11 +246,11 @@ class ort_allocator final : public OrtAllocator {
     detail::raise("bfc_alloc", ec);
   }
 
-  /* Of what bfc_cupy_malloc gave bfc_free knows that work of any stream may touch it; what bfc_alloc_async gave is
-   * freed in the order of its stream. A destructor calls this: there is nobody to tell that it failed. */
+  /* bfc_free treats memory from bfc_cupy_malloc as possibly in use on any stream, and memory from bfc_alloc_async is
+   * freed in the order of its stream. A destructor calls this and cannot report a failure. */
   void give_back(void *ptr) noexcept { bfc_free(device_.ordinal(), ptr); }
 
-  /* On ARM64 kernels read up to 30 bytes behind a buffer, for which ORT's own CPU allocator leaves room. */
+  /* On ARM64, kernels read up to 30 bytes past the end of a buffer, for which ORT's own CPU allocator leaves room. */
   static std::size_t padded(std::size_t size) noexcept {
 #if defined(__aarch64__)
     constexpr std::size_t room = 32;
@@ -268,10 +270,10 @@ class ort_allocator final : public OrtAllocator {
       ptr = bfc_ort_alloc_on_stream(device_.ordinal(), size, handle);
       return served(ptr == nullptr ? bfc_adapter_status() : BFC_OK, ptr);
     }
-    /* Not by the macro of bfc.h: what ONNX Runtime's library calls 0 is the legacy default stream. */
+    /* Not through the macro of bfc.h: 0 in ONNX Runtime's library is the legacy default stream. */
     bfc_status_t status = (bfc_alloc_async)(device_.ordinal(), size, handle, &ptr);
     if (status == BFC_ERROR_NO_ALLOCATOR) {
-      /* The first request creates it, here too. */
+      /* The first request creates the allocator here too. */
       void *first = nullptr;
       status = on_any_stream(1, &first);
       bfc_free(device_.ordinal(), first);
@@ -280,8 +282,8 @@ class ort_allocator final : public OrtAllocator {
     return served(status, ptr);
   }
 
-  /* By the keys of ORT's arena, which it reads as decimal numbers, and three more. NumArenaExtensions and
-   * NumArenaShrinkages are not counted by libbfc. */
+  /* The keys of ORT's arena, which it reads as decimal numbers, and three more. libbfc does not count
+   * NumArenaExtensions and NumArenaShrinkages. */
   OrtStatus *statistics(OrtKeyValuePairs **out) const noexcept {
     *out = nullptr;
     bfc_stats_t stats = BFC_STATS_INIT;
@@ -292,7 +294,7 @@ class ort_allocator final : public OrtAllocator {
       runtime_.api->CreateKeyValuePairs(&made);
       *out = made;
       const auto add = [&](const char *key, std::uint64_t value) {
-        /* It reads signed numbers; -1 is no limit. */
+        /* ORT reads signed numbers; -1 is no limit. */
         const std::string text = value > INT64_MAX ? "-1" : std::to_string(value);
         runtime_.api->AddKeyValuePair(made, key, text.c_str());
       };
@@ -338,21 +340,21 @@ class ort_allocator final : public OrtAllocator {
   bool is_cpu_;
   OrtMemoryInfo *info_ = nullptr;
   std::atomic<std::uint64_t> reserves_{0};
-  /* Held around what ONNX Runtime is told of this, so that the number is that of the registrations there. */
+  /* Held while ONNX Runtime is called, so that the count matches the registrations there. */
   std::mutex registering_;
   std::uint64_t registrations_ = 0;
 };
 
-/* An ort_allocator is ONNX Runtime's for sessions with "session.use_env_allocators", as long as this lives. It takes
- * the place of what was registered for that memory before. At the end of the last one the environment has none: sessions
- * that are made later allocate by themselves, and those that were made before go on with libbfc, as do their values. Keeps
- * the environment alive. One object is to be used by one thread at a time. */
+/* Registers an ort_allocator for sessions with "session.use_env_allocators", as long as this object lives. It replaces
+ * the allocator that was registered for that memory before. After the last such object has ended, the environment has
+ * no allocator: sessions created later allocate by themselves, and existing sessions and their values continue to use
+ * libbfc. Keeps the environment alive. One object may be used by one thread at a time. */
 class ort_registration {
  public:
-  /* `env` is the program's, of which there is one in a process. NULL is that one, which is made if it does not exist.
-   * Throws ort_error. */
+  /* `env` is the program's environment, of which a process has one. NULL uses that one, which is created if it does not
+   * exist. Throws ort_error. */
   ort_registration(const OrtApiBase &base, OrtEnv *env, ort_allocator &memory) : runtime_(base), memory_(&memory) {
-    /* It gives the one that is there, counted once more. */
+    /* Returns the existing one and increments its count. */
     runtime_.check(runtime_.api->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "bfc", &env_));
     const std::lock_guard<std::mutex> guard(memory_->registering_);
     OrtStatus *const status = runtime_.api->RegisterAllocator(env == nullptr ? env_ : env, memory_);
@@ -378,7 +380,7 @@ class ort_registration {
   explicit operator bool() const noexcept { return env_ != nullptr; }
   ort_allocator &memory() const noexcept { return *memory_; }
 
-  /* Ends it before the block does; ended already is fine. */
+  /* Ends the registration before the block does. Has no effect if it has ended. */
   void end() noexcept {
     if (env_ == nullptr) return;
     {
@@ -392,7 +394,7 @@ class ort_registration {
   }
 
  private:
-  /* Somebody may have registered another for that memory since. Before 1.23 nobody can tell. */
+  /* Another allocator may have been registered for that memory since. Before 1.23 this cannot be detected. */
   bool is_ours() const noexcept {
 #if ORT_API_VERSION >= 23
     if (runtime_.version >= 23) {

@@ -33,15 +33,15 @@ enum class backend : std::uint32_t {
 
 /* How the sizes of regions are chosen with growth: BFC_GROWTH_... */
 enum class growth_policy : std::uint32_t {
-  by_default = BFC_GROWTH_DEFAULT, /* what BFC_GROWTH says; else tensorflow with options::allow_growth */
+  by_default = BFC_GROWTH_DEFAULT, /* the value of BFC_GROWTH, else tensorflow with options::allow_growth */
   tensorflow = BFC_GROWTH_TENSORFLOW,
   need = BFC_GROWTH_NEED,
-  prefer_need = BFC_GROWTH_PREFER_NEED /* what BFC_GROWTH says, else need */
+  prefer_need = BFC_GROWTH_PREFER_NEED /* the value of BFC_GROWTH, else need */
 };
 
 /* The options of a pool, as bfc_options_t. An option that is not set comes from the environment (BFC_...), or else
  * from the default. Each function sets one option and returns the object, so that calls can be chained. Nothing is
- * checked here: pool::create refuses invalid values. Not to be changed by two threads at once. */
+ * checked here: pool::create refuses invalid values. An object must not be changed by two threads at once. */
 class options {
  public:
   options() noexcept = default;
@@ -58,7 +58,7 @@ class options {
   }
 
   options &backend(bfc::backend kind) noexcept { return raw_.backend = static_cast<std::uint32_t>(kind), *this; }
-  /* The most bytes held from the backend. 0: the available memory. */
+  /* The maximum number of bytes held from the backend. 0: the available memory. */
   options &memory_limit(std::uint64_t bytes) noexcept { return raw_.memory_limit = bytes, *this; }
   /* The limit as a fraction of the device's total memory, from 0 to 1, if there is no memory_limit. */
   options &memory_fraction(double share) noexcept { return raw_.memory_fraction = share, *this; }
@@ -70,7 +70,7 @@ class options {
   options &growth_policy(bfc::growth_policy policy) noexcept {
     return raw_.growth_policy = static_cast<std::uint32_t>(policy), *this;
   }
-  /* How long a request waits for another thread's free before it fails. Negative is 0; the most is 49 days. */
+  /* How long a request waits for another thread's free before it fails. Negative is 0; the maximum is 49 days. */
   options &retry_timeout(std::chrono::milliseconds time) noexcept {
     constexpr std::int64_t most = std::numeric_limits<std::uint32_t>::max();
     raw_.retry_timeout_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(time.count(), 0, most));
@@ -79,7 +79,7 @@ class options {
   /* The name in reports. UTF-8. */
   options &name(std::string text) noexcept { return name_ = std::move(text), *this; }
 
-  /* The path of a plan that `bfc plan` has computed for the program. Empty: no plan, also if BFC_PLAN names one. */
+  /* The path of a plan that `bfc plan` has computed for the program. Empty: no plan, even if BFC_PLAN names one. */
   options &plan(std::string path) noexcept { return plan_ = std::move(path), *this; }
 
   /* Obtain regions on demand instead of one region of memory_limit. */
@@ -92,7 +92,7 @@ class options {
   options &split_always(bool on = true) noexcept { return flag(BFC_SPLIT_ALWAYS, on); }
   /* With timestamps: never hand out a chunk whose stamp is not safe. */
   options &quarantine(bool on = true) noexcept { return flag(BFC_QUARANTINE, on); }
-  /* Learn which sizes are usually freed soon, and take these from the upper end of a free chunk. Not for timestamps,
+  /* Learn which sizes are usually freed soon, and place them at the upper end of a free chunk. Not for timestamps,
    * virtual ranges, plans and several streams. */
   options &two_ends(bool on = true) noexcept { return flag(BFC_TWO_ENDS, on); }
 
@@ -114,7 +114,7 @@ class options {
     return suballocator(&options::take_region, &options::give_region, &resource);
   }
 
-  /* Returns the settings that pool::create would use for a device, as JSON, and what becomes of each variable of the
+  /* Returns the settings that pool::create would use for a device, as JSON, and the effect of each variable of the
    * environment; docs/environment.md has the schema. Creates nothing and calls no driver. Errors are those of
    * bfc_resolve_options. */
   std::string resolve(std::int32_t ordinal, std::error_code &ec) const noexcept {

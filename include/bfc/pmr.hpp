@@ -31,7 +31,7 @@ class memory_resource final : public std::pmr::memory_resource {
     bytes = std::max<std::size_t>(bytes, 1);
     return alignment <= 256 ? device_.allocate(bytes) : device_.allocate(bytes, alignment);
   }
-  /* Containers have no way to receive an error of a free. */
+  /* Containers cannot receive an error of a free. */
   void do_deallocate(void *ptr, std::size_t, std::size_t) override { bfc_free(device_.ordinal(), ptr); }
   bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
 #if defined(__cpp_rtti) || defined(_CPPRTTI)

@@ -30,7 +30,7 @@ class pool : public device {
     const bfc_options_t raw = how.raw();
     return create(ordinal, &raw, ec);
   }
-  /* The same with what options::recommended() has, unless the environment says otherwise. */
+  /* Creates it as options::recommended() says, unless the environment says otherwise. */
   static pool create(std::int32_t ordinal, std::error_code &ec) noexcept { return create(ordinal, nullptr, ec); }
   /* Takes ownership of an allocator that exists already. */
   static pool adopt(device existing) noexcept { return pool(existing); }
@@ -65,11 +65,12 @@ class pool : public device {
 
   explicit operator bool() const noexcept { return ordinal() != detail::nowhere; }
 
-  /* Destroys the allocator and releases all regions. errc::busy while allocations are live, and the pool still owns. */
+  /* Destroys the allocator and releases all regions. errc::busy while allocations are live, and the pool keeps
+   * ownership. */
   void destroy(std::error_code &ec) noexcept {
     if (detail::set(ec, bfc_destroy(ordinal()))) release();
   }
-  /* The same with live allocations, whose pointers are invalid afterwards. */
+  /* Destroys the allocator even with live allocations, whose pointers are invalid afterwards. */
   void destroy_forced(std::error_code &ec) noexcept {
     if (detail::set(ec, bfc_destroy_forced(ordinal()))) release();
   }
@@ -101,7 +102,7 @@ class pool : public device {
 };
 
 /* The operation that this thread allocates for in a block, for reports; see bfc_scope_begin. Destroy it in the thread
- * that made it, in the reverse order of construction. One that could not begin does nothing at its end. */
+ * that made it, in the reverse order of construction. A scope that could not begin does nothing at its end. */
 class scope {
  public:
   /* `operation` is UTF-8 and copied; `step` is the caller's count. */

@@ -1,4 +1,5 @@
-/* libbfc for RMM, and so for cuDF, cuML and what else is built on it: a memory resource, and the pair of functions for
+/* libbfc for RMM, and thus for cuDF, cuML and everything else built on it: a memory resource, and the pair of functions
+/* for
  * rmm::mr::callback_memory_resource. docs/rmm.md is the page for users.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
@@ -8,8 +9,8 @@
  *     bfc::rmm_resource resource;                                  // older: it must outlive its use
  *     rmm::mr::set_current_device_resource(&resource);
  *
- * Needs RMM's headers and its library, as RMM itself does, and the language that they ask for: C++20 from RMM 26.10 on.
- * bfc.hpp does not include this.
+ * Needs RMM's headers and its library, as RMM itself does, and the C++ standard that they require: C++20 since RMM
+ * 26.10. bfc.hpp does not include this.
  */
 
 #ifndef BFC_RMM_HPP
@@ -34,7 +35,7 @@
 #define BFC_RMM_HAS_BASE_CLASS 1
 #else
 #include <cuda/memory_resource>
-#define BFC_RMM_HAS_BASE_CLASS 0 /* a concept has taken its place */
+#define BFC_RMM_HAS_BASE_CLASS 0 /* a concept has replaced it */
 #endif
 
 #if __has_include(<cuda/stream>)
@@ -50,10 +51,11 @@ namespace bfc {
 
 namespace detail {
 
-/* What every resource of RMM promises, and what its callbacks are taken to give, for they are told no alignment. */
+/* The alignment that every RMM resource guarantees. Callbacks are assumed to provide it, because they are passed none.
+ * */
 inline constexpr std::size_t rmm_alignment = 256;
 
-/* The handle in whatever kind of stream this RMM passes: the older one has no get(). */
+/* The handle of the stream type that this RMM passes: the older type has no get(). */
 template <class Stream>
 auto rmm_handle(const Stream &stream, int) noexcept -> decltype(static_cast<cudaStream_t>(stream.get())) {
   return stream.get();
@@ -63,14 +65,14 @@ cudaStream_t rmm_handle(const Stream &stream, long) noexcept {
   return stream.value();
 }
 
-/* RMM has two exceptions for memory; who catches them tries again with less after the first only. */
+/* RMM has two exceptions for memory. Callers that catch them retry with less only after the first. */
 [[noreturn]] inline void rmm_raise(const char *function, std::error_code code) {
   const std::string words = std::string(function) + ": " + last_error();
   if (code == errc::out_of_memory) throw rmm::out_of_memory(words);
   throw rmm::bad_alloc(words);
 }
 
-/* The device's allocator is made from the environment, unless there is one. */
+/* Creates the device's allocator from the environment, unless there is one. */
 inline device rmm_device(device of) {
   std::error_code ec;
   pool::create(of.ordinal(), ec).release();
@@ -80,7 +82,7 @@ inline device rmm_device(device of) {
 
 inline device rmm_current_device() { return rmm_device(device(rmm::get_current_cuda_device().value())); }
 
-/* 0 bytes are null, as in most of RMM's resources. */
+/* 0 bytes return null, as in most of RMM's resources. */
 inline void *rmm_allocate(device from, stream_ref stream, std::size_t bytes, std::size_t alignment) {
   std::error_code ec;
   void *ptr = nullptr;
@@ -89,7 +91,7 @@ inline void *rmm_allocate(device from, stream_ref stream, std::size_t bytes, std
   } else {
     request wanted;
     wanted.bytes = bytes;
-    wanted.alignment = alignment; /* one that is no power of two is refused there */
+    wanted.alignment = alignment; /* bfc_alloc_ex refuses one that is no power of two */
     wanted.stream = stream.get();
     ptr = from.allocate(wanted, ec);
   }
@@ -97,13 +99,13 @@ inline void *rmm_allocate(device from, stream_ref stream, std::size_t bytes, std
   return ptr;
 }
 
-/* There is nobody to tell that it failed; BFC_LOG=error says so. */
+/* The caller cannot receive a failure. BFC_LOG=error reports it. */
 inline void rmm_deallocate(device from, stream_ref stream, void *ptr) noexcept {
-  /* As bfc_free_async, and it says so. */
+  /* Frees like bfc_free_async, and logs a failure. */
   bfc_torch_free(ptr, 0, from.ordinal(), stream.get());
 }
 
-/* That device is the current one in a block, if it is a device at all: other ordinals are the program's. */
+/* Makes that device current for a block, if it is a device at all: other ordinals are the program's. */
 class rmm_on_device {
  public:
   explicit rmm_on_device(device wanted) noexcept {
@@ -121,37 +123,38 @@ class rmm_on_device {
   bool changed_ = false;
 };
 
-/* Memory that is free of earlier work in the order of any stream: that of the default stream, once its work is done. */
+/* Memory usable in the order of any stream: that of the default stream, once its work has completed. */
 inline void *rmm_allocate_sync(device from, std::size_t bytes, std::size_t alignment) {
   void *const ptr = rmm_allocate(from, cudaStreamLegacy, bytes, alignment);
   const rmm_on_device current(from);
   const cudaError_t failed = ptr == nullptr ? cudaSuccess : cudaStreamSynchronize(cudaStreamLegacy);
   if (failed == cudaSuccess) return ptr;
   rmm_deallocate(from, cudaStreamLegacy, ptr);
-  cudaGetLastError(); /* else the program's next look at it would find it */
+  cudaGetLastError(); /* otherwise the program's next check would find the error */
   throw rmm::bad_alloc(std::string("cudaStreamSynchronize: ") + cudaGetErrorString(failed));
 }
 
 }  // namespace detail
 
-/* Stream 0 is that of the unit which names the resource, as in RMM's own headers; see stream_ref. */
+/* Stream 0 is the default stream of the unit that names the resource, as in RMM's own headers; see stream_ref. */
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
 inline namespace per_thread_default_stream {
 #else
 inline namespace legacy_default_stream {
 #endif
 
-/* A resource of RMM over a device's allocator: memory in the order of a stream, as bfc_alloc_async.
+/* An RMM resource over a device's allocator. Allocates in stream order, like bfc_alloc_async.
  *
- * - The device is fixed at construction, and its allocator is made then from the environment if there is none: what
- *   fails is rmm::bad_alloc. It holds nothing but the ordinal: copies are equal, and so are any two of one device. The
- *   allocator must outlive what is allocated.
- * - Any thread may call anything at any time.
+ * - The device is fixed at construction. If it has no allocator, one is created then from the environment, and a
+ *   failure is rmm::bad_alloc. The object holds nothing but the ordinal: copies are equal, and so are any two of one
+ *   device. The allocator must outlive the allocations.
+ * - All functions may be called from any thread at any time.
  * - Alignment: 256, and larger powers of two as asked. Out of device memory: rmm::out_of_memory; any other failure,
- *   also an alignment that is no power of two: rmm::bad_alloc. Both have the words of bfc_last_error. 0 bytes are null.
- * - deallocate may name another stream than allocate did: what is freed is at once that stream's. Before a stream of
- *   the program's is destroyed: bfc::device(ordinal).forget_stream(stream).
- * - The functions without a stream wait for the default stream, and what they free is in its order. */
+ *   including an alignment that is no power of two: rmm::bad_alloc. Both have the message of bfc_last_error. 0 bytes
+ *   return null.
+ * - deallocate may name a stream other than that of allocate: freed memory immediately belongs to that stream. Before a
+ *   stream of the program is destroyed, call bfc::device(ordinal).forget_stream(stream).
+ * - The functions without a stream wait for the default stream, and their frees are in its order. */
 #if BFC_RMM_HAS_BASE_CLASS
 
 class rmm_resource final : public rmm::mr::device_memory_resource {
@@ -199,7 +202,7 @@ class rmm_resource final {
 
   friend bool operator==(const rmm_resource &a, const rmm_resource &b) noexcept { return a.device_ == b.device_; }
   friend bool operator!=(const rmm_resource &a, const rmm_resource &b) noexcept { return !(a == b); }
-  /* The CPU cannot reach it. */
+  /* The CPU cannot access it. */
   friend constexpr void get_property(const rmm_resource &, cuda::mr::device_accessible) noexcept {}
 
  private:
@@ -215,13 +218,13 @@ static_assert(cuda::mr::resource_with<rmm_resource, cuda::mr::device_accessible>
  *
  *     rmm::mr::callback_memory_resource resource(bfc::rmm_allocator{}, bfc::rmm_deallocator{});
  *
- * As rmm_resource, with the alignment 256: RMM does not tell callbacks what was asked, so larger ones fail or are not
- * met. RMM does not look at what the first returns; it throws. */
+ * Like rmm_resource, with the alignment 256: RMM does not pass the requested alignment to callbacks, so larger ones
+ * fail or are not met. RMM does not check the result of the first, which throws on failure. */
 class rmm_allocator {
  public:
   rmm_allocator() : device_(detail::rmm_current_device()) {}
   explicit rmm_allocator(device of) : device_(detail::rmm_device(of)) {}
-  /* The stream is RMM's cuda_stream_view or CCCL's cuda::stream_ref; the last argument is not used. */
+  /* The stream is RMM's cuda_stream_view or CCCL's cuda::stream_ref; the last argument is ignored. */
   template <class Stream>
   void *operator()(std::size_t bytes, Stream stream, void *) const {
     return detail::rmm_allocate(device_, detail::rmm_handle(stream, 0), bytes, detail::rmm_alignment);

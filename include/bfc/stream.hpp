@@ -86,12 +86,13 @@ struct request {
   std::uint64_t freed_before = 0;
   /* Allocate in the order of this stream. nullopt: without a stream. */
   std::optional<stream_ref> stream = std::nullopt;
-  /* Use only memory that the pool already holds. Nothing is obtained from the backend, and no work is waited for.
+  /* Use only memory that the pool already holds. Nothing is obtained from the backend, and the call never waits for
+  /* device work.
    * Being out of memory then does not count as a failure in statistics, and no report is written. */
   bool no_growth = false;
   /* Round the size up to a multiple of 512 instead of 256. */
   bool size_512 = false;
-  /* A hint that the memory will be freed soon, for instance a workspace: it comes from the upper end of a free chunk.
+  /* A hint that the memory will be freed soon, for instance a workspace: it is placed at the upper end of a free chunk.
    */
   bool short_lived = false;
   /* An attempt of a caller that has other ways to serve the request. A failure is not counted, not recorded in the history,

@@ -1,35 +1,33 @@
-/* libbfc in the place of TensorFlow's own BFC allocator, for host memory.
+/* Replaces TensorFlow's own BFC allocator with libbfc, for host memory.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * To be included by exactly one source, in which no class derives from tsl::BFCAllocator: it defines functions, those of
- * that class that hand out memory, take it back and tell of it. TensorFlow's tables of virtual functions find these by
- * their names, so whoever defines them in front of TensorFlow (a library that is loaded before it, with RTLD_GLOBAL, by
- * LD_PRELOAD, or because the program is linked with it) replaces them. Python does all this in one line:
- * bfc.tensorflow.use().
- * Compiled as the wheel was: C++17, -D_GLIBCXX_USE_CXX11_ABI=1, -isystem site-packages/tensorflow/include; linked with
- * libbfc, and not with TensorFlow, of which it needs nothing if what nobody calls is left out: -DNDEBUG
- * -fvisibility=hidden -ffunction-sections -fdata-sections -Wl,--gc-sections. -Wl,--no-undefined says whether that is so.
+ * Include this in exactly one source file, in which no class derives from tsl::BFCAllocator. It defines those functions
+ * of that class that allocate, free and report memory. TensorFlow's virtual function tables find them by name, so
+ * defining them in front of TensorFlow (in a library that is loaded before it with RTLD_GLOBAL or by LD_PRELOAD, or
+ * because the program is linked with it) replaces them. In Python, bfc.tensorflow.use() does all this in one line.
+ * Compile it as the wheel was compiled: C++17, -D_GLIBCXX_USE_CXX11_ABI=1, -isystem site-packages/tensorflow/include.
+ * Link with libbfc but not with TensorFlow, of which it needs nothing if functions that are never called are left out:
+ * -DNDEBUG -fvisibility=hidden -ffunction-sections -fdata-sections -Wl,--gc-sections. -Wl,--no-undefined checks this.
  *
- * For TensorFlow's CPU memory to come from such an allocator at all TF_CPU_ALLOCATOR_USE_BFC=1 must be in the
- * environment.
+ * TensorFlow's CPU memory comes from such an allocator only with TF_CPU_ALLOCATOR_USE_BFC=1 in the environment.
  *
- * - Each BFCAllocator of host memory has a pool of its own: the first has the ordinal 256, or that of use_device, and
- *   others have the next free ones of 258 to 1023. A pool that is there already is shared; else the first request makes
- *   it, with growth and garbage collection, and the smaller of two limits: that of TensorFlow's allocator
- *   (TF_CPU_BFC_MEM_LIMIT_IN_MB, 64 GiB) and what libbfc would take by itself (BFC_MEMORY_LIMIT, the machine's memory).
- *   It ends with the BFCAllocator, if that ever ends, and what still lives in it ends too, as with TensorFlow's.
- * - An allocator of other memory (a GPU's) goes on with TensorFlow's functions, as if nothing were replaced.
- * - NULL tells TensorFlow that there is no memory, and it raises its ResourceExhaustedError. A request whose attributes
- *   say retry_on_failure, as those for tensors do, first waits for what other threads give back: at most 10 seconds, as
- *   TensorFlow's own, or what set_retry says. A request without it fails at once. Leave BFC_RETRY_TIMEOUT_MS alone: then
- *   all would wait, and twice.
- * - freed_by_func, the time of a free that the caller can do with, is for allocators with a timing counter. TensorFlow
- *   gives one to its GPUs only: memory of the host that was freed is anybody's, here as there.
- * - Giving back what was not allocated ends the program, as in TensorFlow.
- * - TF_BFC_MEMORY_DUMP and the memory profile tell nothing; bfc_report and bfc_memory_map do.
+ * - Each BFCAllocator of host memory has a pool of its own. The first has the ordinal 256, or that of use_device, and
+ *   others have the next free ordinals of 258 to 1023. An existing pool is shared. Otherwise the first request creates
+ *   it, with growth and garbage collection, and with the smaller of two limits: that of TensorFlow's allocator
+ *   (TF_CPU_BFC_MEM_LIMIT_IN_MB, 64 GiB) and libbfc's default (BFC_MEMORY_LIMIT, the machine's memory). It ends with
+ *   the BFCAllocator, if that ever ends, together with its live allocations, as with TensorFlow's.
+ * - An allocator of other memory (a GPU's) keeps using TensorFlow's functions, as if nothing were replaced.
+ * - NULL tells TensorFlow that it is out of memory, and it raises its ResourceExhaustedError. A request with the
+ *   attribute retry_on_failure, which requests for tensors have, first waits for frees of other threads: at most 10
+ *   seconds, as TensorFlow does, or the time given to set_retry. A request without it fails at once. Do not set
+ *   BFC_RETRY_TIMEOUT_MS: then all requests would wait, and twice.
+ * - freed_by_func, the time of a free that is acceptable to the caller, is for allocators with a timing counter.
+ *   TensorFlow gives one to its GPUs only: freed host memory is reusable by every caller, here as there.
+ * - Freeing memory that was not allocated ends the program, as in TensorFlow.
+ * - TF_BFC_MEMORY_DUMP and the memory profile have no data; use bfc_report and bfc_memory_map.
  *
- * All of it may be called from any thread at any time.
+ * All functions may be called from any thread at any time.
  */
 
 #ifndef BFC_TENSORFLOW_HPP
@@ -76,12 +74,12 @@ struct originals {
   bool (*clear_stats)(tsl::BFCAllocator *);
   std::string (*name)(tsl::BFCAllocator *);
   void (*end)(tsl::BFCAllocator *);
-  /* What this thread is doing. */
+  /* The operation in progress in this thread. */
   tsl::profiler::MemoryDebugAnnotation *(*annotation)();
 };
 
-/* The library that something of TensorFlow's lies in, if it has TensorFlow's functions (or one that it is linked with has)
- * and not these here; to be closed. */
+/* Opens the library that contains an address of TensorFlow, if it (or a library that it is linked with) has
+ * TensorFlow's functions and not those of this file. The caller closes it. */
 inline void *library_around(const void *address) {
   Dl_info there;
   Dl_info here;
@@ -94,8 +92,8 @@ inline void *library_around(const void *address) {
   return nullptr;
 }
 
-/* They are looked for behind the allocator's table of virtual functions; and if that is the program's, for it has derived
- * a class, where a function is that is not replaced. */
+/* The functions are looked up in the library of the allocator's virtual function table. If that is the program's table,
+ * because it has derived a class, the library of a function that is not replaced is used. */
 inline originals find_originals(const tsl::BFCAllocator *allocator) {
   void *library = library_around(*reinterpret_cast<void *const *>(allocator));
   if (library == nullptr) library = library_around(dlsym(RTLD_DEFAULT, "_ZN3tsl12BFCAllocator15RecordMemoryMapEv"));
@@ -118,19 +116,19 @@ inline originals find_originals(const tsl::BFCAllocator *allocator) {
   find(own.name, "_ZN3tsl12BFCAllocator4NameB5cxx11Ev");
   find(own.end, "_ZN3tsl12BFCAllocatorD2Ev");
   find(own.annotation, "_ZN3tsl8profiler27ScopedMemoryDebugAnnotation27ThreadMemoryDebugAnnotationEv");
-  // TensorFlow is never unloaded, and this allocator is one of its.
+  // TensorFlow is never unloaded, and this allocator belongs to it.
   dlclose(library);
   return own;
 }
 
-/* For the ordinal of an allocator that goes on with TensorFlow's functions. */
+/* The ordinal of an allocator that keeps using TensorFlow's functions. */
 constexpr std::int32_t nobody = -1;
 constexpr std::int32_t host = 256;
 constexpr std::int32_t first_of_the_caller = 258;
 constexpr std::int32_t ordinals = 1024;
 constexpr std::size_t most = ordinals - first_of_the_caller + 1;
 
-/* An allocator of TensorFlow's, and who serves it. */
+/* An allocator of TensorFlow, and what serves it. */
 struct served {
   std::atomic<const tsl::BFCAllocator *> allocator{nullptr};
   std::int32_t ordinal = nobody;
@@ -139,28 +137,28 @@ struct served {
   originals own;
 };
 
-/* All of them, found by looking at each: there is one, or one for each NUMA node. Entries are written with the lock held,
- * the allocator last, and are read without. */
+/* All of them, found by a linear search: there is one, or one for each NUMA node. Entries are written with the lock
+ * held, the allocator last, and are read without it. */
 struct registry {
   std::mutex lock;
   std::atomic<std::size_t> used{0};
   served entries[most];
   std::atomic<std::int32_t> first{host};
-  /* Whether the pool is told what operation each request is for. */
+  /* Whether the pool is informed of the operation of each request. */
   std::atomic<bool> is_named{false};
 };
 
-/* Requests that wait for memory to come back. */
+/* Requests that wait for a free. */
 struct waiting_room {
   std::mutex lock;
   std::condition_variable came_back;
-  /* How often memory has come back while somebody waited. Changed with the lock held. */
+  /* The number of frees made while a request waited. Changed with the lock held. */
   std::uint64_t returned = 0;
   std::atomic<int> waiting{0};
   std::atomic<int> milliseconds{10000};
 };
 
-/* Both are never destroyed: TensorFlow frees at the very end of a program too. */
+/* Both are never destroyed: TensorFlow frees even at the very end of a program. */
 inline registry &known() {
   static registry *const all = new registry;
   return *all;
@@ -173,7 +171,7 @@ inline waiting_room &room() {
 
 inline bool create(std::int32_t ordinal, std::uint64_t limit, bfc_status_t &status) {
   bfc_options_t options = BFC_OPTIONS_INIT;
-  // On 256 BFC_BACKEND counts; elsewhere AUTO is nothing.
+  // On 256 BFC_BACKEND applies. Elsewhere AUTO names no backend.
   options.backend = ordinal == host ? BFC_BACKEND_AUTO : BFC_BACKEND_HOST;
   options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
   options.memory_limit = limit;
@@ -182,7 +180,7 @@ inline bool create(std::int32_t ordinal, std::uint64_t limit, bfc_status_t &stat
   return status == BFC_OK;
 }
 
-/* A pool with that limit, unless libbfc would take less by itself. */
+/* Returns a pool with that limit, unless libbfc's default is smaller. */
 inline bool create_within(std::int32_t ordinal, std::uint64_t limit, bfc_status_t &status) {
   if (!create(ordinal, 0, status)) return false;
   bfc_stats_t stats = BFC_STATS_INIT;
@@ -198,7 +196,7 @@ inline bool is_taken(std::int32_t ordinal) {
                      [&](const served &other) { return other.allocator != nullptr && other.ordinal == ordinal; });
 }
 
-/* Finds who is to serve an allocator that comes for the first time. */
+/* Determines what serves an allocator at its first request. */
 inline void settle(served &entry, tsl::BFCAllocator *allocator, std::int32_t first) {
   entry.ordinal = nobody;
   entry.is_ours = false;
@@ -207,7 +205,7 @@ inline void settle(served &entry, tsl::BFCAllocator *allocator, std::int32_t fir
   const auto own = entry.own.stats(allocator);
   const std::uint64_t limit = own && own->bytes_limit ? static_cast<std::uint64_t>(*own->bytes_limit) : 0;
   bfc_status_t status = BFC_OK;
-  // The one that was named, which somebody may have made already, and then those that nobody has.
+  // The named ordinal, whose pool may exist already, and then unused ones.
   const auto serves = [&](std::int32_t ordinal, bool is_named) {
     if (is_taken(ordinal)) return false;
     entry.is_ours = create_within(ordinal, limit, status);
@@ -232,7 +230,7 @@ inline served *find(const tsl::BFCAllocator *allocator) {
   return nullptr;
 }
 
-/* Who serves an allocator from its first request on. */
+/* Returns what serves an allocator, determined at its first request. */
 inline const served &serving(tsl::BFCAllocator *allocator) {
   if (const served *const entry = find(allocator)) return *entry;
   registry &all = known();
@@ -261,7 +259,7 @@ inline originals forget(const tsl::BFCAllocator *allocator) {
   return entry->own;
 }
 
-/* Tells libbfc, while this lives, what operation TensorFlow is in the midst of. */
+/* Sets the operation in which TensorFlow is, for libbfc's reports, while this object lives. */
 class named {
  public:
   explicit named(const served &by) {
@@ -269,7 +267,7 @@ class named {
     const tsl::profiler::MemoryDebugAnnotation &now = *by.own.annotation();
     char name[120];
     name[now.pending_op_name.copy(name, sizeof name - 1)] = '\0';
-    // Its number of the step is a random one.
+    // TensorFlow's step number is random.
     begun_ = name[0] != '\0' && bfc_scope_begin(name, 0) == BFC_OK;
   }
   ~named() {
@@ -289,12 +287,12 @@ inline void *take(std::int32_t ordinal, std::size_t alignment, std::size_t bytes
   return got;
 }
 
-/* Tries again whenever memory came back, until there is enough or the time is over. */
+/* Tries again whenever memory was freed, until the request is served or the time is over. */
 inline void *wait_for(std::int32_t ordinal, std::size_t alignment, std::size_t bytes) {
   waiting_room &all = room();
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(all.milliseconds);
   std::unique_lock<std::mutex> locked(all.lock);
-  // Before the try, so that what comes back after it is seen.
+  // Read before the attempt, so that a free after it is noticed.
   ++all.waiting;
   void *got = nullptr;
   for (bool has_time = true; has_time;) {
@@ -320,7 +318,7 @@ inline void tell_who_waits() {
   all.came_back.notify_all();
 }
 
-/* TensorFlow, too, ends a program that has lost count of its memory. */
+/* TensorFlow also ends a program whose memory accounting is inconsistent. */
 inline void expect(const char *what, bfc_status_t status, const void *ptr) {
   if (status != BFC_ERROR_INVALID_POINTER && status != BFC_ERROR_DOUBLE_FREE) return;
   char words[256];
@@ -331,27 +329,27 @@ inline void expect(const char *what, bfc_status_t status, const void *ptr) {
 
 }  // namespace detail
 
-/* The ordinal of the first allocator that comes. Before TensorFlow's first request. */
+/* Sets the ordinal of the first allocator. Call it before TensorFlow's first request. */
 inline void use_device(std::int32_t ordinal) { detail::known().first = ordinal; }
 
-/* Has libbfc's reports name TensorFlow's operations, and what each holds: docs/reports.md. It costs a little. */
+/* Makes libbfc's reports show TensorFlow's operations, and the memory of each: docs/reports.md. The cost is small. */
 inline void name_operations(bool is_wanted) { detail::known().is_named = is_wanted; }
 
-/* How long a request for a tensor waits for memory, in milliseconds; 0: not at all. */
+/* Sets how long a request for a tensor waits for memory, in milliseconds. 0: not at all. */
 inline void set_retry(int milliseconds) { detail::room().milliseconds = milliseconds; }
 
-/* One of TensorFlow's allocators, and who serves it. */
+/* One of TensorFlow's allocators, and what serves it. */
 struct allocator_facts {
-  /* As TensorFlow calls it. */
+  /* TensorFlow's name for it. */
   std::string name;
   /* The pool's ordinal, or -1 if TensorFlow serves it itself. */
   std::int32_t ordinal;
-  /* By TensorFlow's own books: requests that it served, and bytes that it holds. Both 0 where libbfc serves. */
+  /* From TensorFlow's own accounting: requests served, and bytes held. Both 0 where libbfc serves. */
   std::int64_t own_allocations;
   std::int64_t own_bytes;
 };
 
-/* All that have come so far. They must not end meanwhile; the CPU's never do. */
+/* Returns all allocators seen so far. They must not end meanwhile; those of the CPU never do. */
 inline std::vector<allocator_facts> allocators() {
   std::vector<allocator_facts> facts;
   detail::registry &all = detail::known();
@@ -369,7 +367,7 @@ inline std::vector<allocator_facts> allocators() {
 }  // namespace tensorflow
 }  // namespace bfc
 
-/* What is replaced. To be seen by the loader, also where -fvisibility=hidden keeps the rest to itself. */
+/* The replaced functions. They must be visible to the loader, even where -fvisibility=hidden hides the rest. */
 #define BFC_TENSORFLOW_REPLACES __attribute__((visibility("default")))
 
 BFC_TENSORFLOW_REPLACES void *tsl::BFCAllocator::AllocateRaw(size_t alignment, size_t num_bytes,
@@ -421,8 +419,8 @@ BFC_TENSORFLOW_REPLACES int64_t tsl::BFCAllocator::AllocationId(const void *ptr)
   return id;
 }
 
-/* Of an allocator without any request TensorFlow's own books are right, and its pool is not made for this: TensorFlow has
- * some that it never uses. */
+/* For an allocator without any request TensorFlow's own values are correct, and no pool is created for this call:
+ * TensorFlow has some allocators that it never uses. */
 BFC_TENSORFLOW_REPLACES std::optional<tsl::AllocatorStats> tsl::BFCAllocator::GetStats() {
   namespace ours = bfc::tensorflow::detail;
   const ours::served *const by = ours::find(this);
@@ -449,8 +447,8 @@ BFC_TENSORFLOW_REPLACES bool tsl::BFCAllocator::ClearStats() {
   return by->ordinal == ours::nobody ? by->own.clear_stats(this) : bfc_reset_stats(by->ordinal) == BFC_OK;
 }
 
-/* The rest cannot be defined as members (the name is inline in the header, and a destructor would bring the table of
- * virtual functions along), so it is defined by what the loader calls it. */
+/* The other functions cannot be defined as members (the name is inline in the header, and a destructor would bring in
+ * the virtual function table), so they are defined by their symbol names. */
 namespace bfc {
 namespace tensorflow {
 namespace detail {
@@ -459,7 +457,7 @@ BFC_TENSORFLOW_REPLACES std::string shown_name(tsl::BFCAllocator *) __asm__("_ZN
 BFC_TENSORFLOW_REPLACES void end(tsl::BFCAllocator *) __asm__("_ZN3tsl12BFCAllocatorD1Ev");
 BFC_TENSORFLOW_REPLACES void end_of_base(tsl::BFCAllocator *) __asm__("_ZN3tsl12BFCAllocatorD2Ev");
 
-/* The name is in the words of ResourceExhaustedError: so they say whose memory it was. */
+/* The name appears in the message of ResourceExhaustedError, so it identifies the owner of the memory. */
 std::string shown_name(tsl::BFCAllocator *allocator) {
   const served *const by = find(allocator);
   if (by == nullptr) return find_originals(allocator).name(allocator);
@@ -467,7 +465,7 @@ std::string shown_name(tsl::BFCAllocator *allocator) {
   return by->ordinal == nobody ? own : own + " (libbfc, device " + std::to_string(by->ordinal) + ")";
 }
 
-/* An allocator's destructor, as of a whole object and as of the base of one. */
+/* An allocator's destructors: of the complete object and of a base. */
 void end(tsl::BFCAllocator *allocator) { forget(allocator).end(allocator); }
 void end_of_base(tsl::BFCAllocator *allocator) { forget(allocator).end(allocator); }
 

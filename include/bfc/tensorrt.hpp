@@ -5,7 +5,7 @@
  *     bfc::tensorrt_allocator allocator(bfc::device(0));   // declared before, destroyed after
  *     runtime->setGpuAllocator(&allocator);                // an IRuntime or an IBuilder
  *
- * Needs TensorRT's headers, of version 10 or newer or of TensorRT for RTX, and nothing of CUDA to link. bfc.hpp does not
+ * Needs TensorRT's headers, of version 10 or newer or of TensorRT for RTX, and links nothing of CUDA. bfc.hpp does not
  * include this.
  */
 
@@ -21,43 +21,44 @@
 
 namespace bfc {
 
-/* Device memory for TensorRT, in the order of its streams, as bfc_alloc_async.
+/* Device memory for TensorRT in the order of its streams, like bfc_alloc_async.
  *
- * - The device is fixed at construction: have a runtime, a builder and their engines on one device, and an allocator for
- *   each. The device's allocator is made at the first request from the environment, if there is none.
- * - No function throws. What fails gives null, or false, and TensorRT says that it has no memory; why stands in
- *   bfc_last_error of that thread.
- * - Any thread may call anything at any time.
- * - deallocateAsync may name another stream than allocateAsync did: what is freed is at once that stream's. Before a
- *   stream of the program's is destroyed: get_device().forget_stream(stream).
- * - Stream 0 is the legacy default stream, however the program is compiled: TensorRT's library is what queues the work.
- * - The deprecated functions without a stream are IGpuAsyncAllocator's own: they name the default stream, whose work
+ * - The device is fixed at construction: keep a runtime, a builder and their engines on one device, and use one
+ *   allocator for each device. If the device has no allocator, the first request creates it from the environment.
+ * - No function throws. A failure returns null or false, and TensorRT reports that it is out of memory. The reason is
+ *   in bfc_last_error of that thread.
+ * - All functions may be called from any thread at any time.
+ * - deallocateAsync may name a stream other than that of allocateAsync: freed memory immediately belongs to that
+ *   stream. Before a stream of the program is destroyed, call get_device().forget_stream(stream).
+ * - Stream 0 is the legacy default stream, however the program is compiled: TensorRT's library queues the work.
+ * - The deprecated functions without a stream are those of IGpuAsyncAllocator: they name the default stream, whose work
  *   orders them. */
 class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
  public:
   explicit tensorrt_allocator(device of) noexcept : device_(of) {}
   device get_device() const noexcept { return device_; }
 
-  /* Alignment 0 is any, and every chunk has 256 anyway. The flags change nothing: any allocation may be resized. A size
-   * of 0 is null. */
+  /* Alignment 0 accepts any, and every chunk has 256 anyway. The flags have no effect: any allocation may be resized. A
+   * size of 0 returns null. */
   void *allocateAsync(std::uint64_t const size, std::uint64_t const alignment, nvinfer1::AllocatorFlags const,
                       cudaStream_t stream) noexcept override {
     std::error_code ec;
     void *ptr = allocate_on(size, alignment, stream, ec);
     if (ec == errc::no_allocator) {
-      pool::create(device_.ordinal(), ec).release(); /* another thread may be the first */
+      pool::create(device_.ordinal(), ec).release(); /* another thread may have created it first */
       if (!ec || ec == errc::already_exists) ptr = allocate_on(size, alignment, stream, ec);
     }
     return ptr;
   }
 
-  /* Whether it is free now; null is. An address that is not live is false, and nothing changes. */
+  /* Returns whether the memory is free now. True for null. An address that is not live returns false and changes
+   * nothing. */
   bool deallocateAsync(void *const memory, cudaStream_t stream) noexcept override {
     return (bfc_free_async)(device_.ordinal(), memory, stream) == BFC_OK;
   }
 
-  /* In place if the chunk has the room, and else null, after which the allocation is as it was and TensorRT moves it
-   * itself: a copy would have to be in the order of a stream, and none is named here. The alignment stays too. */
+  /* Resizes in place if the chunk has room. Returns null otherwise: the allocation is unchanged, and TensorRT moves it
+   * itself. A copy would have to be in the order of a stream, and none is named here. The alignment is kept. */
   void *reallocate(void *const address, std::uint64_t, std::uint64_t size) noexcept override {
     std::error_code ec;
     const std::size_t room = address == nullptr ? 0 : device_.allocated_size(address, ec);

@@ -2,21 +2,23 @@
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- *     bfc::torch_cpu_allocator<>::use();                 // every CPU tensor from now on is libbfc's
+ *     bfc::torch_cpu_allocator<>::use();                 // all new CPU tensors use libbfc
  *     at::Tensor ours = at::empty({1000});
  *
- * Python does the same by bfc.torch_cpu.use(). Compiled as the wheel was: C++17, -D_GLIBCXX_USE_CXX11_ABI=1 (what
- * torch.compiled_with_cxx11_abi() says), -isystem site-packages/torch/include; linked with libc10.so and libbfc.
+ * In Python, bfc.torch_cpu.use() does this. Compile it as the wheel was compiled: C++17, -D_GLIBCXX_USE_CXX11_ABI=1
+ * (see torch.compiled_with_cxx11_abi()), -isystem site-packages/torch/include. Link with libc10.so and libbfc.
  *
- * - The pool is that of the ordinal, 256 unless another is named: the program's own if bfc_create was called before.
- *   Else the first request creates it, from the environment. It must not be destroyed while tensors live.
- * - Running out of memory is c10::OutOfMemoryError, in Python torch.OutOfMemoryError, a RuntimeError as that of PyTorch's
- *   own CPU allocator. Its message has that allocator's "DefaultCPUAllocator: can't allocate memory: you tried to
- *   allocate N bytes", by which programs recognize it, the reason, and libbfc's report. No other failure has those words.
- * - 0 bytes are no memory: a null pointer. Everything else is aligned to 256 bytes (PyTorch wants 64).
+ * - The pool is that of the ordinal, 256 unless another is named. If the program has called bfc_create before, it is
+ *   the program's own. Otherwise the first request creates it, from the environment. It must not be destroyed while
+ *   tensors live.
+ * - Running out of memory is c10::OutOfMemoryError, in Python torch.OutOfMemoryError, a RuntimeError like that of
+ *   PyTorch's own CPU allocator. Its message has that allocator's "DefaultCPUAllocator: can't allocate memory: you
+ *   tried to allocate N bytes", by which programs recognize it, the reason, and libbfc's report. No other failure has
+ *   that text.
+ * - 0 bytes return a null pointer. Everything else is aligned to 256 bytes (PyTorch wants 64).
  * - Any thread may allocate and free at any time. Tensors may outlive everything: the allocator is never destroyed, and
- *   memory is given back at the very end of the program too. In a forked child it goes on as malloc does.
- * - torch.profiler with profile_memory=True sees it as it sees PyTorch's own.
+ *   memory may be freed even at the very end of the program. In a forked child it works like malloc.
+ * - torch.profiler with profile_memory=True records it like PyTorch's own allocator.
  *
  * Needs PyTorch 2.3 or newer.
  */
@@ -47,11 +49,11 @@ inline std::string torch_reason(bfc_status_t status) {
   return std::string(bfc_status_string(status)) + ": " + why;
 }
 
-/* The message of a c10::OutOfMemoryError: programs know by PyTorch's own words that it was the CPU's memory. */
+/* The message of a c10::OutOfMemoryError: programs recognize CPU memory by PyTorch's own text. */
 inline std::string torch_out_of_memory(std::int32_t ordinal, std::size_t bytes, bfc_status_t status) {
   const std::string message = "libbfc in place of DefaultCPUAllocator: can't allocate memory: you tried to allocate " +
                               std::to_string(bytes) + " bytes. " + torch_reason(status) + "\n";
-  // The pool may change between the two calls: then the end of the report is cut off.
+  // The pool may change between the two calls: then the end of the report is truncated.
   std::size_t length = 0;
   bfc_report(ordinal, nullptr, 0, &length);
   std::string report(length + 1, '\0');
@@ -61,18 +63,18 @@ inline std::string torch_out_of_memory(std::int32_t ordinal, std::size_t bytes, 
 
 }  // namespace detail
 
-/* The allocator of an ordinal, which is known when compiling, because PyTorch's deleters are told the address only. */
+/* The allocator of an ordinal, which is known at compile time because PyTorch passes only the address to deleters. */
 template <std::int32_t Ordinal = 256>
 class torch_cpu_allocator final : public c10::Allocator {
  public:
-  /* The one there is. Never destroyed. */
+  /* Returns the only instance, which is never destroyed. */
   static torch_cpu_allocator &instance() {
     static torch_cpu_allocator *const only = new torch_cpu_allocator;
     return *only;
   }
 
-  /* Makes it the allocator of what is allocated on the CPU from now on. To be called while no other thread allocates
-   * there, as c10::SetCPUAllocator says. One that was set with a higher priority stays. */
+  /* Makes it the allocator of all later allocations on the CPU. Call it while no other thread allocates there, as
+   * c10::SetCPUAllocator requires. An allocator that was set with a higher priority stays. */
   static void use(std::uint8_t priority = 100) { c10::SetCPUAllocator(&instance(), priority); }
 
   /* Throws c10::OutOfMemoryError, and c10::Error for everything else. */
@@ -93,7 +95,7 @@ class torch_cpu_allocator final : public c10::Allocator {
     void *data = nullptr;
     bfc_status_t status = bfc_alloc(Ordinal, bytes, &data);
     if (status == BFC_ERROR_NO_ALLOCATOR) {
-      // Another thread may be first.
+      // Another thread may have created it first.
       status = bfc_create(Ordinal, nullptr);
       if (status == BFC_OK || status == BFC_ERROR_ALREADY_EXISTS) status = bfc_alloc(Ordinal, bytes, &data);
     }
@@ -105,7 +107,7 @@ class torch_cpu_allocator final : public c10::Allocator {
     return data;
   }
 
-  /* There is nobody to tell that it failed. What is wrong for sure ends the program, as free() does. */
+  /* The caller cannot receive a failure. A definite misuse ends the program, as free() does. */
   static void give_back(void *data) {
     if (data == nullptr) return;
     c10::profiledCPUMemoryReporter().Delete(data);

@@ -18,7 +18,7 @@ namespace bfc {
 
 namespace detail {
 
-/* Says that a stream is that of the allocation. */
+/* Marks a stream as that of the allocation. */
 struct of_allocation {};
 
 /* Where memory is freed, for deleters: the device, and the stream or null. */
@@ -26,11 +26,11 @@ class freeing {
  public:
   freeing() noexcept = default;
   explicit freeing(device from) noexcept : device_(from) {}
-  /* A default stream is that of the free. */
+  /* A default stream is resolved at the free. */
   freeing(device from, stream_ref stream) noexcept : device_(from), is_named_(true), stream_(stream.get()) {}
   freeing(device from, stream_ref stream, of_allocation) noexcept : device_(from), stream_(stream.get()) {}
 
-  /* As of bfc::allocation: the device, and the handle of the stream or null. */
+  /* Like that of bfc::allocation: the device, and the handle of the stream or null. */
   device get_device() const noexcept { return device_; }
   bfc_stream_t stream() const noexcept { return stream_; }
 
@@ -50,7 +50,8 @@ class freeing {
   bfc_stream_t stream_ = nullptr;
 };
 
-/* The bytes of an array. Too many are a size that no allocator has, so that the library reports out of memory. */
+/* The bytes of an array. A count that overflows becomes a size that no allocator has, so that the library reports out
+ * of memory. */
 template <class T>
 std::size_t bytes_of(std::size_t count) noexcept {
   return count <= SIZE_MAX / sizeof(T) ? count * sizeof(T) : SIZE_MAX;
@@ -60,7 +61,7 @@ std::size_t bytes_of(std::size_t count) noexcept {
 
 /* Destroys an object and frees its memory, in the order of a stream if it has one. The destructor runs on the CPU, so
  * a type that is not trivially destructible needs memory that the CPU can access. A free that fails is not reported,
- * as by the destructor of bfc::allocation. There is no conversion to the deleter of a base class, because a pointer
+ * as in the destructor of bfc::allocation. There is no conversion to the deleter of a base class, because a pointer
  * to a base may not be the start of the allocation. */
 template <class T>
 class deleter : public detail::freeing {
@@ -72,7 +73,7 @@ class deleter : public detail::freeing {
   }
 };
 
-/* The same for arrays, whose elements are trivially destructible: the number of elements is not stored. For others
+/* Frees arrays whose elements are trivially destructible: the number of elements is not stored. For others
  * use a std::vector with bfc::memory_resource. */
 template <class T>
 class deleter<T[]> : public detail::freeing {
@@ -84,7 +85,8 @@ class deleter<T[]> : public detail::freeing {
   void operator()(T *array) const noexcept { free(array); }
 };
 
-/* A std::unique_ptr that frees on a device. It must not outlive the allocator. Usable in any thread, by one at a
+/* A std::unique_ptr that frees on a device. It must not outlive the allocator. It may be used in any thread, by one at
+/* a
  * time. */
 template <class T>
 using unique_ptr = std::unique_ptr<T, deleter<T>>;
