@@ -1,30 +1,30 @@
-//! How many addresses a pool in one reserved range gets.
+//! The number of addresses reserved for a pool in one range.
 //!
 //! Unmapped ranges need addresses, so a range is much larger than the limit of its pool. Addresses cost nothing, but a
 //! process has 128 TiB of them, on host and devices together. So all ranges share half of that, and each gets no more
-//! than an eighth of what the others leave. The limit itself is always granted.
+//! than an eighth of the rest. The limit itself is always granted.
 
 use crate::core::units::MAX_CHUNK;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What all ranges of the process share.
+/// The addresses that all ranges of the process share.
 const SHARED: u64 = 64 << 40;
 const SHARES: u64 = 8;
 
 /// The bytes of all ranges of the process.
 static RESERVED: AtomicU64 = AtomicU64::new(0);
 
-/// How large ranges of a backend are, as far as the process has addresses.
+/// The sizes of a backend's ranges, as far as the process has addresses.
 #[derive(Clone, Copy)]
 pub(in crate::backend) struct Comfort {
-    /// How much larger a range is than the limit.
+    /// The ratio of a range to the limit.
     pub(in crate::backend) per_limit: u64,
-    /// The largest range unless the limit itself is larger. Never more than twice this is reserved.
+    /// The largest range, unless the limit itself is larger. At most twice this is reserved.
     pub(in crate::backend) most: u64,
 }
 
 impl Comfort {
-    /// Returns how many bytes of addresses to reserve for a pool of a limit. See docs/algorithm.md.
+    /// Returns how many bytes of addresses to reserve for a pool with a given limit. See docs/algorithm.md.
     pub(in crate::backend) fn range_for(self, limit: u64, granule: u64) -> u64 {
         self.range_beside(limit, granule, RESERVED.load(Relaxed))
     }
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(alone(u64::MAX), 16 * TIB);
     }
 
-    /// However many they are, they leave half of the addresses, but for the limits themselves.
+    /// Any number of ranges leaves half of the addresses unused, except for the limits themselves.
     #[test]
     fn many_ranges_share_the_addresses() {
         let limit = 24 << 30;

@@ -1,4 +1,4 @@
-//! What a pool in one reserved range requires of a backend: granules that can be mapped, unmapped and moved.
+//! The interface between a pool in one reserved range and its backend: granules that can be mapped, unmapped and moved.
 
 use crate::core::units::Span;
 use crate::core::vmm::Range;
@@ -19,7 +19,7 @@ pub(crate) trait Granules {
     /// Returns the reserved range.
     fn range(&self) -> Range;
 
-    /// Prepares for up to `bytes` mapped at once from now on, for which the range has room. A smaller value than before
+    /// Prepares for up to `bytes` mapped at the same time, for which the range has room. A smaller value than before
     /// changes nothing.
     fn admit(&self, _bytes: u64) -> Result<(), Error> {
         Ok(())
@@ -38,7 +38,7 @@ pub(crate) trait Granules {
     /// Unmaps the span and keeps the physical memory for `attach`.
     fn detach(&self, span: Span) -> Result<(), Error>;
 
-    /// Maps kept memory, of which there is enough.
+    /// Maps kept memory. Callers ensure that enough is kept.
     fn attach(&self, span: Span) -> Result<(), Error>;
 
     /// Returns kept memory to the system. This cannot fail.

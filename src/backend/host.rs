@@ -10,16 +10,16 @@ use crate::sys::huge_pages::{HUGE_PAGE, SystemSetting, advise, discard, populate
 use crate::sys::mapping::Mapping;
 use crate::sys::numa::{self, Placement};
 
-/// Whether regions are on huge pages. A region is faulted in by 2 MiB then instead of 4 KiB.
+/// Whether regions use huge pages. A region is then faulted in 2 MiB at a time instead of 4 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum HugePages {
-    /// Where the system leaves it to the program.
+    /// Where the system lets the program choose.
     #[default]
     Auto,
     /// Wherever the system allows it.
     Always,
     Never,
-    /// In pages that the administrator has reserved, and as with `Always` once there are none left.
+    /// In pages that the administrator has reserved, and as with `Always` once none are left.
     Hugetlb,
 }
 
@@ -37,7 +37,7 @@ impl HugePages {
     }
 }
 
-/// What the kernel is told about a region.
+/// The advice given to the kernel about a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Advice {
     #[default]
@@ -55,7 +55,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Creates the backend. What the system does not allow is left out, with a warning.
+    /// Creates the backend. Settings that the system does not allow are ignored, with a warning.
     pub(crate) fn open(huge_pages: HugePages, placement: Option<Placement>) -> Self {
         let system = system_setting();
         let advice = match huge_pages {
@@ -78,7 +78,7 @@ impl Host {
         Host { advice, takes_reserved, populates: false, placement }
     }
 
-    /// Has new regions populated in the background, or not. Reserved pages are taken with the region anyway.
+    /// Sets whether new regions are populated in the background. Reserved pages are allocated with the region anyway.
     pub(crate) fn populating(self, populates: bool) -> Self {
         Host { populates: populates && !self.takes_reserved, ..self }
     }
@@ -99,8 +99,8 @@ impl Host {
         Some(mapping)
     }
 
-    /// The size of the mapping for a region. One of reserved pages can be unmapped by whole pages only, so with them every
-    /// region has such a size.
+    /// Returns the size of the mapping for a region. A mapping of reserved pages can be unmapped by whole pages only,
+    /// so with them every region has such a size.
     fn extent(&self, bytes: u64) -> Option<u64> {
         if self.takes_reserved { bytes.checked_next_multiple_of(HUGE_PAGE as u64) } else { Some(bytes) }
     }
@@ -126,7 +126,7 @@ impl Backend for Host {
             _ => None,
         };
         if let (Some(mapping), Some(placement)) = (&mapping, self.placement) {
-            // The memory works without it too. That the system accepts the placement was tried before.
+            // The memory works without it. Whether the system accepts the placement was checked before.
             let _ = numa::place(mapping.base() as u64, mapping.bytes() as u64, placement);
         }
         // The region outlives this call. `free` turns it back into a mapping.
@@ -152,7 +152,7 @@ impl Backend for Host {
         populate(span.base, span.bytes)
     }
 
-    /// Nine tenths of what is left.
+    /// Nine tenths of the memory that is left.
     fn populates_at_most(&self) -> u64 {
         memory_available() / 10 * 9
     }
@@ -202,7 +202,7 @@ impl Backend for Host {
 mod tests {
     use super::*;
 
-    /// How many of the first `bytes` bytes at an address are resident, by `mincore`.
+    /// Returns how many of the first `bytes` bytes at an address are resident, using `mincore`.
     fn resident(base: u64, bytes: u64) -> u64 {
         let mut pages = vec![0_u8; bytes as usize / 4096];
         // SAFETY: the vector has an element for each page.

@@ -111,7 +111,7 @@ impl HostVmm {
     }
 
     /// Maps granules to places that `next` provides: given a granule and the number of granules left, it returns a
-    /// first place and how many from there. On failure the span is unmapped, and the places were passed to `back`.
+    /// first place and the length of the run. On failure the span is unmapped, and the places were passed to `back`.
     fn map_span(
         &self,
         layout: &mut Layout,
@@ -126,7 +126,7 @@ impl HostVmm {
                 let run = number..number + count;
                 let before = layout.breaks(&run);
                 let mapped = self.map_run(layout, number, place, count);
-                // Recorded on failure too, because these granules are then undone like the others.
+                // Recorded on failure too, because these granules are then unmapped like the others.
                 (0..count).for_each(|i| layout.places.set(number + i, place + i as u32 + 1));
                 self.recount(layout, before, &run);
                 number += count;
@@ -221,7 +221,7 @@ impl Granules for HostVmm {
         Ok(())
     }
 
-    /// There is no device. The program is responsible for what its own threads do with freed memory.
+    /// There is no device. The program is responsible for the accesses of its own threads to freed memory.
     fn wait_until_idle(&self) -> Result<(), Error> {
         Ok(())
     }

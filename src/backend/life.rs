@@ -21,8 +21,8 @@ pub(crate) trait Life {
     /// Records that the memory is lost. Makes no driver call.
     fn end(&self);
 
-    /// Begins a new life. No call of the old one is under way, and calls until this returns fail as before. From then
-    /// on the result is called and this one never again, not even `close`. After a failure the memory is lost as
-    /// before.
+    /// Begins a new life. No call of the old one is under way, and calls made before this returns fail as before. After
+    /// that only the result is called, and this object never again, not even `close`. After a failure the memory stays
+    /// lost.
     fn renew(&self) -> Result<AnyBackend, Error>;
 }

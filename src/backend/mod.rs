@@ -47,14 +47,14 @@ pub(crate) trait Backend {
 
     fn free(&self, granted: Granted) -> Result<(), Error>;
 
-    /// Returns whether [`Self::discard`] does anything.
+    /// Returns whether [`Self::discard`] has an effect.
     fn discards(&self) -> bool {
         false
     }
 
-    /// Gives the whole pages in a part of a region back to the system, while the region stays as it is. They read as zero
-    /// afterwards. Returns which pages that were. If the memory is free the allocator is locked, so that no request takes
-    /// it meanwhile: this neither waits nor calls other code, and the pool passes small pieces.
+    /// Returns the whole pages in a part of a region to the system, while the region itself stays. They read as zero
+    /// afterwards. Returns the range of these pages. If the memory is free the allocator is locked, so that no request
+    /// takes it meanwhile: this function neither waits nor calls other code, and the pool passes small pieces.
     ///
     /// # Safety
     /// Nothing uses the memory.
@@ -68,7 +68,7 @@ pub(crate) trait Backend {
     }
 
     /// Makes a part of a region resident. Its contents stay. The allocator is locked as for [`Self::discard`]. Returns
-    /// false if the system does not do so.
+    /// false if the system does not support this.
     fn populate(&self, _: Span) -> bool {
         false
     }
@@ -106,7 +106,7 @@ pub(crate) trait Backend {
         false
     }
 
-    /// Returns what [`Self::total_memory`] has become, if it may change and can be determined at this moment.
+    /// Returns the current value of [`Self::total_memory`], if it may change and can be determined at this moment.
     fn total_now(&self) -> Option<u64> {
         None
     }
@@ -123,7 +123,7 @@ pub(crate) trait Backend {
         None
     }
 
-    /// Returns how the memory ends and is renewed, if code outside the library can end it.
+    /// Returns the interface for the loss and renewal of the memory, if code outside the library can end it.
     fn life(&self) -> Option<&dyn life::Life> {
         None
     }

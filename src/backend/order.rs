@@ -1,4 +1,4 @@
-//! What ordering device work requires of a driver: streams and events.
+//! The interface to a driver for ordering device work: streams and events.
 
 use crate::error::{Error, fail};
 
@@ -12,7 +12,7 @@ pub(crate) struct Stream {
     pub(crate) context: u32,
 }
 
-/// The context that is current to the calling thread, which default streams belong to. Other contexts than the device's
+/// The context that is current in the calling thread, to which default streams belong. Contexts other than the device's
 /// own have a number each, which no other context ever has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Current {
@@ -61,7 +61,7 @@ pub(crate) struct Event {
 /// The state of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// The work that the event stands for is done, or it stands for none.
+    /// The work that the event represents has completed, or it represents none.
     Done,
     Pending,
     /// The event was recorded in a capture and does not represent any work.
@@ -73,7 +73,7 @@ pub(crate) enum State {
 /// The streams and events of a device. Entering makes the device's context current once for a series of calls.
 pub(crate) trait Streams {
     /// Calls `work` immediately, with the context current. An error is that of `work`, or `work` was not called.
-    /// `is_current` says that [`Self::own_context`] was found current in this very call of the library.
+    /// `is_current` means that [`Self::own_context`] was found current in this very call of the library.
     fn enter(
         &self,
         is_current: bool,
@@ -98,7 +98,7 @@ impl dyn Streams + '_ {
         self.run_in(false, work)
     }
 
-    /// The same, where the context may be known to be current.
+    /// Calls `work` like [`Self::run`], where the context may be known to be current.
     pub(crate) fn run_in<T>(
         &self,
         is_current: bool,
@@ -132,7 +132,7 @@ pub(crate) trait Order {
     /// Destroys an event. This cannot fail, because an error of the driver would be of no use at this point.
     fn destroy_event(&self, event: Event);
 
-    /// Records the event: it is done when all work queued on the stream so far is. Both must be of the same context.
+    /// Records the event: it completes when all work queued on the stream so far has. Both must be of the same context.
     fn record(&self, event: Event, on: Stream) -> Result<(), Error>;
 
     /// Records an event of the device's own context on a stream of another context, which may end unnoticed. Until
@@ -141,18 +141,18 @@ pub(crate) trait Order {
 
     fn state(&self, event: Event) -> Result<State, Error>;
 
-    /// Blocks the calling thread until the event is done.
+    /// Blocks the calling thread until the event has completed.
     fn wait_for(&self, event: Event) -> Result<(), Error>;
 
-    /// Makes work that is queued on the stream from now on wait until the event is done.
+    /// Makes work that is queued on the stream later wait until the event has completed.
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error>;
 
-    /// Blocks the calling thread until all work of the device's own context is done. Streams of other contexts are not
-    /// covered.
+    /// Blocks the calling thread until all work of the device's own context has completed. Streams of other contexts
+    /// are not covered.
     fn synchronize(&self) -> Result<(), Error>;
 
-    /// Returns whether all work of the device's own context is done, of which the event is. Returns false if the driver
-    /// cannot tell.
+    /// Returns whether all work of the device's own context, which includes the event's, has completed. Returns false
+    /// if this cannot be determined.
     fn is_idle(&self, event: Event) -> Result<bool, Error>;
 
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error>;

@@ -330,7 +330,7 @@ pub(super) unsafe fn record(driver: Driver, event: CUevent, stream: CUstream) ->
     check("cuEventRecord", unsafe { call(event, stream) })
 }
 
-/// Records an event that is done when all work of a context is (cuCtxRecordEvent, CUDA 12.5).
+/// Records an event that completes when all work of a context has (cuCtxRecordEvent, CUDA 12.5).
 ///
 /// # Safety
 /// The event was returned by `create_event` in that context.
@@ -367,8 +367,8 @@ pub(super) unsafe fn make_wait(driver: Driver, stream: CUstream, event: CUevent)
     check("cuStreamWaitEvent", unsafe { call(stream, event, CU_EVENT_WAIT_DEFAULT) })
 }
 
-/// Returns the context of a stream. Drivers before CUDA 9.2 cannot tell. For a stream of a green context, drivers before
-/// CUDA 13 return the primary context.
+/// Returns the context of a stream. Drivers before CUDA 9.2 do not report it. For a stream of a green context, drivers
+/// before CUDA 13 return the primary context.
 ///
 /// # Safety
 /// The stream exists.

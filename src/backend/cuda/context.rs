@@ -13,7 +13,7 @@ use cuda_sys::{
 /// meanwhile.
 ///
 /// Nothing is called once the context is known to be gone. No work is done in a context other than the one that was
-/// opened, because addresses and events there would belong to others.
+/// opened, because addresses and events there belong to others.
 pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
     inside_in_any_mode(cuda, false, |driver| {
         let _relaxed = Relaxed::begin(driver)?;
@@ -22,7 +22,7 @@ pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Fail
 }
 
 /// Like [`inside`], with the thread's capture mode left as the program set it. `is_current` says that the context was
-/// found current in this very call of the library. Its number does not tell that, because green contexts have it too.
+/// found current in this very call of the library. Its number does not prove that, because green contexts share it.
 pub(super) fn inside_in_any_mode<T>(
     cuda: &Cuda,
     is_current: bool,

@@ -1,4 +1,4 @@
-//! The current context, and the device meant by a thread that names none.
+//! The current context, and the device used for a thread that names none.
 
 use super::calls::{self, Failure};
 use crate::error::Error;

@@ -108,7 +108,7 @@ impl Inside<'_> {
     }
 
     /// Returns whether the context with a number is, or was, a green context of the device's own. A synchronization of the
-    /// latter covers it, also after its end ("green contexts that have been created will also be synchronized",
+    /// latter covers it, even after its end ("green contexts that have been created will also be synchronized",
     /// cuCtxSynchronize).
     fn is_green(&self, number: u32) -> bool {
         self.cuda.id.is_some_and(|own| other_contexts::id(number) == Some(own))
@@ -152,10 +152,10 @@ impl Order for Inside<'_> {
         self.relaxed(|driver| {
             // SAFETY: the stream exists until the program reports its destruction.
             let context = match unsafe { calls::context_of(driver, stream.handle()) } {
-                // Drivers before CUDA 9.2 cannot tell. The device's own context is the best guess.
+                // Drivers before CUDA 9.2 do not report it. The device's own context is the best guess.
                 Err(Failure::Missing(_)) => self.cuda.context,
-                // The work of a detached stream goes on in the primary context of its device (cuGreenCtxDestroy), and with
-                // several devices nothing tells which one that is.
+                // The work of a detached stream continues in the primary context of its device (cuGreenCtxDestroy).
+                // With several devices, nothing identifies that one.
                 Err(failure)
                     if failure.is(CUDA_ERROR_STREAM_DETACHED) && calls::device_count(driver) == Ok(1) =>
                 {

@@ -10,7 +10,7 @@
 //! - `cuDevicePrimaryCtxRelease`: "The context is automatically reset once the last reference to it is released". That
 //!   may be the library's reference, released by other code.
 //! - `cuCtxGetId`: the number "is unique for the life of the program". The library assumes that a context which was
-//!   reset and became active again has another number, and tells its lives apart by it. This was never observed on a
+//!   reset and became active again has another number, and distinguishes its lives by it. This was never observed on a
 //!   real driver.
 
 use super::Cuda;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 /// One for each ordinal, which is a `u8`.
 const DEVICES: usize = u8::MAX as usize + 1;
 
-/// For each device, how many lives of its primary context are known to be over. It is static because the context
+/// The number of lives of each device's primary context that are known to be over. It is static because the context
 /// belongs to the whole process, and copies of a backend that are in use by calls must see it.
 static OVER: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
 
@@ -45,7 +45,7 @@ enum Seen {
     There,
     /// The region does not exist. The context may be another one.
     Missing,
-    /// The driver cannot tell.
+    /// The driver's answer is inconclusive.
     Nothing,
 }
 
@@ -83,7 +83,7 @@ impl Cuda {
         Failure::Gone
     }
 
-    /// Checks whether the context is the one that was opened. Its number tells. Without numbers, `region` may tell.
+    /// Checks whether the context is the one that was opened, by its number. Without numbers, `region` may identify it.
     fn ask(&self, region: Option<Granted>, told: bool) -> Seen {
         match calls::is_active(self.driver, self.device) {
             Ok(true) => {}
@@ -94,7 +94,7 @@ impl Cuda {
             let id = calls::current_id(driver)?;
             Ok(match id {
                 Some(_) if id != self.id => Seen::Gone,
-                // If the program says otherwise it is believed, because it is not certain that each life has a number
+                // The program's report takes precedence, because it is not certain that each life has a number
                 // of its own.
                 Some(_) if !told => Seen::There,
                 _ => region.map_or(Seen::Nothing, |region| Self::ask_for(driver, region)),

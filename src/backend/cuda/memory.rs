@@ -7,8 +7,8 @@ use crate::backend::memory::Memory;
 use crate::error::Error;
 
 impl Memory for Cuda {
-    /// `cuMemsetD8` may return before it is complete. It runs on the default stream, so this waits for the default
-    /// stream and no other.
+    /// `cuMemsetD8` may return before it has completed. It runs on the default stream, so this waits for the default
+    /// stream only.
     fn fill(&self, at: u64, bytes: u64, with: u8) -> Result<(), Error> {
         let filled = inside(self, |driver| {
             // SAFETY: the pool fills memory of its regions, which nothing else accesses meanwhile.

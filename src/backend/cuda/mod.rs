@@ -37,12 +37,12 @@ pub(crate) struct Cuda {
     device: CUdevice,
     context: CUcontext,
     ordinal: u8,
-    /// How many lives of the context were known to be over when this one began.
+    /// The number of lives of the context that were known to be over when this one began.
     life: u64,
     /// The context's number, which distinguishes its lives, if the driver provides one.
     id: Option<u64>,
     total: u64,
-    /// How much of it was free at creation.
+    /// The bytes that were free at creation.
     free: u64,
 }
 
@@ -81,8 +81,8 @@ impl Cuda {
     }
 }
 
-/// Opens a device for memory that is mapped in pieces, if the device supports it and no program loses by it, and else for
-/// memory from `cuMemAlloc`. The log tells why. `limit` is called once the device is open.
+/// Opens a device for memory that is mapped in pieces, if the device supports it and no program loses by it, and
+/// otherwise for memory from `cuMemAlloc`. The log gives the reason. `limit` is called once the device is open.
 pub(crate) fn open_preferring_vmm(
     ordinal: i32,
     limit: impl FnOnce(&Cuda) -> Result<u64, Error>,
@@ -144,7 +144,7 @@ impl Backend for Cuda {
             let base = calls::alloc(driver, bytes)?;
             match self.require_same(driver) {
                 Ok(()) => Ok(base),
-                // The memory was lost with the context, which has ended meanwhile.
+                // The memory was lost with the context, which ended meanwhile.
                 Err(Failure::Gone) => Err(Failure::Gone),
                 Err(failure) => {
                     // SAFETY: nothing refers to the memory yet.

@@ -1,9 +1,9 @@
-//! Contexts beside a device's own whose default streams were named: those that the program has created, and those of
-//! other devices. Each has a number, which a stream's identity includes.
+//! Contexts other than a device's own whose default streams were named: those that the program has created, and those
+//! of other devices. Each has a number, which a stream's identity includes.
 //!
 //! A destroyed context must not be "accessed or passed in subsequent API calls" (cuCtxDestroy), but it stays current to
-//! other threads, whose calls then fail. So the library asks only about the current context, and the program keeps a
-//! context while memory is in use that was allocated or recorded on its default streams. Handles come again, so a
+//! other threads, whose calls then fail. The library therefore queries only the current context, and the program must
+//! keep a context while memory is in use that was allocated or recorded on its default streams. Handles are reused, so a
 //! context is entered only if its number in the driver (cuCtxGetId) is the same as before.
 
 use super::calls::{self, Failure};
@@ -17,7 +17,7 @@ use cuda_sys::{CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUco
 #[derive(Clone, Copy)]
 struct Known {
     context: Context,
-    /// What cuCtxGetId gives: for a green context the number of its primary context.
+    /// The result of cuCtxGetId: for a green context the number of its primary context.
     id: u64,
     has_ended: bool,
 }
@@ -57,7 +57,7 @@ pub(super) fn context(number: u32) -> Option<Context> {
     find(number).map(|known| known.context)
 }
 
-/// Returns what cuCtxGetId gave for the context with a number, which may have ended.
+/// Returns the result of cuCtxGetId for the context with a number, which may have ended.
 pub(super) fn id(number: u32) -> Option<u64> {
     get(number).map(|known| known.id)
 }
@@ -76,7 +76,8 @@ pub(super) fn note_end(handle: u64) {
     known.iter_mut().filter(|known| known.context.handle == handle).for_each(|known| known.has_ended = true);
 }
 
-/// Returns whether the driver says that a context has ended. Other failures, as of a kernel before, say nothing of it.
+/// Returns whether the driver reports that a context has ended. Other failures, such as of an earlier kernel, do not
+/// show it.
 pub(super) fn is_end<T>(asked: &Result<T, Failure>) -> bool {
     let is_one = |failure: &Failure| {
         [CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT].iter().any(|&code| failure.is(code))
@@ -110,7 +111,7 @@ mod tests {
     use crate::backend::order::Context;
     use crate::error::Error;
 
-    /// Nothing would be the default stream of the pool's own context.
+    /// 0 would be the default stream of the pool's own context.
     #[test]
     fn a_signal_handler_is_told_to_call_again() {
         let known = KNOWN.lock().expect("no call is under way");

@@ -46,7 +46,7 @@ struct Mapped {
     access: Access,
     /// Notices that are not logged yet, because a call is under way.
     notices: Notices,
-    /// Until the range is left.
+    /// Valid until the range is left.
     reserved: Option<Reserved>,
 }
 
@@ -62,8 +62,9 @@ impl CudaVmm {
         opened.inspect_err(|_| keeping_last_error(|| cuda.close()))
     }
 
-    /// As [`Self::on`] if each device of the process can access the others' memory. Without access, `cudaMemcpy` copies
-    /// memory from `cuMemAlloc` between devices and refuses memory that is mapped, so programs could lose by it.
+    /// Creates a range like [`Self::on`] if each device of the process can access the others' memory. Without access,
+    /// `cudaMemcpy` copies memory from `cuMemAlloc` between devices and refuses memory that is mapped, so programs
+    /// could lose by it.
     pub(super) fn on_all_peers(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
         let mut notices = Notices::default();
         let reaches_all = Access::of(&cuda, &mut notices)?.is_of_all_devices();
@@ -133,7 +134,7 @@ impl CudaVmm {
         try_box(CudaVmm { cuda, range, mapped: Exclusive::new(mapped) })
     }
 
-    /// Runs `work` with what is mapped. Afterwards, logs what the driver refused meanwhile.
+    /// Runs `work` with what is mapped. Afterwards, logs the driver's refusals.
     fn with_mapped<T>(&self, work: impl FnOnce(&mut Mapped) -> T) -> T {
         let (result, notices) = self.mapped.with(|mapped| (work(mapped), mapped.notices.take()));
         notices.log(&self.cuda);
@@ -317,7 +318,7 @@ impl Granules for CudaVmm {
         self.range
     }
 
-    /// There is no work after the driver's end.
+    /// No work runs after the driver's end.
     fn wait_until_idle(&self) -> Result<(), Error> {
         self.explained(inside(&self.cuda, context::synchronize).or_else(unless_it_is_the_end))
     }

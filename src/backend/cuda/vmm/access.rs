@@ -29,13 +29,13 @@ use std::fmt;
 pub(super) struct Access {
     /// The memory's own device comes first.
     devices: Vec<CUmemAccessDesc>,
-    /// How many devices the driver has, with access or not, as far as it is known.
+    /// The number of the driver's devices, with or without access, as far as it is known.
     count: usize,
     is_counted: bool,
 }
 
 impl Access {
-    /// Asks the driver about each other device. A device without an answer is left out.
+    /// Queries the driver for each other device. A device without an answer is left out.
     pub(super) fn of(cuda: &Cuda, notices: &mut Notices) -> Result<Self, HostMemoryExhausted> {
         let own = c_int::from(cuda.ordinal);
         let counted = calls::device_count(cuda.driver);
@@ -83,7 +83,7 @@ impl Access {
             Err(_) if self.devices.len() > 1 => {}
             done => return done,
         }
-        // The driver does not tell which device was refused.
+        // The driver does not report which device was refused.
         set(&self.devices[..1])?;
         let mut is_own = true;
         self.devices.retain(|&device| {

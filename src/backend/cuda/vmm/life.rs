@@ -126,7 +126,7 @@ impl Life for CudaVmm {
         self.cuda.is_over()
     }
 
-    /// The mapping is no evidence, because it may outlive the context. If the driver does not number contexts, the
+    /// The mapping proves nothing, because it may outlive the context. If the driver does not number contexts, the
     /// program's report decides.
     fn look(&self, _region: Option<Granted>, told: bool) -> bool {
         self.cuda.look(None, told)
