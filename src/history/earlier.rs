@@ -1,7 +1,7 @@
-//! Making room for a history where one of an earlier process is: it is kept under another name.
+//! Keeps the history of an earlier process under another name, to make room for a new one.
 //!
-//! Nothing is set aside that may be another's: neither a file that is no history of this version, nor one that is
-//! recorded at the moment, also by a process of another container or machine.
+//! Files that may belong to others are never renamed: neither a file that is no history of this version, nor one that
+//! is being recorded, even by a process of another container or machine.
 
 use super::layout::{self, Header, MAGIC, RECORDING, STOPPED};
 use crate::sys::c_string::joined;
@@ -12,10 +12,10 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is appended to the name of the earlier history.
+/// The suffix of the name of the earlier history.
 pub(crate) const SUFFIX: &str = ".old";
 
-/// Renames the history of a process that has ended to `PATH.old`, in the place of an earlier one of that name. Returns
+/// Renames the history of a process that has ended to `PATH.old`, replacing an earlier one of that name. Returns
 /// whether it has. Otherwise nothing has changed.
 ///
 /// Processes that start at the same time do not take each other's new file for the earlier one: a file is renamed with
@@ -29,7 +29,7 @@ pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
     if !is_locked || !is_over(&file) {
         return Ok(false);
     }
-    // What has the other name has to be such a history too, or nothing.
+    // The other name must be unused, or name such a history too.
     let flags = match files::open(&old, libc::O_RDONLY) {
         Ok((earlier, _)) if is_over(&earlier) => 0,
         Ok(_) => return Ok(false),
@@ -45,18 +45,18 @@ pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
     Ok(renamed == 0)
 }
 
-/// Returns whether a file is a history that is not recorded any more.
+/// Returns whether a file is a history that is no longer recorded.
 fn is_over(file: &Descriptor) -> bool {
     let mut buffer = [const { MaybeUninit::uninit() }; size_of::<Header>()];
     let Ok(bytes) = file.read(&mut buffer) else { return false };
     if bytes.len() != size_of::<Header>() || !bytes.starts_with(&MAGIC) {
         return false;
     }
-    // SAFETY: as many bytes as a header has, and any are one.
+    // SAFETY: the buffer has the bytes of a header, and any bytes are valid.
     let header = unsafe { bytes.as_ptr().cast::<Header>().read_unaligned() };
     match header.state.load(Relaxed) {
         STOPPED => true,
-        // The number of a process means something only where and since it was given.
+        // The number of a process is meaningful only in its namespace and since it was assigned.
         RECORDING => {
             header.whereabouts != 0
                 && header.whereabouts == layout::whereabouts(&sys::boot(), sys::process_namespace())
@@ -73,7 +73,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// A header of a file, as a process leaves it.
+    /// The header of a file as a process leaves it.
     fn header(state: u32, process: u32, started: u64, whereabouts: u64) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
         let mut put = |at: usize, number: &[u8]| bytes[at..at + number.len()].copy_from_slice(number);

@@ -1,8 +1,8 @@
-//! What an event says.
+//! The data of an event.
 
 use super::layout::Kind;
 
-/// The parameters of an event. [`Event`](super::layout::Event) says what they mean for each kind.
+/// The parameters of an event. [`Event`](super::layout::Event) documents their meaning for each kind.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,

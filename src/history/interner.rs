@@ -1,24 +1,24 @@
-//! Finds the backtraces, functions and modules that the file has already. The tables are not in the file, so that nothing
-//! outside of the process can change what the library relies on.
+//! Finds the backtraces, functions and modules that are already in the file. The tables are not in the file, so that
+//! nothing outside of the process can change what the library relies on.
 
 use super::layout::{Header, MOST_FRAMES, STACK_BYTES};
 use crate::sys::HostMemoryExhausted;
 use crate::sys::mapping::{Mapping, PAGE};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// The words of a backtrace at most, with its head.
+/// The maximum number of words of a backtrace, with its head.
 pub(super) const MOST_WORDS: usize = 1 + 2 * MOST_FRAMES;
 const AREA_WORDS: usize = STACK_BYTES / 8;
-/// The entries of the tables, powers of two. They take 900 KiB, of which only what is used is resident.
+/// The entries of the tables, powers of two. They take 900 KiB, of which only the used part is resident.
 const STACKS: usize = 1 << 16;
 const FUNCTIONS: usize = 1 << 14;
 const MODULES: usize = 1 << 12;
-/// How many entries a search looks at. A table in which that is too little is as good as full.
+/// The number of entries that a search visits. A table is treated as full if they are all taken.
 const PROBES: usize = 64;
 
 pub(super) struct Interner {
     memory: Mapping,
-    /// The area of backtraces in the history, from the first use on.
+    /// The area of backtraces in the history, once it is used.
     area: AreaPointer,
     used: usize,
     functions: u32,
@@ -26,10 +26,10 @@ pub(super) struct Interner {
 
 struct AreaPointer(*mut u64);
 
-// SAFETY: the area belongs to the recording, which has the interner and is locked.
+// SAFETY: the area belongs to the recording, which owns the interner and is locked.
 unsafe impl Send for AreaPointer {}
 
-/// Zero is an empty entry in each.
+/// An entry of zeros is empty in each.
 #[repr(C)]
 struct Tables {
     /// The upper half of the hash, and the number of the backtrace.
@@ -58,16 +58,16 @@ impl Interner {
     }
 
     fn tables(&mut self) -> &mut Tables {
-        // SAFETY: the mapping is as large, zeros are valid entries, and it is borrowed as the interner is.
+        // SAFETY: the mapping is that large, zeros are valid entries, and it is borrowed like the interner.
         unsafe { &mut *self.memory.base().cast() }
     }
 
-    /// The number that the next new backtrace gets.
+    /// The number of the next new backtrace.
     pub(super) fn next_number(&self) -> u32 {
         self.used as u32 + 1
     }
 
-    /// Returns the number of a backtrace that the file has.
+    /// Returns the number of a backtrace that is in the file.
     pub(super) fn find(&mut self, words: &[u64]) -> Option<u32> {
         self.place_of(words).ok()
     }
@@ -95,11 +95,11 @@ impl Interner {
             return false;
         }
         let there = self.area.0.wrapping_add(begin);
-        // SAFETY: within what is used of the area.
+        // SAFETY: within the used part of the area.
         words.iter().enumerate().all(|(at, &word)| unsafe { there.wrapping_add(at).read_volatile() } == word)
     }
 
-    /// Stores a backtrace that the file does not have. Without room for it that is counted.
+    /// Stores a backtrace that is not in the file. If there is no room, it is counted.
     pub(super) fn add(&mut self, words: &[u64], header: &Header) -> Option<u32> {
         let place = match self.place_of(words) {
             Ok(number) => return Some(number),
@@ -120,7 +120,7 @@ impl Interner {
         Some(number)
     }
 
-    /// Returns the number of a function by its text. Two texts with the same hash of 64 bits are not told apart.
+    /// Returns the number of a function by its text. Two texts with the same hash of 64 bits are not distinguished.
     pub(super) fn function(&mut self, text: &[u8]) -> Option<Function> {
         let hash = hash_of_bytes(text).max(1);
         for probe in 0..PROBES {
@@ -141,7 +141,7 @@ impl Interner {
         None
     }
 
-    /// Returns whether a module is new, and remembers it. One for which there is no room is new each time.
+    /// Returns whether a module is new, and remembers it. A module for which there is no room is new each time.
     pub(super) fn is_new_module(&mut self, words: [u64; 2], path: &[u8]) -> bool {
         let hash = (hash(&words) ^ hash_of_bytes(path)).max(1);
         for probe in 0..PROBES {
@@ -158,7 +158,7 @@ impl Interner {
         true
     }
 
-    /// Forgets the modules, of which one was unloaded: others may come to its place.
+    /// Forgets the modules after one was unloaded: others may be loaded at its addresses.
     pub(super) fn forget_modules(&mut self) {
         self.tables().modules.fill(0);
     }

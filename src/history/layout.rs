@@ -14,15 +14,15 @@ pub const HEADER_BYTES: usize = 4096;
 pub const TEXT_BYTES: usize = 1 << 20;
 /// The bytes of the area of backtraces, in a history that has it.
 pub const STACK_BYTES: usize = 4 << 20;
-/// The most frames of a backtrace: the innermost, native ones and Python's each.
+/// The maximum number of frames of a backtrace: the innermost, for native code and for Python each.
 pub const MOST_FRAMES: usize = 64;
-/// The most bytes of a name or a path.
+/// The maximum number of bytes of a name or a path.
 pub const MOST_TEXT: usize = 4096;
-/// The most bytes of a Python function's name and its file.
+/// The maximum number of bytes of a Python function's name and its file.
 pub const MOST_FUNCTION: usize = 1024;
-/// The most events of a ring.
+/// The maximum number of events of a ring.
 pub const MOST_EVENTS: u64 = 1 << 28;
-/// The least events of a ring.
+/// The minimum number of events of a ring.
 pub const LEAST_EVENTS: u64 = 1 << 10;
 
 /// The first page.
@@ -35,32 +35,32 @@ pub struct Header {
     pub text_bytes: u64,
     /// The number of events in the ring, a power of two.
     pub capacity: u64,
-    /// The number of events so far. The ring has the last `capacity` of them.
+    /// The number of events so far. The ring holds the last `capacity` of them.
     pub written: AtomicU64,
-    /// How many bytes of the text area are written.
+    /// The number of bytes written in the text area.
     pub text_used: AtomicU64,
-    /// How many texts did not fit.
+    /// The number of texts that did not fit.
     pub text_lost: AtomicU64,
-    /// Two readings of both clocks, from which ticks become times.
+    /// Two readings of both clocks, to convert ticks to times.
     pub first: ClockReading,
     pub last: ClockReading,
     pub process: u32,
     pub state: AtomicU32,
-    /// When the process started, in clock ticks since the machine did, so that a later one of the same number is not
-    /// taken for it. 0 is not known.
+    /// When the process started, in clock ticks since the machine did, so that a later process with the same number is
+    /// not mistaken for it. 0 is not known.
     pub started: u64,
     /// [`STACK_BYTES`], or 0 without backtraces.
     pub stack_bytes: u64,
-    /// How many bytes of the area of backtraces are written.
+    /// The number of bytes written in the area of backtraces.
     pub stacks_used: AtomicU64,
-    /// How many events have no backtrace, because it did not fit.
+    /// The number of events without a backtrace because it did not fit.
     pub stacks_lost: AtomicU64,
     /// [`whereabouts`] of the process. 0 is not known.
     pub whereabouts: u64,
 }
 
-/// Where the number of a process means something: since a start of the machine, whose id is given, and in the process
-/// namespace with this inode. 0 if either is not known.
+/// Identifies where the number of a process is meaningful: since a start of the machine, whose id is given, and in the
+/// process namespace with this inode. 0 if either is not known.
 pub fn whereabouts(boot: &[u8], namespace: u64) -> u64 {
     let boot = boot.trim_ascii_end();
     if boot.is_empty() || namespace == 0 {
@@ -110,8 +110,8 @@ pub struct Event {
 /// The stamp of an event that is being written.
 pub const WRITING: u64 = 2;
 
-/// The stamp of a complete event. Its lower half is odd, and tells the number from those that had the same place before.
-/// Its upper half is the backtrace.
+/// The stamp of a complete event. Its lower half is odd, and distinguishes the number from those that had the same
+/// place before. Its upper half is the backtrace.
 #[inline(always)]
 pub const fn complete(number: u64, stack: u32) -> u64 {
     (number as u32).wrapping_mul(2).wrapping_add(1) as u64 | (stack as u64) << 32
@@ -129,7 +129,7 @@ pub enum Kind {
     Present = 3,
     /// The pool obtained a region, or mapped granules if its memory is virtual.
     Obtained = 4,
-    /// The pool gave a region back, or unmapped granules.
+    /// The pool released a region, or unmapped granules.
     Returned = 5,
     /// A request failed.
     OutOfMemory = 6,
@@ -141,7 +141,7 @@ pub enum Kind {
     Begin = 9,
     /// The pool was destroyed.
     End = 10,
-    /// Free memory was given back: by bfc_trim, for a lower limit, or because the pool was idle. `bytes` is how much.
+    /// Free memory was released: by bfc_trim, for a lower limit, or because the pool was idle. `bytes` is how much.
     Trim = 11,
     /// The limit of the pool changed. `bytes` is the new one.
     Limit = 12,
@@ -186,7 +186,7 @@ pub mod options {
 /// fragmentation fraction, 8 bytes each, the lowest first.
 pub const OPTIONS_BYTES: usize = 24;
 
-/// What a text is the name of.
+/// The kind of thing that a text names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum TextKind {
@@ -198,30 +198,30 @@ pub enum TextKind {
     Mark = 3,
     /// The program.
     Program = 4,
-    /// No name, but the options of a pool when its recording began. The number has [`options`].
+    /// Not a name, but the options of a pool when its recording began. The number holds [`options`].
     Options = 5,
     /// A Python function: its name, a zero, and its file.
     Function = 6,
-    /// A module, as a [`ModuleHead`] with what follows it. Its number is the first backtrace that may be in it: an earlier
-    /// one was in what was loaded there before.
+    /// A module, as a [`ModuleHead`] with what follows it. Its number is the first backtrace that may be in it: earlier
+    /// ones refer to a module loaded at these addresses before.
     Module = 7,
 }
 
-/// The beginning of a module's text. Behind it are the build id and the path.
+/// The beginning of a module's text. The build id and the path follow.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ModuleHead {
-    /// Where its code is mapped.
+    /// The range in which its code is mapped.
     pub start: u64,
     pub end: u64,
-    /// What is added to the addresses in the module's file.
+    /// The offset added to the addresses in the module's file.
     pub bias: u64,
     pub build_id_bytes: u64,
 }
 
-/// The first word of a backtrace: how many words follow, and which frames are left out. Its number is the place of this
-/// word in the area, in words from 1. The native frames follow, as addresses in the calls, and then those of Python, the
-/// function's number in the upper half and the line in the lower one. The innermost are first.
+/// The first word of a backtrace: the number of words that follow, and which frames are left out. Its number is the
+/// place of this word in the area, in words from 1. The native frames follow, as addresses in the calls, and then those
+/// of Python, the function's number in the upper half and the line in the lower one. The innermost are first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StackHead {
     pub native: u16,
@@ -240,7 +240,7 @@ impl StackHead {
     }
 }
 
-/// The beginning of a text. Behind it are its bytes, padded to a multiple of 8.
+/// The beginning of a text. Its bytes follow, padded to a multiple of 8.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct TextHead {
@@ -258,7 +258,7 @@ pub const fn text_extent(bytes: usize) -> usize {
 
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES && size_of::<Event>() == 64);
 
-/// The name of a failure's cause, as `cause` of an event has it.
+/// The name of a failure's cause, as stored in `cause` of an event.
 pub fn cause_name(cause: u8) -> &'static str {
     const NAMES: [&str; 5] = ["exhaustion", "fragmentation", "stamps", "alignment", "other"];
     cause.checked_sub(1).and_then(|cause| NAMES.get(usize::from(cause))).copied().unwrap_or("unknown cause")

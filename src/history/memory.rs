@@ -13,12 +13,12 @@ pub(super) enum Memory {
     Anonymous(Mapping),
 }
 
-/// Why there is no memory. The number is an errno.
+/// The reason why there is no memory. The number is an errno.
 pub(super) type Errno = i32;
 
 impl Memory {
     /// Creates the memory, zeroed. A file must not exist yet. All of its disk space is allocated now, so that a full
-    /// disk is an error here and no signal later.
+    /// disk is an error here instead of a signal later.
     pub(super) fn new(path: Option<&CStr>, bytes: usize) -> Result<Self, Errno> {
         let Some(path) = path else {
             return Mapping::new(bytes, PAGE).map(Memory::Anonymous).map_err(|_| libc::ENOMEM);
@@ -40,8 +40,8 @@ impl Memory {
         }
     }
 
-    /// Copies the memory, which has `before` bytes before the events, to a new file. Recording goes on meanwhile: what is
-    /// before the events grows, and events are replaced.
+    /// Copies the memory, which has `before` bytes before the events, to a new file. Recording continues meanwhile: the
+    /// part before the events grows, and events are overwritten.
     pub(super) fn copy_to(&self, path: &CStr, before: usize) -> Result<(), Errno> {
         let file = FileMapping::create(path, self.bytes())?;
         let words = self.bytes() / size_of::<u64>();
@@ -57,7 +57,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives the memory up in a forked child. What is still written there does not reach the parent's file.
+    /// Detaches the memory in a forked child. Later writes there do not reach the parent's file.
     pub(super) fn leave_in_child(&self) {
         match self {
             Memory::File(file) => file.leave_in_child(),

@@ -10,13 +10,13 @@
 //!   modules    the files that addresses are in
 //! ```
 //!
-//! A pool writes an event with its lock held, so the events of a pool are in order. Nothing here knows a pool: `device`
-//! tells all of them when a recording starts and stops.
+//! A pool writes an event with its lock held, so the events of a pool are in order. Nothing here depends on pools:
+//! `device` notifies all of them when a recording starts and stops.
 
 mod earlier;
 mod entry;
 mod interner;
-#[allow(dead_code)] // The reader's part of it: the command bfc has the same file.
+#[allow(dead_code)] // Used by the reader: the command bfc compiles the same file.
 mod layout;
 mod memory;
 mod modules;

@@ -1,5 +1,5 @@
-//! The modules whose code is mapped: where each is, and which file that was. Addresses get their names from these files
-//! later, by `bfc report`.
+//! The modules whose code is mapped: the addresses of each, and its file. Addresses are resolved to names with these
+//! files later, by `bfc report`.
 
 use super::layout::ModuleHead;
 use super::recording;
@@ -15,7 +15,7 @@ pub(super) fn refresh() {
 }
 
 unsafe extern "C" fn see(info: *mut libc::dl_phdr_info, _size: usize, is_first: *mut c_void) -> c_int {
-    // SAFETY: the loader's, for the time of this call.
+    // SAFETY: owned by the loader, and valid during this call.
     let info = unsafe { &*info };
     // SAFETY: this is the argument of `refresh`.
     let is_first = unsafe { &mut *is_first.cast::<bool>() };
@@ -24,7 +24,7 @@ unsafe extern "C" fn see(info: *mut libc::dl_phdr_info, _size: usize, is_first: 
     if is_done {
         return 1;
     }
-    // SAFETY: the loader says where the headers are.
+    // SAFETY: the loader provides the address of the headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let build_id = build_id(info.dlpi_addr, headers);
     // SAFETY: NUL-terminated.
@@ -45,7 +45,7 @@ unsafe extern "C" fn see(info: *mut libc::dl_phdr_info, _size: usize, is_first: 
     0
 }
 
-/// Records a module that was opened by a relative path. Without a file, which the kernel's own module does not have, it keeps
+/// Records a module that was opened by a relative path. Without a file, which the kernel's own module lacks, it keeps
 /// its name.
 #[inline(never)]
 fn add_by_mapping(head: &ModuleHead, build_id: &[u8], name: &[u8]) {

@@ -13,18 +13,18 @@ use os::descriptors::Descriptor;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// Where things are in CPython's structures, as bytes from their beginning.
+/// The offsets of fields in CPython's structures, in bytes.
 #[derive(Clone, Copy)]
 struct Places {
-    /// In the thread's state: the current frame, or what leads to it.
+    /// In the thread's state: the current frame, or the structure that points to it.
     current: usize,
-    /// In what leads to the current frame, if there is such a thing.
+    /// In the structure that points to the current frame, if there is one.
     indirect: Option<usize>,
     /// In a frame.
     code: usize,
     previous: usize,
     instruction: usize,
-    /// Whose frame it is. Absent where no frame is the interpreter's own.
+    /// The owner of the frame. Absent in versions where no frame is the interpreter's own.
     owner: Option<usize>,
     /// In a code object.
     file: usize,
@@ -83,13 +83,13 @@ impl Places {
     }
 }
 
-/// Where a type has the size of its instances, and an object its type.
+/// The offsets of the instance size in a type, and of the type in an object.
 const BASIC_SIZE: usize = 32;
 const TYPE: usize = 8;
-/// In a string: its length, and what kind it is.
+/// In a string: its length and its kind.
 const LENGTH: usize = 16;
 const STATE: usize = 32;
-/// The owners of frames from here on are the interpreter itself.
+/// From this value upwards, the owner of a frame is the interpreter itself.
 const FIRST_OWN: u8 = 3;
 
 /// The interpreter of this process.
@@ -101,7 +101,7 @@ struct Interpreter {
     line: unsafe extern "C" fn(code: *const u8, offset: c_int) -> c_int,
     code_type: usize,
     string_type: usize,
-    /// Where the instructions of a code object begin.
+    /// The offset of the instructions in a code object.
     instructions: usize,
 }
 
@@ -112,12 +112,12 @@ pub(super) struct PythonFrame<'a> {
     pub(super) line: u32,
 }
 
-/// Whether the places are right: not known yet, or one of these.
+/// Whether the offsets are right: not known yet, or one of these.
 static CHECKED: AtomicU32 = AtomicU32::new(0);
 const RIGHT: u32 = 1;
 const WRONG: u32 = 2;
 
-/// Returns why there can be no Python frames, if that is so.
+/// Returns the reason why Python frames cannot be captured, if there is one.
 pub(super) fn refusal() -> Option<&'static str> {
     match Interpreter::find() {
         Err(why) => Some(why),
@@ -141,7 +141,7 @@ macro_rules! of_python {
             FOUND.store(symbol($name).map_or(std::ptr::null_mut(), |found| found.cast_mut().cast()), Relaxed);
         }
         let found = FOUND.load(Relaxed);
-        // SAFETY: this is what has that name, whose type has been the same since Python 3.2.
+        // SAFETY: the function with that name, whose type has been the same since Python 3.2.
         if found.is_null() { None } else { Some(unsafe { std::mem::transmute::<*mut c_void, $type>(found) }) }
     }};
 }
@@ -161,7 +161,7 @@ impl Interpreter {
         let places = minor.and_then(Places::of).ok_or("CPython 3.10 to 3.14 are supported")?;
         let code_type = of_python!(c"PyCode_Type", *const u8).ok_or(NONE)?;
         let string_type = of_python!(c"PyUnicode_Type", *const u8).ok_or(NONE)?;
-        // SAFETY: a type has that field in all of these versions.
+        // SAFETY: types have that field in all of these versions.
         let instructions = unsafe { Reader::new() }.word(code_type as usize, BASIC_SIZE);
         Ok(Interpreter {
             places,
@@ -177,20 +177,20 @@ impl Interpreter {
     }
 }
 
-/// Reads the interpreter's structures. There is one only where the places are right and this thread's own frames are
-/// read, so what a pointer in them leads to is there.
+/// Reads the interpreter's structures. A reader exists only if the offsets are right and this thread's own frames are
+/// read, so pointers in them are valid.
 #[derive(Clone, Copy)]
 struct Reader(());
 
 impl Reader {
     /// # Safety
-    /// Only objects that are there are read, at places that they have.
+    /// Only existing objects are read, at offsets that they have.
     unsafe fn new() -> Self {
         Reader(())
     }
 
     fn read<T: Copy>(self, object: usize, place: usize) -> T {
-        // SAFETY: the one who made the reader promised that it is there.
+        // SAFETY: guaranteed by the creator of the reader.
         unsafe { ((object + place) as *const T).read_unaligned() }
     }
 
@@ -199,20 +199,20 @@ impl Reader {
     }
 }
 
-/// Reads memory that need not be there.
+/// Reads memory that may not be mapped.
 fn try_read<const BYTES: usize>(memory: &Descriptor, object: usize, place: usize) -> Option<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     (memory.read_at(&mut bytes, (object + place) as u64) == Ok(BYTES)).then_some(bytes)
 }
 
 impl Interpreter {
-    /// Compares the places with what is found there: each frame has a code object, and that has two strings.
+    /// Verifies the offsets: each frame has a code object, which has two strings.
     #[inline(never)]
     fn check(&self, state: usize) -> Option<bool> {
         self.check_frames(&Descriptor::open(c"/proc/self/mem", libc::O_RDONLY).ok()?, state)
     }
 
-    /// Returns `None` if there is no frame of a function to judge by.
+    /// Returns `None` if there is no frame of a function to verify.
     fn check_frames(&self, memory: &Descriptor, state: usize) -> Option<bool> {
         let word = |object, place| try_read(memory, object, place).map(usize::from_ne_bytes);
         let Places { current, indirect, code, previous, file, name, .. } = self.places;
@@ -239,12 +239,12 @@ impl Interpreter {
     }
 }
 
-/// A reference to an object, of which CPython 3.14 uses the lowest bits.
+/// A reference to an object, whose lowest bits CPython 3.14 uses.
 fn untagged(object: usize) -> usize {
     object & !3
 }
 
-/// Calls `see` for each Python frame of this thread, the innermost first. Returns whether there were too many.
+/// Calls `see` for each Python frame of this thread, the innermost first. Returns whether there were more than fit.
 #[inline(never)]
 pub(super) fn walk(mut see: impl FnMut(PythonFrame<'_>)) -> bool {
     let checked = CHECKED.load(Relaxed);
@@ -256,7 +256,7 @@ pub(super) fn walk(mut see: impl FnMut(PythonFrame<'_>)) -> bool {
         return false;
     }
     // SAFETY: as above. The state of this thread stays while the thread is in a call. Threads that outlive the
-    // interpreter's end do not come here.
+    // interpreter's end do not reach this.
     let state = unsafe { (interpreter.thread_state)() } as usize;
     if state == 0 {
         return false;
@@ -271,7 +271,7 @@ pub(super) fn walk(mut see: impl FnMut(PythonFrame<'_>)) -> bool {
             None => return false,
         }
     }
-    // SAFETY: the places are right for this interpreter, and the thread is in a call.
+    // SAFETY: the offsets are right for this interpreter, and the thread is in a call.
     interpreter.frames(unsafe { Reader::new() }, state, &mut see)
 }
 
@@ -317,7 +317,7 @@ impl Interpreter {
     }
 }
 
-/// The most bytes of the name alone.
+/// The maximum number of bytes of the name alone.
 const MOST_NAME: usize = 256;
 
 struct Text {
@@ -326,7 +326,7 @@ struct Text {
 }
 
 impl Text {
-    /// Appends bytes, unless there are more than `most` then.
+    /// Appends bytes, unless the total would exceed `most`.
     fn push(&mut self, bytes: &[u8], most: usize) -> bool {
         let end = self.length + bytes.len();
         if end > most {
@@ -342,7 +342,7 @@ impl Text {
         let (length, state) = (reader.word(string, LENGTH), reader.read::<u32>(string, STATE));
         let (kind, is_compact, is_ascii) = (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
         if !is_compact {
-            // Made by an extension with a function that Python 3.12 does not have any more.
+            // Created by an extension with a function that Python 3.12 removed.
             self.push(b"?", most);
             return;
         }

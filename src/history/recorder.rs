@@ -1,13 +1,13 @@
-//! What a pool records its events with.
+//! The handle with which a pool records its events.
 
 use super::entry::Entry;
 use super::ring;
 use std::num::NonZeroU16;
 
-/// How many events pass between two readings of the clock.
+/// The number of events between two readings of the clock.
 const EVENTS_PER_READING: u64 = 4096;
 
-/// A pool's number in the file, from 1, and the recording that has it. It is as small as possible, because calls of the
+/// A pool's number in the file, from 1, and its recording. It is as small as possible, because calls of the
 /// backend keep a copy on the stack. A copy may be older than the recording, and then records nothing.
 #[derive(Clone, Copy)]
 pub(crate) struct Recorder {

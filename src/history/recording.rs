@@ -1,4 +1,4 @@
-//! The one recording of the process: starting and stopping it, its texts, and what a fork leaves of it.
+//! The one recording of the process: starting and stopping it, its texts, and its state after a fork.
 
 use super::entry::Entry;
 use super::interner::Interner;
@@ -19,23 +19,23 @@ use std::num::NonZeroU16;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-/// Marks without a pool of their own.
+/// The pool number of marks, which belong to no pool.
 const NO_POOL: NonZeroU16 = NonZeroU16::MAX;
-/// How many different marks are known by their numbers. A mark that is displaced is written again.
+/// The number of different marks whose numbers are cached. A displaced mark is written again.
 const KNOWN_MARKS: usize = 64;
 
-/// What is recorded into. Locked for texts, for new pools, and while the recording starts or stops. A slot's lock may be
+/// The recording. Locked for texts, for new pools, and while the recording starts or stops. A slot's lock may be
 /// held already.
 struct Recording {
     ring: Option<Owned>,
-    /// A thread creates the ring of the next recording.
+    /// A thread is creating the ring of the next recording.
     is_starting: bool,
     pools: u16,
     marks: u32,
     known_marks: [(u64, u32); KNOWN_MARKS],
     /// With backtraces.
     stacks: Option<Interner>,
-    /// How often modules were loaded and unloaded in the process when they were recorded.
+    /// The number of module loads and unloads in the process when modules were recorded.
     loads: Option<(u64, u64)>,
 }
 
@@ -43,9 +43,9 @@ static RECORDING_NOW: Mutex<Recording> = Mutex::new(Recording::NONE);
 /// Whether there is a recording. New pools look here without the lock.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Which backtraces the recording has.
+/// The backtraces of the recording.
 static WANTED_STACKS: AtomicU32 = AtomicU32::new(0);
-/// How many recordings have begun. It tells the backtraces of one from those of the next.
+/// The number of recordings begun. It distinguishes the backtraces of one from those of the next.
 static RECORDINGS: AtomicU32 = AtomicU32::new(0);
 
 /// A backtrace of a recording.
@@ -58,12 +58,13 @@ pub(crate) struct Captured {
 impl Captured {
     pub(crate) const NONE: Self = Captured { stack: 0, recording: 0 };
 
-    /// As a number, which is 0 for none.
+    /// Converts it to a number, which is 0 for none.
     pub(crate) fn number(self) -> u64 {
         u64::from(self.stack) | u64::from(self.recording) << 32
     }
 
-    /// The backtrace of a number in the recording that a pool writes to. None if it was captured for an earlier one.
+    /// Returns the backtrace with a number in the recording that a pool writes to. None if it was captured for an
+    /// earlier one.
     #[inline]
     pub(crate) fn stack_of(number: u64) -> u32 {
         let recording = (number >> 32) as u32;
@@ -105,8 +106,8 @@ impl Recording {
         }
         let head = TextHead { kind: kind as u16, pool: pool.get(), number, bytes: bytes as u32, unused: 0 };
         let place = ring.texts().wrapping_add(used);
-        // SAFETY: within the text area, behind what is used. The lock keeps others out, and readers look only before
-        // `text_used`. The extent of each text is a multiple of 8, so the head is aligned.
+        // SAFETY: within the text area, after the used part. The lock excludes other threads, and readers look only
+        // before `text_used`. The extent of each text is a multiple of 8, so the head is aligned.
         unsafe { place.cast::<TextHead>().write(head) };
         let mut place = place.wrapping_add(size_of::<TextHead>());
         for part in parts {
@@ -118,7 +119,7 @@ impl Recording {
     }
 }
 
-/// Returns the recording, unless a child of a raw `clone` has inherited it: then there is none from now on.
+/// Returns the recording, unless a child of a raw `clone` has inherited it: then it is dropped.
 fn of_this_process(mut recording: Guard<'static, Recording>) -> Guard<'static, Recording> {
     if recording.ring.as_ref().is_some_and(|ring| !ring.is_published()) {
         leave(std::mem::replace(&mut *recording, Recording::NONE));
@@ -141,12 +142,12 @@ fn is_on() -> bool {
     IS_ON.load(Acquire)
 }
 
-/// The backtraces that a recording may have, as bits.
+/// The bits that select the backtraces of a recording.
 pub(crate) const NATIVE: u32 = 1;
 pub(crate) const PYTHON: u32 = 2;
 
-/// Begins a recording of the last `events` events into a new file, or without a path into memory. `stacks` says which
-/// backtraces it has.
+/// Begins a recording of the last `events` events into a new file, or without a path into memory. `stacks` selects
+/// the backtraces.
 pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), Error> {
     if stacks & !(NATIVE | PYTHON) != 0 {
         return Err(fail!(Error::InvalidArgument, "{stacks} stands for no backtraces: use BFC_STACKS_"));
@@ -194,7 +195,7 @@ fn new_ring(path: Option<&CStr>, capacity: u64, stacks: u32) -> Result<(Owned, O
     let number = RECORDINGS.load(Relaxed) + 1;
     let ring =
         Owned::new(path, capacity, stack_bytes, number).map_err(|errno| refusal(path, bytes, errno))?;
-    // SAFETY: the area is that large, and the recording gives both up at the same time.
+    // SAFETY: the area is that large, and the recording releases both at the same time.
     let interner = interner.zip(ring.stacks()).map(|(interner, area)| unsafe { interner.in_area(area) });
     Ok((ring, interner))
 }
@@ -221,7 +222,7 @@ fn refusal(path: Option<&CStr>, bytes: usize, errno: i32) -> Error {
     }
 }
 
-/// Keeps new pools from recording. Pools that record go on until they are told.
+/// Keeps new pools from recording. Pools that record continue until they are notified.
 pub(crate) fn close() -> Result<(), Error> {
     let recording = lock()?;
     if recording.ring.is_none() || !IS_ON.swap(false, Relaxed) {
@@ -230,7 +231,7 @@ pub(crate) fn close() -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends the recording, once no pool records any more. `is_used` says that a pool could not be told: the ring is kept then,
+/// Ends the recording, once no pool records. `is_used` means that a pool could not be notified: the ring is kept then,
 /// because this thread may be writing into it.
 pub(crate) fn end(is_used: bool) -> Result<(), Error> {
     let mut recording = lock()?;
@@ -247,7 +248,7 @@ pub(crate) fn end(is_used: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes a copy of what is recorded to a new file. Recording goes on meanwhile, and may be stopped.
+/// Writes a copy of the recording to a new file. Recording continues meanwhile, and may be stopped.
 pub(crate) fn save(path: &CStr) -> Result<(), Error> {
     let ring = lock()?.ring.as_ref().map(Owned::share);
     let Some(ring) = ring else {
@@ -261,7 +262,7 @@ pub(crate) fn save(path: &CStr) -> Result<(), Error> {
 pub(crate) fn recorder_for(device: i32, name: &str) -> Option<Recorder> {
     let mut recording = try_lock().ok()?;
     let number = recording.ring.as_ref().filter(|_| is_on())?.recording();
-    // Pools beyond that number share the last one.
+    // Pools above that number share the last one.
     recording.pools = (recording.pools + 1).min(NO_POOL.get() - 1);
     let pool = NonZeroU16::new(recording.pools)?;
     recording.add_text(TextKind::Pool, pool, device as u32, name.as_bytes());
@@ -282,7 +283,7 @@ pub(crate) fn note_options(recorder: &Recorder, bits: u32, numbers: [u64; OPTION
     add_text_of(recorder, TextKind::Options, bits, &text);
 }
 
-/// Appends a text of a pool, unless its recording is over.
+/// Appends a text of a pool, unless its recording has ended.
 fn add_text_of(recorder: &Recorder, kind: TextKind, number: u32, text: &[u8]) {
     let Ok(mut recording) = try_lock() else { return };
     if recording.ring.as_ref().is_some_and(|ring| ring.recording() == recorder.recording) {
@@ -319,7 +320,7 @@ pub(super) fn wanted_stacks() -> u32 {
 }
 
 /// Runs `work` with the tables of the recording, if it has backtraces. In a signal handler that interrupted such a call
-/// there is none.
+/// the tables are not available.
 fn with_stacks<T>(blocked: &Blocked, work: impl FnOnce(&mut Recording) -> Option<T>) -> Option<T> {
     let mut recording = RECORDING_NOW.lock_while(blocked).map(of_this_process).ok()?;
     if recording.stacks.is_some() { work(&mut recording) } else { None }
@@ -329,12 +330,12 @@ fn captured(stack: u32) -> Captured {
     Captured { stack, recording: RECORDINGS.load(Relaxed) }
 }
 
-/// Returns a backtrace that the file has.
+/// Returns a backtrace that is in the file.
 pub(super) fn find_stack(blocked: &Blocked, words: &[u64]) -> Option<Captured> {
     with_stacks(blocked, |recording| recording.stacks.as_mut()?.find(words).map(captured))
 }
 
-/// Stores a backtrace, if the file does not have it.
+/// Stores a backtrace, unless it is in the file.
 pub(super) fn add_stack(blocked: &Blocked, words: &[u64]) -> Captured {
     let added = with_stacks(blocked, |recording| {
         let Recording { stacks, ring, .. } = recording;
@@ -343,7 +344,7 @@ pub(super) fn add_stack(blocked: &Blocked, words: &[u64]) -> Captured {
     added.unwrap_or(Captured::NONE)
 }
 
-/// Returns the number of a function of Python, whose text is stored first if it is new.
+/// Returns the number of a Python function. Its text is stored first if it is new.
 pub(super) fn number_of_function(blocked: &Blocked, text: &[u8]) -> Option<u32> {
     with_stacks(blocked, |recording| {
         let function = recording.stacks.as_mut()?.function(text)?;
@@ -354,7 +355,7 @@ pub(super) fn number_of_function(blocked: &Blocked, text: &[u8]) -> Option<u32> 
     })
 }
 
-/// Notes how often modules were loaded and unloaded. Returns false if that is known, and without a recording.
+/// Stores the number of module loads and unloads. Returns false if it has not changed, and without a recording.
 pub(super) fn note_loads(adds: u64, subs: u64) -> bool {
     let noted = with_stacks(&Blocked::new(), |recording| {
         let is_known = recording.loads == Some((adds, subs));
@@ -368,7 +369,7 @@ pub(super) fn note_loads(adds: u64, subs: u64) -> bool {
     noted.unwrap_or(false)
 }
 
-/// Stores a module, unless the file has it.
+/// Stores a module, unless it is in the file.
 pub(super) fn add_module(head: &ModuleHead, build_id: &[u8], path: &[u8]) {
     with_stacks(&Blocked::new(), |recording| {
         let stacks = recording.stacks.as_mut()?;
@@ -393,19 +394,19 @@ pub(super) fn add_program_module(head: &ModuleHead, build_id: &[u8]) {
 
 /// Forgets the recording in a forked child, which does not have its memory.
 pub(crate) fn after_fork_in_child() {
-    // SAFETY: this is the only thread. If the handler of a fault forks in the middle of such an access, the process is
-    // lost in it anyway: the lock is never held while a program's function is called.
+    // SAFETY: this is the only thread. If a fault handler forks during such an access, the process
+    // is lost anyway: the lock is never held while a program's function is called.
     leave(unsafe { RECORDING_NOW.replace_in_child(Recording::NONE) });
 }
 
-/// Leaves a recording to the parent.
+/// Detaches the recording, which stays with the parent.
 fn leave(recording: Recording) {
     IS_ON.store(false, Relaxed);
     WANTED_STACKS.store(0, Relaxed);
     ring::unpublish();
     if let Some(ring) = recording.ring {
         ring.leave_in_child();
-        // This thread may go on writing there, if it forked in a signal handler.
+        // This thread may continue to write there, if it forked in a signal handler.
         std::mem::forget(ring);
     }
 }

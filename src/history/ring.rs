@@ -1,4 +1,4 @@
-//! The ring of events. One pointer leads to all that a writer needs, so that no writer mixes the parts of two rings.
+//! The ring of events. Writers reach everything through one pointer, so that none mixes the parts of two rings.
 //!
 //! A ring is freed once the recording has ended, nothing is saving it, and no thread can be writing into it. A pool's
 //! events are written with its lock held, and the end of a recording takes the lock of each pool. Writers without that
@@ -23,24 +23,24 @@ pub(super) struct Ring {
     /// The number of events in the ring, less 1. That number is a power of two. It is kept here, because the one in the
     /// file could be overwritten from outside.
     mask: u64,
-    /// Which recording of the process it is, from 1.
+    /// The number of the recording in the process, from 1.
     recording: u32,
     stack_bytes: usize,
     /// The recording itself, and the calls that save it.
     owners: AtomicU32,
 }
 
-/// Where events are written. There is one recording in a process. Null without one, and in every child: the file is its
-/// parent's.
+/// The ring to which events are written. There is one recording in a process. Null without one, and in every child: the
+/// file is its parent's.
 static CURRENT: OwnPointer<Ring> = OwnPointer::new();
-/// How many threads may be writing into a ring without a pool's lock. In a forked child, threads of the parent stay
-/// counted.
+/// The number of threads that may be writing into a ring without a pool's lock. In a forked child, threads of the
+/// parent stay counted.
 static WRITERS: AtomicU32 = AtomicU32::new(0);
 
 /// An owner of a ring.
 pub(super) struct Owned(NonNull<Ring>);
 
-// SAFETY: what changes in a ring is atomic, or changed only with the recording locked.
+// SAFETY: everything mutable in a ring is atomic, or changed only with the recording locked.
 unsafe impl Sync for Ring {}
 // SAFETY: the last owner may free the ring in any thread.
 unsafe impl Send for Owned {}
@@ -73,7 +73,7 @@ impl Owned {
         CURRENT.store(self.0.as_ptr());
     }
 
-    /// Returns whether events go to this ring. Where they do not, a parent's ring was inherited.
+    /// Returns whether events go to this ring. If they do not, a parent's ring was inherited.
     pub(super) fn is_published(&self) -> bool {
         CURRENT.load(Acquire) == self.0.as_ptr()
     }
@@ -90,7 +90,7 @@ impl Deref for Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // The last owner frees the ring, which is not published any more. A thread that was counted later found that out.
+        // The last owner frees the ring, which is no longer published. Threads counted later find no ring.
         if self.owners.fetch_sub(1, SeqCst) == 1 && WRITERS.load(SeqCst) == 0 {
             // SAFETY: it came from a box, and nothing refers to it.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
@@ -98,12 +98,12 @@ impl Drop for Owned {
     }
 }
 
-/// Directs events nowhere.
+/// Stops directing events to a ring.
 pub(super) fn unpublish() {
     CURRENT.store(null_mut());
 }
 
-/// Returns the ring of a recording, unless that is over.
+/// Returns the ring of a recording, unless it has ended.
 ///
 /// # Safety
 /// The lock of a pool that records is held as long as the ring is used.
@@ -114,7 +114,7 @@ pub(super) unsafe fn of_locked<'a>(recording: u32) -> Option<&'a Ring> {
     if ring.recording == recording { Some(ring) } else { None }
 }
 
-/// Runs `write` with the ring of a recording, unless that is over, without a lock.
+/// Runs `write` with the ring of a recording, unless it has ended, without a lock.
 #[cold]
 pub(super) fn with_counted(recording: u32, write: impl FnOnce(&Ring)) {
     WRITERS.fetch_add(1, SeqCst);
@@ -128,7 +128,7 @@ pub(super) fn with_counted(recording: u32, write: impl FnOnce(&Ring)) {
 
 impl Ring {
     pub(super) fn header(&self) -> &Header {
-        // SAFETY: the memory is mapped, aligned to a page and large enough. What changes in it is atomic.
+        // SAFETY: the memory is mapped, aligned to a page and large enough. Its mutable parts are atomic.
         unsafe { &*self.memory.base().cast() }
     }
 
@@ -152,12 +152,12 @@ impl Ring {
         let number = self.header().written.fetch_add(1, Relaxed);
         // SAFETY: the mask keeps it within the ring, which is mapped.
         let event = unsafe { &*self.events.wrapping_add((number & self.mask) as usize) };
-        // A thread may be so late that the ring has come round. The place is its own until its event is complete, which
-        // is then an old one: otherwise the later event would be complete with words of both.
+        // This thread may be so late that the ring has wrapped around. No other thread writes to the place until its event
+        // is complete, which is then an old one: otherwise the later event would be complete with words of both.
         if event.stamp.swap(WRITING, Acquire) == WRITING {
             return number;
         }
-        // A reader, also one that reads the file of a killed process, takes no half-written event for complete.
+        // A reader, even of the file of a killed process, never takes a half-written event for complete.
         fence(Release);
         event.ticks.store(clock::ticks(), Relaxed);
         event.address.store(entry.address, Relaxed);
@@ -181,8 +181,8 @@ impl Ring {
         read_clock(&self.header().last);
     }
 
-    /// Copies what is recorded to a new file, while recording goes on. The header comes first, so that what it counts is
-    /// in the copy.
+    /// Copies the recording to a new file, while recording continues. The header comes first, so that everything it
+    /// counts is in the copy.
     pub(super) fn save(&self, path: &CStr) -> Result<(), Errno> {
         self.memory.copy_to(path, HEADER_BYTES + TEXT_BYTES + self.stack_bytes)
     }
@@ -191,7 +191,7 @@ impl Ring {
         self.memory.bytes()
     }
 
-    /// Keeps what a forked child writes from reaching the parent's file.
+    /// Keeps writes of a forked child out of the parent's file.
     pub(super) fn leave_in_child(&self) {
         self.memory.leave_in_child();
     }

@@ -20,7 +20,7 @@ pub(crate) fn capture() -> Captured {
     if wanted & recording::NATIVE != 0 {
         words.add_native();
     }
-    // Once for all frames, each of which is looked up with the recording locked.
+    // Done once for all frames, each of which is looked up with the recording locked.
     let blocked = Blocked::new();
     if wanted & PYTHON != 0 {
         words.add_python(&blocked);

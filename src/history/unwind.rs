@@ -1,4 +1,4 @@
-//! The native frames of the calling thread, by the unwinder of C++ exceptions. It needs no frame pointers, only the
+//! The native frames of the calling thread, from the unwinder of C++ exceptions. It needs no frame pointers, only the
 //! unwind tables that each object has. It allocates nothing, and may take the lock of the dynamic loader: no lock of the
 //! library is held meanwhile.
 
@@ -13,13 +13,13 @@ pub(super) struct Addresses {
     pub(super) is_cut: bool,
 }
 
-/// The unwinder's state, which only it reads.
+/// The unwinder's state, which only the unwinder reads.
 #[repr(C)]
 struct Context([u8; 0]);
 
 type Step = extern "C" fn(context: *mut Context, addresses: *mut c_void) -> c_int;
 
-/// The results of a step: go on, or end.
+/// The results of a step: continue, or end.
 const GO_ON: c_int = 0;
 const END: c_int = 5;
 

@@ -1,5 +1,5 @@
-//! Settings that make a pool hold more than a program needs: named in reports where they cost much, and for settings that
-//! are resolved without a pool.
+//! Settings that make a pool hold more than a program needs. They are named in reports if they cost much, and for
+//! settings that are resolved without a pool.
 
 use super::{Bytes, Subject};
 use crate::core::arena::{RegionGrowth, View};
@@ -7,8 +7,8 @@ use crate::core::stats::Stats;
 use crate::core::units::round_up_saturating;
 use std::fmt;
 
-/// A choice is named from an eighth of the memory on, twice what growth by need obtains in advance, and never for less than
-/// [`LEAST`] bytes.
+/// A choice is named if it costs at least an eighth of the memory, which is twice what growth by need obtains in
+/// advance, and never below [`LEAST`] bytes.
 const SHARE: u64 = 8;
 pub(crate) const LEAST: u64 = 64 << 20;
 
@@ -39,7 +39,7 @@ impl Choice {
         }
     }
 
-    /// Returns what to set instead. The flags of `bfc_options_t` and the variables have the same names.
+    /// Returns the recommended alternative. The flags of `bfc_options_t` and the variables have the same names.
     pub(super) fn advice(self) -> &'static str {
         match self {
             Choice::NoGrowth => "set BFC_ALLOW_GROWTH",
@@ -49,7 +49,7 @@ impl Choice {
     }
 }
 
-/// What a choice costs a pool. `Display` is the line of a report.
+/// The cost of a choice for a pool. `Display` is the line of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cost {
     pub(super) choice: Choice,
@@ -78,7 +78,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Returns what the choices of a pool cost, as far as it is much. Nothing in the debug mode, whose guard bytes are in the
+/// Returns the costs of a pool's choices, if they are large. Empty in the debug mode, whose guard bytes are in the
 /// chunks too.
 pub(super) fn of(subject: &Subject<'_>) -> impl Iterator<Item = Cost> {
     let costs = if subject.guards.is_some() { [None; 2] } else { of_view(&subject.stats, &subject.view) };
@@ -88,7 +88,7 @@ pub(super) fn of(subject: &Subject<'_>) -> impl Iterator<Item = Cost> {
 fn of_view(stats: &Stats, view: &View<'_>) -> [Option<Cost>; 2] {
     let is_range = view.unmapped_bytes().is_some();
     let growth = match view.growth() {
-        // Granules can be moved, so what was not in use at once was not needed.
+        // Granules can be moved, so memory that was not in use at the same time was not needed.
         RegionGrowth::Whole if is_range => {
             let unused = stats.pool_bytes.saturating_sub(stats.peak_bytes_in_use);
             Cost::new(Choice::NoGrowth, unused, stats.pool_bytes)

@@ -28,14 +28,15 @@ pub(crate) struct Verdict {
     /// Whether such bytes are in quarantine.
     stamped: bool,
     largest: u64,
-    /// What the limit leaves for growth. 0 if the backend refused although the limit would have allowed the request.
+    /// The bytes that the limit leaves for growth. 0 if the backend refused although the limit would have allowed the
+    /// request.
     available: u64,
     refused: bool,
-    /// What avoids the failure if it is a fragmentation.
+    /// The advice if the failure is caused by fragmentation.
     remedy: Option<&'static str>,
 }
 
-/// Returns what avoids a fragmentation, beside a higher limit and fewer requests.
+/// Returns advice against fragmentation, besides a higher limit and fewer requests.
 fn remedy(arena: &Arena, backend: &str, request: &AllocRequest<'_>) -> Option<&'static str> {
     let settings = arena.settings();
     Some(match backend {
@@ -58,7 +59,7 @@ impl Verdict {
     pub(crate) fn new(arena: &Arena, backend: &str, request: &AllocRequest<'_>) -> Self {
         let AllocRequest { requested, size: wanted, alignment, max_stamp, stream, .. } = *request;
         let available = arena.growth().available();
-        // The last size requested from the backend, had it not honoured the alignment.
+        // The last size requested from the backend, if it had not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
         let waiting = arena.waiting_bytes(stream);
         Verdict {
@@ -84,7 +85,7 @@ impl Verdict {
             match self.too_new {
                 true => FailureCause::Stamps,
                 false if self.alignment > UNIT => FailureCause::Alignment,
-                // The caller did not ask for it.
+                // The caller did not request it.
                 false => FailureCause::Other,
             }
         } else if self.free.saturating_add(self.available) >= self.wanted {
@@ -137,7 +138,7 @@ impl fmt::Display for Verdict {
             };
             write!(f, "; {} more {why}", Bytes(self.waiting))?;
         }
-        // An alignment that is small beside the request makes no difference.
+        // An alignment that is small compared to the request makes no difference.
         if self.alignment > 256 && (self.cause() == FailureCause::Alignment || self.alignment >= wanted / 16)
         {
             write!(f, "; the alignment of {} narrows the choice", self.alignment)?;
@@ -158,7 +159,7 @@ pub(crate) fn is_due() -> bool {
 fn is_due_at(next: &AtomicU64, now: u64) -> bool {
     const EVERY_MS: u64 = 10_000;
     let due = next.load(Relaxed);
-    // If another thread is faster, the report is its own.
+    // If another thread is faster, that thread writes the report.
     now >= due && next.compare_exchange(due, now + EVERY_MS, Relaxed, Relaxed).is_ok()
 }
 

@@ -1,15 +1,15 @@
-//! What is live, in one line: for a destruction that is refused, and for one by force.
+//! The live allocations in one line: for a destruction that is refused, and for a forced one.
 
 use super::{Bytes, Counted, tally};
 use crate::core::arena::View;
 use os::terms::NO_OPERATION;
 use std::fmt;
 
-/// How many operations are named.
+/// The number of operations that are named.
 const SHOWN: usize = 3;
 
-/// The operations that hold most: `: 4.00 MiB in 2 of weights, 1.00 KiB in 1 of (no operation)`. Nothing if nothing is live,
-/// or if there is no host memory to sum it up.
+/// The operations that hold most: `: 4.00 MiB in 2 of weights, 1.00 KiB in 1 of (no operation)`. Empty if nothing is
+/// live, or if there is no host memory for the sums.
 pub(crate) struct LargestHolders<'a>(pub(crate) View<'a>);
 
 impl fmt::Display for LargestHolders<'_> {

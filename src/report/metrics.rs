@@ -4,7 +4,7 @@ use super::openmetrics::{self, Labels, Source};
 use crate::core::stats::Stats;
 use std::fmt;
 
-/// The statistics of one allocator at one moment, and what names it.
+/// The statistics of one allocator at one moment, and its labels.
 pub(crate) struct Sample {
     pub(crate) device: i32,
     pub(crate) name: String,

@@ -63,7 +63,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A limit, as a sentence has it.
+/// A limit, worded for a sentence.
 pub(crate) struct Limit(pub(crate) u64);
 
 impl fmt::Display for Limit {

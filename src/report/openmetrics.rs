@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Gauge,
 }
 
-/// What a metric says about one allocator.
+/// A metric of one allocator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metric {
     /// The name of the family. Those of bytes end in `_bytes`, which is then the unit.
@@ -27,7 +27,7 @@ pub(crate) struct Metric {
 }
 
 impl Metric {
-    /// Returns what the names of the samples have after the name of the metric.
+    /// Returns the suffix of the sample names.
     pub(crate) fn suffix(&self) -> &'static str {
         if self.kind == Kind::Counter { "_total" } else { "" }
     }
@@ -71,10 +71,10 @@ pub(crate) const METRICS: [Metric; 17] = [
 
 /// One allocator, as the text describes it.
 pub(crate) trait Source {
-    /// Adds the labels that tell the allocator's samples from those of others.
+    /// Adds the labels that distinguish the allocator's samples from those of others.
     fn labels(&self, labels: &mut Labels<'_>) -> fmt::Result;
 
-    /// Returns a statistic by its name in `bfc_stats_t`. One that is not known has no sample.
+    /// Returns a statistic by its name in `bfc_stats_t`. An unknown one has no sample.
     fn value(&self, statistic: &str) -> Option<u64>;
 }
 

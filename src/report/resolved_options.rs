@@ -34,8 +34,8 @@ pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution<'_
     out.write_str("]}")
 }
 
-/// Returns the choices that can cost much in a pool with these settings. What they cost is known only of a pool that is in
-/// use.
+/// Returns the choices that can cost much in a pool with these settings. Their actual cost is known only for a pool that
+/// is in use.
 fn choices(resolution: &Resolution<'_>) -> [Option<Choice>; 2] {
     let chosen = &resolution.chosen;
     let options = &chosen.options;
