@@ -60,7 +60,7 @@ impl Device {
         self.slot().enter_for_long().map_err(|error| self.explain(error))
     }
 
-    /// Completes an error message with the ordinal, which a slot does not know. A wrong ordinal is the most common
+    /// Completes an error message with the ordinal, which is unknown to a slot. A wrong ordinal is the most common
     /// cause.
     #[cold]
     fn explain(self, error: Error) -> Error {
@@ -88,7 +88,7 @@ impl Device {
         lifecycle::require_vacant(self.slot(), self.0)?;
         let resolved = options.resolve(self.0, default_flags)?;
         history::start_as_the_environment_says();
-        // Set before the allocator appears, because from then on a fork must find it.
+        // Set before the allocator appears, because a fork must find it as soon as it appears.
         USED[self.word()].fetch_or(self.bit(), SeqCst);
         let (trims, populates) = (resolved.trim_after.is_some(), resolved.backend.get().populates());
         lifecycle::create(self.slot(), self.0, resolved)?;
@@ -134,7 +134,7 @@ impl Device {
         order::stream_of(self.slot(), handle)
     }
 
-    /// Allocates memory as a request says.
+    /// Allocates memory according to a request.
     pub(crate) fn alloc_with(self, request: &AllocRequest<'_>) -> Result<u64, Error> {
         let AllocRequest { stream, max_stamp, short_lived, .. } = *request;
         if stream != Stream::NONE || max_stamp != u64::MAX || short_lived || scope::is_open() {
@@ -143,8 +143,8 @@ impl Device {
         alloc::alloc_aligned(self.slot(), request).map_err(|error| self.explain(error))
     }
 
-    /// Counts a request as failed that was attempted, and that the caller could not serve in any other way. It is for the
-    /// calling thread's operation.
+    /// Counts a request as failed that was attempted, and that the caller could not serve in any other way. It counts
+    /// for the calling thread's operation.
     pub(crate) fn alloc_failed(self, request: &AllocRequest<'_>) -> Result<(), Error> {
         self.in_scope(request, |guard, request| {
             alloc::count_failed(guard, request);
@@ -174,7 +174,7 @@ impl Device {
         if scope::is_open() { self.in_scope(request, work) } else { work(self.enter()?, request) }
     }
 
-    /// Completes a request by its operation and its backtrace.
+    /// Adds the operation and the backtrace to a request.
     #[cold]
     fn in_scope<T>(
         self,
@@ -216,7 +216,8 @@ impl Device {
     }
 
     /// Allocates memory in the order of a stream. Memory freed on the stream is reusable at once, memory freed on
-    /// others once their work is done. 0 and 1 are the default stream, 2 is the calling thread's own default stream.
+    /// others once its work has completed. 0 and 1 are the default stream, 2 is the calling thread's own default
+    /// stream.
     #[inline]
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         let stream = order::stream_of(self.slot(), stream)?;
@@ -252,7 +253,7 @@ impl Device {
         order::forget(&mut guard, stream)
     }
 
-    /// Declares that all work queued on a stream so far is done.
+    /// Declares that all work queued on a stream so far has completed.
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
         let stream = order::stream_there(self.slot(), stream)?;
         let mut guard = self.enter_for_long()?;
@@ -261,7 +262,7 @@ impl Device {
         Ok(())
     }
 
-    /// Routes the stream's requests to a private pool from now on. A captured graph uses this memory, and it stays at
+    /// Routes the stream's subsequent requests to a private pool. A captured graph uses this memory, and it stays at
     /// the same addresses until the pool is released.
     pub fn pool_begin(self, pool: u64, stream: u64) -> Result<(), Error> {
         graph_pools::begin(self.slot(), order::stream_of(self.slot(), stream)?, pool)
@@ -293,7 +294,7 @@ impl Device {
         lifecycle::set_region_callback(self.slot(), callback, user_data).map_err(|error| self.explain(error))
     }
 
-    /// Sets a function that is called before memory of an idle allocator is given back. `None` removes it.
+    /// Sets a function that is called before memory of an idle allocator is released. `None` removes it.
     ///
     /// # Safety
     /// As for [`Self::set_region_callback`].
@@ -412,7 +413,7 @@ impl Device {
     pub(crate) fn write_metrics(out: &mut dyn fmt::Write) -> Result<(), Error> {
         let (mut samples, mut poisoned) = (Vec::new(), 0);
         for device in devices_in(&USED) {
-            // An allocator that does not exist any more, or not in this child process, has no statistics. That is not a
+            // An allocator that no longer exists, or not in this child process, has no statistics. That is not a
             // failure of this call, so the last message is kept.
             let mut entered = Err(Error::NoAllocator);
             keeping_last_error(|| entered = device.slot().enter());
@@ -422,7 +423,7 @@ impl Device {
                     poisoned += 1;
                     continue;
                 }
-                // Entered again for the message.
+                // Entered again to set the message.
                 Err(_) => device.enter()?,
                 Ok(guard) => guard,
             };
@@ -498,7 +499,7 @@ impl Device {
         self.write(|subject| report::failure::write(out, subject, None))
     }
 
-    /// Writes what an allocator with these options would be created with. Nothing is created, and no driver is called.
+    /// Writes the settings that an allocator would be created with. Nothing is created, and no driver is called.
     pub(crate) fn write_resolved_options(
         self,
         options: Option<&Options<'_>>,

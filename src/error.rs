@@ -101,7 +101,7 @@ impl From<NoValue> for Error {
     }
 }
 
-/// The longest message. Longer ones are cut.
+/// The longest message. Longer ones are truncated.
 const CAPACITY: usize = 1024;
 
 per_thread!(static WORDS: Words);
@@ -114,7 +114,7 @@ struct Words {
     /// The message of the last failure.
     start: usize,
     end: usize,
-    /// Where the next message is written, after those that are kept.
+    /// The position of the next message, after those that are kept.
     free: usize,
 }
 
@@ -135,7 +135,7 @@ impl Words {
     fn append(&mut self, words: fmt::Arguments<'_>) {
         let limit = self.bytes.len().min(self.start + CAPACITY);
         let mut rest = Rest { room: &mut self.bytes[self.end..limit], length: 0 };
-        // A cut message is not a failure.
+        // A truncated message is not a failure.
         let _ = rest.write_fmt(words);
         self.end += rest.length;
     }
@@ -156,7 +156,7 @@ pub(crate) fn append_to_last_error(words: fmt::Arguments<'_>) {
     let _ = WORDS.update(|last| last.append(words));
 }
 
-/// The message of all failures in a process that has no place for a thread's own.
+/// The message of all failures in a process without storage for thread-specific messages.
 const NO_KEY: &str =
     "no thread-specific key is left for error messages (pthread_key_create): the program has too many";
 
@@ -266,7 +266,7 @@ macro_rules! fail {
 }
 pub(crate) use fail;
 
-/// Text in a fixed buffer. Text that does not fit is cut at a character.
+/// Text in a fixed buffer. Text that does not fit is truncated at a character.
 #[derive(Clone, Copy)]
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
@@ -297,7 +297,7 @@ impl<const N: usize> Write for Text<N> {
     }
 }
 
-/// The rest of a buffer, and how much of it is filled.
+/// The rest of a buffer, and the number of bytes filled.
 struct Rest<'a> {
     room: &'a mut [u8],
     length: usize,

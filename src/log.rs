@@ -13,7 +13,7 @@ use std::ffi::{c_char, c_void};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
-/// How important a message is. The numbers are those of the C ABI.
+/// The importance of a message. The numbers are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Level {
@@ -68,7 +68,7 @@ impl Shared {
 }
 
 /// Whether the sink has a callback. Without one nothing is formatted, and the lock is not taken, which a forking thread
-/// may hold for long.
+/// may hold for a long time.
 static HAS_CALLBACK: AtomicBool = AtomicBool::new(false);
 
 /// Not yet read from the environment.
@@ -83,7 +83,7 @@ fn environment_level() -> u8 {
     if known != UNKNOWN {
         return known;
     }
-    // A user who sets the variable wants messages, first of all one about the valid values.
+    // A user who sets the variable expects messages, first of all one about the valid values.
     let level = variables::value(c"BFC_LOG").map(variables::text_of);
     let level = level.map_or(SILENT, |value| level_named(value).unwrap_or(Level::Warn as u8));
     FROM_ENVIRONMENT.store(level, Relaxed);
@@ -123,7 +123,7 @@ pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void
     })
 }
 
-/// Returns whether messages of a level are wanted.
+/// Returns whether messages of a level are enabled.
 pub(crate) fn is_wanted(level: Level) -> bool {
     let wanted = match environment_level() {
         SILENT if HAS_CALLBACK.load(Acquire) => Level::Warn as u8,
@@ -132,8 +132,8 @@ pub(crate) fn is_wanted(level: Level) -> bool {
     level as u8 <= wanted
 }
 
-/// Writes one message, if messages of that level are wanted. Not for the allocation path. The text is formatted on the
-/// heap, because the calling thread's stack may be small.
+/// Writes one message, if messages of that level are enabled. Not for use on the allocation path. The text is formatted
+/// on the heap, because the calling thread's stack may be small.
 pub(crate) fn emit(level: Level, words: fmt::Arguments<'_>) {
     if is_wanted(level) {
         match to_text(words) {
@@ -148,7 +148,7 @@ pub(crate) fn emit(level: Level, words: fmt::Arguments<'_>) {
 #[inline(never)]
 fn emit_cut(level: Level, words: fmt::Arguments<'_>) {
     let mut text = Text::<512>::new();
-    // A cut message is not a failure.
+    // A truncated message is not a failure.
     let _ = text.write_fmt(words);
     emit_text(level, text.as_str());
 }

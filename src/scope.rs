@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The maximum nesting of scopes.
 pub const MAX_DEPTH: usize = 8;
-/// Longer names are cut.
+/// Longer names are truncated.
 pub const MAX_NAME_BYTES: usize = 119;
 /// The names of all scopes, separated by slashes.
 const MAX_PATH_BYTES: usize = MAX_DEPTH * (MAX_NAME_BYTES + 1) - 1;
@@ -55,7 +55,7 @@ impl Stack {
         &self.path[..self.innermost().map_or(0, |scope| scope.end.into())]
     }
 
-    /// Opens a scope. Returns false if there are too many.
+    /// Opens a scope. Returns false if scopes are nested too deep.
     fn push(&mut self, seed: Seed, name: &str, step: u64) -> bool {
         if self.depth == MAX_DEPTH {
             return false;
@@ -76,7 +76,7 @@ impl Stack {
 }
 
 /// Returns the seed of the hashes of names. It is the same for all allocators of the process: a name is hashed once for
-/// many requests, whichever they go to.
+/// many requests, whichever allocators serve them.
 fn seed() -> Seed {
     static DRAWN: AtomicU64 = AtomicU64::new(0);
     let mut seed = DRAWN.load(Relaxed);
@@ -94,11 +94,11 @@ pub(crate) fn hash(name: &[u8]) -> u64 {
 
 /// The number of open scopes in all threads, and [`ALL_OBSERVED`].
 static OPEN: AtomicUsize = AtomicUsize::new(0);
-/// Every allocation is taken for one in a scope.
+/// Set if every allocation takes the path of those in a scope.
 const ALL_OBSERVED: usize = 1 << 62;
 
-/// Has every allocation of the process take the path of those in a scope, where its backtrace is captured. So the usual
-/// path checks one number for both.
+/// Makes every allocation of the process take the path of those in a scope, where its backtrace is captured. The usual
+/// path thus checks one number for both.
 pub(crate) fn observe_all(is_on: bool) {
     match is_on {
         true => OPEN.fetch_or(ALL_OBSERVED, Relaxed),
@@ -118,7 +118,7 @@ fn is_open_here() -> bool {
     OPEN.load(Relaxed) & ALL_OBSERVED != 0 || STACKS.get(|stack| stack.depth != 0).unwrap_or(false)
 }
 
-/// Opens a scope: this thread allocates for an operation's step from now on.
+/// Opens a scope: subsequent allocations of this thread belong to a step of an operation.
 pub fn begin(name: &str, step: u64) -> Result<(), Error> {
     let length =
         (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
@@ -180,7 +180,7 @@ mod tests {
         OPEN.load(Relaxed)
     }
 
-    /// Paths are hashed with the seed of the process, which nobody knows before.
+    /// Paths are hashed with the seed of the process, which cannot be known in advance.
     #[test]
     fn hashes_of_names_are_those_of_this_process_alone() {
         let _only = ONE_TEST.lock();
@@ -192,7 +192,7 @@ mod tests {
         (0..2).for_each(|_| end().unwrap());
     }
 
-    /// Once no scope is open, no allocation looks for one, whether the scopes or their threads have ended.
+    /// Once no scope is open, no allocation searches for one, whether the scopes or their threads have ended.
     #[test]
     fn scopes_that_are_over_do_not_count() {
         let _only = ONE_TEST.lock();

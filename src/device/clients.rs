@@ -1,5 +1,5 @@
 //! Functions for framework adapters: requests that name no stream but may be used on many, captures of unknown streams,
-//! and the device meant by a thread.
+//! and the device used for a thread.
 
 use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
@@ -10,7 +10,7 @@ use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
 use crate::pool::{free, graph_pools, idle, order, zeroing};
 use std::sync::atomic::Ordering::*;
 
-/// The alignment that the driver provides in practice, and the frameworks' own allocators on top of it. Some kernels
+/// The alignment that the driver and the frameworks' own allocators provide in practice. Some kernels
 /// rely on it, although NVIDIA's manual promises only half of it.
 const ALIGNMENT: u64 = 512;
 
@@ -110,7 +110,7 @@ impl Device {
         self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
     }
 
-    /// Frees memory that queued work of any stream may still use. The memory is not reusable before the device was
+    /// Frees memory that queued work of any stream may still use. The memory is not reusable until the device was
     /// idle.
     pub(crate) fn free_on_any(self, addr: u64) -> Result<(), Error> {
         if addr == 0 {
@@ -137,8 +137,8 @@ impl Device {
         graph_pools::announce(self.slot()).map_err(|error| self.explain(error))
     }
 
-    /// Ends the individual requests for a private pool ([`Self::alloc_in_pool`]): their streams may be destroyed from now
-    /// on.
+    /// Ends the individual requests for a private pool ([`Self::alloc_in_pool`]): their streams may then be
+    /// destroyed.
     pub(crate) fn end_routes(self, pool: u64) -> Result<(), Error> {
         graph_pools::end_routes(self.slot(), pool).map_err(|error| self.explain(error))
     }

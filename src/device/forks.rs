@@ -57,18 +57,18 @@ type Slots = [AtomicU64; USED.len()];
 static LOCKED: Slots = [const { AtomicU64::new(0) }; USED.len()];
 /// The slots that it had locked before, in a call interrupted by the signal handler that forks.
 static INTERRUPTED: Slots = [const { AtomicU64::new(0) }; USED.len()];
-/// The slots that it could not lock in time. The next fork knows them too.
+/// The slots that it could not lock in time. They are known to the next fork too.
 static MISSED: Slots = [const { AtomicU64::new(0) }; USED.len()];
 
 /// How long a fork waits for all locks together. If a fork happens in a signal handler that interrupted a call, the
 /// holders of locks may be waiting for it: they may be in such a handler too, forking or registering a wait.
 const PATIENCE_MS: u64 = 10_000;
 const PATIENCE_IN_A_CALL_MS: u64 = 1_000;
-/// How long a fork waits for a lock that the fork before it has waited for in vain, so that many forks do not each wait
-/// for a thread that stands in a signal handler.
+/// How long a fork waits for a lock for which the previous fork has waited in vain, so that a series of forks does not
+/// wait each time for a thread that is in a signal handler.
 const PATIENCE_AGAIN_MS: u64 = 1_000;
-/// How long a fork waits while no other fork finishes. Those of large processes take seconds, and a thousand at once take as
-/// long as they take. One that has not finished by then may be waiting for this thread.
+/// How long a fork waits while no other fork finishes. A fork of a large process takes seconds, and a thousand at once
+/// have no known bound. One that has not finished by then may be waiting for this thread.
 const PATIENCE_FOR_A_FORK_MS: u64 = 60_000;
 
 fn insert(slots: &Slots, device: Device) {
@@ -120,7 +120,7 @@ extern "C" fn before_fork() {
     waiting::lock_for_fork(deadline);
 }
 
-/// Waits until no other thread is forking. Returns false if this thread must not wait so long.
+/// Waits until no other thread is forking. Returns false if this thread must not wait that long.
 fn take_turn(is_in_a_call: bool) -> bool {
     let patience = if is_in_a_call { PATIENCE_IN_A_CALL_MS } else { PATIENCE_FOR_A_FORK_MS };
     loop {
@@ -164,7 +164,7 @@ extern "C" fn after_fork_in_child() {
 }
 
 /// For a child whose fork was not prepared: treats all locks held by other threads as missed, because their data was
-/// not held still.
+/// changing.
 fn take_as_missed() {
     log::forget_fork();
     waiting::forget_fork();
@@ -180,7 +180,7 @@ fn take_as_missed() {
     }
 }
 
-/// In a child: opens all locks, except those held by the call that this thread was interrupted in.
+/// In a child: opens all locks, except those held by the interrupted call of this thread.
 fn recover() {
     waiting::recover_in_child();
     for device in (0..MAX_DEVICES).map(Device) {

@@ -7,18 +7,18 @@ use crate::{history, options, scope};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The number of events where none is given: 16 MiB.
+/// The number of events if none is given: 16 MiB.
 const EVENTS: u64 = 1 << 18;
 
 /// Starts recording the last `events` events of all allocators into a new file, or without a path into memory. 0 events
-/// stands for 262,144. `stacks` are the bits of the backtraces that it has.
+/// stands for 262,144. `stacks` selects the backtraces, as bits.
 pub fn start(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), Error> {
     history::begin(path, if events == 0 { EVENTS } else { events }, stacks)?;
     scope::observe_all(stacks != 0);
     devices_in(&USED).try_for_each(|device| lifecycle::begin_history(device.slot()))
 }
 
-/// Starts recording with the backtraces that the environment asks for.
+/// Starts recording with the backtraces that the environment selects.
 pub fn start_with_default_stacks(path: Option<&CStr>, events: u64) -> Result<(), Error> {
     options::with_history_stacks(|stacks| start(path, events, stacks))
 }
@@ -29,7 +29,7 @@ pub fn stop() -> Result<(), Error> {
     scope::observe_all(false);
     let mut is_used = false;
     for device in devices_in(&USED) {
-        // A pool that cannot be told is one whose call this signal handler has interrupted, or for which it may not wait.
+        // A pool cannot be notified if this signal handler has interrupted a call on it, or must not wait for it.
         is_used |= lifecycle::end_history(device.slot()).is_err();
     }
     history::end(is_used)
@@ -45,8 +45,8 @@ pub fn mark(name: &str) -> Result<(), Error> {
     history::mark(name, scope::hash(name.as_bytes()))
 }
 
-/// Starts recording if the environment says so, at the first creation of an allocator in the process. Out of line, so that
-/// its frame is not part of each creation.
+/// Starts recording if the environment requests it, at the first creation of an allocator in the process. Out of line,
+/// so that its frame is not part of each creation.
 #[inline(never)]
 pub(super) fn start_as_the_environment_says() {
     static IS_DONE: AtomicBool = AtomicBool::new(false);

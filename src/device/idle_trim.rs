@@ -1,4 +1,4 @@
-//! The thread that gives back the memory of idle allocators (`BFC_TRIM_AFTER`).
+//! The thread that releases the memory of idle allocators (`BFC_TRIM_AFTER`).
 //!
 //! One thread serves all allocators of the process. It is started when the first one is created for which the variable is
 //! set, and sleeps while there is none. A forked child has no such thread until it creates an allocator itself.
@@ -11,18 +11,18 @@ use crate::sys::{futex, process};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use std::time::Duration;
 
-/// The process that the thread runs in, which tells a child from its parent. 0 is none.
+/// The process that the thread runs in, to distinguish a child from its parent. 0 is none.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// Incremented to wake the thread.
 static WAKE: AtomicU32 = AtomicU32::new(0);
 
-/// However short the time after which memory is given back, the thread sleeps for this long.
+/// The thread sleeps at least this long, however short the idle time is after which memory is released.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
 
 static SERVICE: Service = Service { thread: c"bfc-trim", variable: "BFC_TRIM_AFTER", work: trim_for_ever };
 
-/// Takes a new allocator into account. Without the thread its memory is kept.
+/// Takes a new allocator into account. Without the thread its memory is not released.
 pub(super) fn watch() {
     WAKE.fetch_add(1, Release);
     futex::wake(&WAKE, 1);

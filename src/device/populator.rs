@@ -9,7 +9,7 @@ use crate::pool::populating::{populate_some, seen, wait};
 use crate::sys::process;
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
-/// The process that the thread runs in, which tells a child from its parent. 0 is none.
+/// The process that the thread runs in, to distinguish a child from its parent. 0 is none.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 static SERVICE: Service =
@@ -26,7 +26,7 @@ pub(super) fn watch() {
 fn populate_for_ever() {
     loop {
         let seen = seen();
-        // Some of each pool in turn, until none has more.
+        // Populates a part of each pool in turn, until nothing is left.
         while devices_in(&USED).filter(|device| populate_some(device.slot())).count() != 0 {}
         wait(seen);
     }

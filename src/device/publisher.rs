@@ -1,7 +1,7 @@
 //! The thread that publishes the statistics of all allocators for `bfc top` (`BFC_PUBLISH`).
 //!
-//! It copies the statistics of each allocator with its lock held, four times a second. Calls of the program do nothing for
-//! it. It is started when an allocator is created, so a forked child has one once it creates an allocator itself.
+//! It copies the statistics of each allocator with its lock held, four times a second. The program's calls do no work
+//! for it. It is started when an allocator is created, so a forked child has one once it creates an allocator itself.
 
 use super::service::Service;
 use super::table::{Device, USED, devices_in};
@@ -19,18 +19,18 @@ use std::time::Duration;
 
 /// The time between two copies.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The least time between two sums of the largest holders, which look at every chunk.
+/// The minimum time between two sums of the largest holders, which visit every chunk.
 const HOLDERS_INTERVAL_MS: u64 = 1000;
-/// Summing up the holders takes at most this part of the time, however many chunks there are.
+/// The maximum part of the time that summing up the holders takes, however many chunks there are.
 const HOLDERS_SHARE: u64 = 50;
 
-/// The process that was looked at, which tells a child from its parent. 0 is none.
+/// The process that was checked, to distinguish a child from its parent. 0 is none.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 static SERVICE: Service = Service { thread: c"bfc-publish", variable: "BFC_PUBLISH", work: publish_for_ever };
 
-/// Starts publishing if the environment says so, at the first creation of an allocator in the process. Out of line, so
-/// that its frame is not part of each creation.
+/// Starts publishing if the environment requests it, at the first creation of an allocator in the process. Out of line,
+/// so that its frame is not part of each creation.
 #[inline(never)]
 pub(super) fn start_as_the_environment_says() {
     let process = process();
@@ -62,7 +62,7 @@ fn publish_for_ever() {
     }
 }
 
-/// Which allocator has which record.
+/// The assignment of records to allocators.
 struct Places([Place; POOLS]);
 
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ struct Place {
     is_live: bool,
 }
 
-/// What is to be written for an allocator.
+/// The data to write for an allocator.
 enum Entry {
     Live(Stats, bool),
     Failed,
@@ -94,7 +94,7 @@ impl Places {
             let index = match (known, &entry) {
                 (Some(index), _) => index,
                 (None, Entry::Gone) => continue,
-                // The record of an allocator that is gone is used last.
+                // Records of allocators that no longer exist are used last.
                 (None, _) => match self.vacant() {
                     Some(index) => index,
                     None => {
@@ -117,7 +117,7 @@ impl Places {
                     }
                     round.write(index, &pool);
                 }
-                // The last statistics stay.
+                // The previous statistics stay.
                 Entry::Failed if was_live => round.change_state(index, FAILED),
                 Entry::Gone if was_live => round.change_state(index, GONE),
                 Entry::Failed | Entry::Gone => {}
@@ -151,7 +151,7 @@ fn copy_statistics(pool: &mut Pool, stats: &Stats) {
     }
 }
 
-/// Sums up who holds the memory. Without host memory for that, or without an allocator, the earlier sums stay.
+/// Sums up the memory by operation. Without host memory for that, or without an allocator, the earlier sums stay.
 #[inline(never)]
 fn sum_up_holders(device: Device, pool: &mut Pool) {
     let mut holders = [Holder::EMPTY; HOLDERS];

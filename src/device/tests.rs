@@ -33,7 +33,7 @@ fn broken_books_poison() {
     assert_eq!(device.stats().err(), Some(Error::Internal));
     assert_eq!(device.report().err(), Some(Error::Internal));
     assert_eq!(device.create(None), Err(Error::Internal));
-    assert_eq!(Device::owner(addr), Err(Error::InvalidPointer), "nothing is known of it any more");
+    assert_eq!(Device::owner(addr), Err(Error::InvalidPointer), "it is no longer known");
     // Tests of other files poison allocators too.
     let metrics = report::to_string(|out| Device::write_metrics(out).map_err(|_| fmt::Error)).unwrap();
     assert!(!metrics.contains(&format!("device=\"{}\"", device.0)), "{metrics}");
@@ -84,7 +84,7 @@ fn reports_are_written_with_the_lock_open() {
     device.destroy_forced().unwrap();
 }
 
-/// The copy that reports are written from describes the same as the pool itself, for all kinds of chunks.
+/// The copy that reports are written from has the same data as the pool itself, for all kinds of chunks.
 #[test]
 fn a_copy_tells_the_same_as_the_pool() {
     let _only = scope::ONE_TEST.lock();

@@ -1,9 +1,9 @@
-//! C strings that are put together without aborting where memory is short.
+//! Concatenation of C strings that does not abort without memory.
 
 use super::host_memory::HostMemoryExhausted;
 use std::ffi::CString;
 
-/// Returns parts as one C string. It ends at the first zero in them.
+/// Joins parts to one C string, which ends at the first zero in them.
 pub(crate) fn joined(parts: &[&[u8]]) -> Result<CString, HostMemoryExhausted> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(parts.iter().map(|part| part.len()).sum::<usize>() + 1)?;

@@ -6,11 +6,11 @@ use os::descriptors::Descriptor;
 use std::fmt;
 use std::path::Path;
 
-/// Why a file was not read.
+/// The reason why a file was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unreadable {
     Errno(i32),
-    /// It has more bytes than are read.
+    /// The file is larger than the maximum.
     TooLarge(usize),
     HostMemory,
 }
@@ -24,7 +24,7 @@ impl From<HostMemoryExhausted> for Unreadable {
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // By number: the text of an error is a string that has to be allocated.
+            // Only the number, because the text of an error would be an allocated string.
             Unreadable::Errno(libc::ENOENT) => f.write_str("cannot be read: there is no such file"),
             Unreadable::Errno(libc::EACCES) => f.write_str("cannot be read: permission denied"),
             Unreadable::Errno(libc::EISDIR) => f.write_str("cannot be read: it is a directory"),
@@ -35,7 +35,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// The bytes of the first read. They double with each that follows.
+/// The bytes of the first read. They double with each further read.
 const FIRST_READ: usize = 64 << 10;
 
 /// Reads a file of at most `most` bytes. A pipe without a writer reads as empty, so this never waits for one.

@@ -26,7 +26,7 @@ impl FileMapping {
         Self::create_in(None, path, bytes)
     }
 
-    /// Does the same for a path relative to an open folder.
+    /// Creates a file like [`Self::create`], with a path relative to an open folder.
     pub(super) fn create_in(folder: Option<&Descriptor>, path: &CStr, bytes: usize) -> Result<Self, i32> {
         // Exceeding the process's file size limit would raise a signal too.
         if bytes as u64 > limit_of(libc::RLIMIT_FSIZE) {
@@ -50,12 +50,12 @@ impl FileMapping {
         Ok(FileMapping { base: base.cast(), bytes })
     }
 
-    /// Puts private memory in the place of the file in a forked child, which must not write into its parent's file. A
+    /// Replaces the file by private memory in a forked child, which must not write into its parent's file. A
     /// call that a signal handler interrupted to fork may still write there.
     pub(crate) fn leave_in_child(&self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range is this mapping's own, and what may still refer to it only reads and writes.
+        // SAFETY: the range is this mapping's own, and remaining users only read and write.
         unsafe { libc::mmap(self.base.cast(), self.bytes, protection, flags, -1, 0) };
     }
 

@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// Why a folder is not used.
+/// The reason why a folder is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unusable {
     Errno(i32),
@@ -85,7 +85,7 @@ impl Folder {
         file.read(buffer)
     }
 
-    /// Returns the inode of a file, which tells it from a later one of the same name.
+    /// Returns the inode of a file, which distinguishes it from a later one of the same name.
     pub(crate) fn inode(&self, name: &CStr) -> Option<u64> {
         facts_of_link(Some(&self.0), name).ok().map(|facts| facts.st_ino)
     }
@@ -96,7 +96,7 @@ impl Folder {
         u64::try_from(facts.st_mtime).ok()?.checked_mul(1_000_000_000)
     }
 
-    /// Removes a file. One that is not there, or is a folder, stays as it is.
+    /// Removes a file. A missing file or a folder is ignored.
     pub(crate) fn remove(&self, name: &CStr) {
         let _ = files::remove_in(Some(&self.0), name);
     }

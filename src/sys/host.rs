@@ -12,8 +12,8 @@ pub(crate) fn memory_total() -> u64 {
     physical_memory().min(cgroup_limit(GROUPS, read_groups).unwrap_or(u64::MAX))
 }
 
-/// Does the same, if the control group's limit can be read: a process may be short of descriptors, or may have left the
-/// folder of control groups behind.
+/// Like [`memory_total`], if the control group's limit can be read: a process may be short of descriptors, or may have
+/// left the folder of control groups.
 pub(crate) fn memory_total_now() -> Option<u64> {
     cgroup_limit(GROUPS, read_groups).map(|limit| limit.min(physical_memory()))
 }
@@ -30,7 +30,7 @@ fn physical_memory() -> u64 {
 }
 
 /// Returns how much memory this process may still take before the system or its control group has none left, in bytes.
-/// What the group has in its page cache counts as taken. Returns 0 if it is not known.
+/// The group's page cache counts as taken. Returns 0 if it is not known.
 pub(crate) fn memory_available() -> u64 {
     let mut buffer = [0u8; 256];
     let text = read_file(c"/proc/meminfo", &mut buffer).unwrap_or_default();
@@ -63,8 +63,8 @@ fn cgroup_limit(root: &str, read_groups: impl Fn(&mut [u8]) -> Option<&str>) -> 
     least_in_groups(root, read_groups, |path, end, names| number_at(path, end, names.limit))
 }
 
-/// Returns the least memory that a control group and its ancestors have left below their limits, or `None` if no limit
-/// could be read.
+/// Returns the smallest amount of memory that a control group and its ancestors have left below their limits, or `None`
+/// if no limit could be read.
 fn cgroup_left(root: &str, read_groups: impl Fn(&mut [u8]) -> Option<&str>) -> Option<u64> {
     least_in_groups(root, read_groups, |path, end, names| {
         let limit = number_at(path, end, names.limit)?;
@@ -72,7 +72,7 @@ fn cgroup_left(root: &str, read_groups: impl Fn(&mut [u8]) -> Option<&str>) -> O
     })
 }
 
-/// The files of a control group, each name with a slash before it and a zero byte behind it.
+/// The files of a control group, each name preceded by a slash and followed by a zero byte.
 struct Names {
     limit: &'static [u8],
     usage: &'static [u8],
@@ -81,8 +81,8 @@ struct Names {
 const FIRST: Names = Names { limit: b"/memory.limit_in_bytes\0", usage: b"/memory.usage_in_bytes\0" };
 const SECOND: Names = Names { limit: b"/memory.max\0", usage: b"/memory.current\0" };
 
-/// Returns the least number that `value` reads in the folders of this process's control groups. Both versions of control
-/// groups may be in use, and then one of them has the limits of memory.
+/// Returns the smallest number that `value` reads in the folders of this process's control groups. Both versions of
+/// control groups may be in use, and one of them then holds the memory limits.
 fn least_in_groups(
     root: &str,
     read_groups: impl Fn(&mut [u8]) -> Option<&str>,
@@ -91,20 +91,20 @@ fn least_in_groups(
     // Version 2 has one line, `0::/path`. Inside a container the path is usually just `/`.
     let in_second = |path: &mut [u8], end| value(path, end, &SECOND);
     let second = least_on_the_way([root, ""], &read_groups, |line| line.strip_prefix("0::"), in_second);
-    // Version 1 has a line for each hierarchy, such as `4:memory:/path` or `7:cpu,memory:/path`.
+    // Version 1 has one line per hierarchy, such as `4:memory:/path` or `7:cpu,memory:/path`.
     let in_first = |path: &mut [u8], end| value(path, end, &FIRST);
     let first = least_on_the_way([root, "/memory"], &read_groups, memory_group, in_first);
     first.into_iter().chain(second).min()
 }
 
-/// Returns the control group of memory that a line about version 1 names.
+/// Returns the memory control group that a line of version 1 names.
 fn memory_group(line: &str) -> Option<&str> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
     controllers.split(',').any(|name| name == "memory").then_some(path)
 }
 
-/// Returns the least number that `value` reads in a control group's folder and those above it. `path_in` finds the group in its line. One buffer is for the lines and for all paths, because the calling thread's stack may
-/// be small.
+/// Returns the smallest number that `value` reads in a control group's folder and those above it. `path_in` finds the
+/// group in its line. One buffer is for the lines and for all paths, because the calling thread's stack may be small.
 #[inline(never)]
 fn least_on_the_way(
     root: [&str; 2],
@@ -173,7 +173,7 @@ mod tests {
         assert!(available > 16 << 20 && available < total, "{available} of {total}");
     }
 
-    /// Puts text where the file would be read to.
+    /// Puts text into the buffer for the file.
     fn in_buffer<'a>(text: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
         let length = text.len().min(buffer.len());
         buffer[..length].copy_from_slice(&text.as_bytes()[..length]);
@@ -206,7 +206,7 @@ mod tests {
         write("a/memory.max", "a lot\n");
         assert_eq!(limit("0::/a\n"), Some(9000), "garbage is none");
         assert_eq!(limit(&format!("0::/{}\n", "a".repeat(2000))), Some(9000), "too long");
-        // Version 1 has limits of groups too, beside version 2 or alone.
+        // Version 1 has limits of groups too, with version 2 or alone.
         write("memory/c/memory.limit_in_bytes", "7000\n");
         write("memory/c/d/memory.limit_in_bytes", "2000\n");
         let first = "12:pids:/c/d\n4:cpu,memory:/c/d\n0::/\n";

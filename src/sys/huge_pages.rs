@@ -1,4 +1,4 @@
-//! Huge pages: what the system does with them, and how they are asked for.
+//! Huge pages: the system's setting, and requests for them.
 
 use super::host::read_file;
 
@@ -8,14 +8,14 @@ pub(crate) const PAGE: usize = 4096;
 /// The size of a huge page on x86-64, and on AArch64 with pages of 4 KiB.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// What the system does with anonymous memory (`/sys/kernel/mm/transparent_hugepage/enabled`).
+/// The system's setting for anonymous memory (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SystemSetting {
     /// It uses huge pages wherever it can.
     Always,
-    /// It uses them where `madvise` asks for it.
+    /// It uses them where `madvise` requests it.
     OnAdvice,
-    /// It uses none, or has none.
+    /// It uses none, or supports none.
     Never,
 }
 
@@ -41,8 +41,8 @@ pub(crate) fn advise(base: u64, bytes: u64, huge: bool) {
     unsafe { libc::madvise(base as *mut libc::c_void, bytes as usize, advice) };
 }
 
-/// Makes the pages that a range is on resident, for writing. Their contents stay, also if another thread writes to them
-/// meanwhile. Returns false if the system does not: before Linux 5.14, and where there is no memory.
+/// Makes the pages of a range resident, for writing. Their contents stay, even if another thread writes to them
+/// meanwhile. Returns false if the system does not do this: before Linux 5.14, and where there is no memory.
 pub(crate) fn populate(base: u64, bytes: u64) -> bool {
     let page = PAGE as u64;
     let first = base / page * page;
@@ -53,8 +53,8 @@ pub(crate) fn populate(base: u64, bytes: u64) -> bool {
     refused == 0
 }
 
-/// Gives the whole pages of a range back to the system. They read as zero afterwards. Returns where they begin and how
-/// many bytes they have, or `None` if there are none, or if the system refuses.
+/// Returns the whole pages of a range to the system. They read as zero afterwards. The result is their start and
+/// their size in bytes, or `None` if there are none, or if the system refuses.
 ///
 /// # Safety
 /// The range is private anonymous memory, and nothing uses it.

@@ -6,8 +6,8 @@
 //! to poll.
 //!
 //! `cargo xtask bench --only locks` compares it with the crate `spin`, with `std` and with spin-then-park. The table
-//! shows nanoseconds an operation over all threads (best of 5 interleaved rounds), and the longest wait of a thread for
-//! 16 operations, on a virtual machine with two cores:
+//! shows nanoseconds per operation over all threads (best of 5 interleaved rounds), and the longest wait of a thread
+//! for 16 operations, on a virtual machine with two cores:
 //!
 //! | threads | ours | `spin` | `std` | `park` | ours | `spin` | `std` | `park` |
 //! |---|---|---|---|---|---|---|---|---|
@@ -21,7 +21,7 @@
 //! and 64 yields, instead of 16 and one, an operation took 2 to 3 times as long with two to eight threads, and the longest
 //! wait was 4 times as long with four and eight.
 //!
-//! Beside fifteen busy processes, 99.9% of the operations of eight threads end as soon as with `std`. Of the others a few
+//! With fifteen busy processes, 99.9% of the operations of eight threads end as soon as with `std`. Of the others a few
 //! take milliseconds, with `std` 50 microseconds: there the waiter is woken. Pauses of growing length, up to 64 times as
 //! many polls, no yield, and more polls after each sleep changed nothing that exceeds the noise.
 //!
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 /// How often a waiter polls before it yields its processor. That is half a microsecond, several times as long as the
-/// lock is mostly held.
+/// lock is usually held.
 const SPINS: u32 = 16;
 /// How often a waiter yields before it sleeps. Yielding never lets a holder of lower priority run.
 const YIELDS: u32 = 1;
@@ -46,17 +46,17 @@ const PATIENCE: u32 = 2000;
 pub(crate) struct Lock {
     /// The token of the thread that holds the lock, or 0.
     holder: AtomicUsize,
-    /// How many waiters have begun to sleep, and how many of these are done waiting.
+    /// The number of waiters that have begun to sleep, and the number of these that have stopped waiting.
     slept: AtomicU32,
     served: AtomicU32,
 }
 
-/// The calling thread already holds the lock, or another one because of which it must not wait. It was interrupted by a
+/// The calling thread already holds the lock, or another lock that forbids it to wait. It was interrupted by a
 /// signal, whose handler tries to acquire the lock.
 #[derive(Debug)]
 pub(crate) struct HeldByThisThread;
 
-/// Why a lock was not acquired before a deadline.
+/// The reason why a lock was not acquired before a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotTaken {
     /// See [`HeldByThisThread`].
@@ -83,7 +83,7 @@ impl Lock {
         .map_err(|_| HeldByThisThread)
     }
 
-    /// Acquires the lock, but does not wait if this thread must not. That is asked only before the first sleep.
+    /// Acquires the lock, but does not wait if this thread must not. This is checked only before the first sleep.
     #[inline]
     pub(crate) fn acquire_unless(&self, must_not_wait: impl Fn() -> bool) -> Result<(), HeldByThisThread> {
         let this = token::current();
@@ -100,8 +100,8 @@ impl Lock {
         self.holder.compare_exchange(0, token::current(), Acquire, Relaxed).is_ok()
     }
 
-    /// Does the same as [`Self::acquire_unless`] after [`Self::try_acquire`] has failed. Another attempt to write at once
-    /// would only take the cache line from the holder.
+    /// Acquires the lock like [`Self::acquire_unless`] after [`Self::try_acquire`] has failed. Another attempt to write
+    /// at once would only take the cache line from the holder.
     pub(crate) fn acquire_after_try(&self, must_not_wait: impl Fn() -> bool) -> Result<(), HeldByThisThread> {
         let holder = self.holder.load(Relaxed);
         self.acquire_contended(token::current(), holder, NEVER, &must_not_wait).map_err(|_| HeldByThisThread)
@@ -271,7 +271,7 @@ mod tests {
             let was_quick = (0..5).any(is_quick);
             lock.release();
             other.join().unwrap();
-            assert!(was_quick, "the holder waits for none, who cannot have it meanwhile");
+            assert!(was_quick, "the holder does not wait for sleepers that cannot get the lock meanwhile");
         });
         lock.acquire().unwrap();
     }
@@ -286,13 +286,13 @@ mod tests {
             let waited = scope.spawn(|| (lock.acquire_before(soon), clock::monotonic_ms()));
             let (result, end) = waited.join().unwrap();
             assert!(result == Err(NotTaken::TimedOut) && end >= soon);
-            assert!(!lock.has_sleepers(), "who gave up is not let in first");
+            assert!(!lock.has_sleepers(), "a waiter that gave up is not let in first");
             lock.release();
             assert_eq!(lock.acquire_before(soon), Ok(()), "an open lock is taken, however late it is");
         });
     }
 
-    /// A thread that releases the lock and wants it again at once lets the sleepers go first.
+    /// A thread that releases the lock and acquires it again at once lets the sleepers go first.
     #[test]
     fn sleepers_go_first() {
         let lock = Lock::new();
@@ -314,7 +314,7 @@ mod tests {
                 done.load(Relaxed) == 1
             });
             lock.release();
-            assert!(went_first, "the lock was taken a hundred times in front of a sleeper");
+            assert!(went_first, "the lock was taken a hundred times before a sleeper");
         });
         lock.let_sleepers_in(|| false);
     }

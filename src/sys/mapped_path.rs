@@ -1,13 +1,14 @@
-//! The file that is mapped at an address, by its absolute path. The dynamic loader knows a library by the name that it was opened
-//! by, which may be relative to a folder that the program has left.
+//! The file that is mapped at an address, by its absolute path. The dynamic loader knows a library by the name that was
+//! used to open it, which may be relative to a folder that the program has left.
 
 use os::descriptors::Descriptor;
 use std::mem::MaybeUninit;
 
-/// The longest line that is read, with a path of 1000 bytes: this is in a call of the program, whose stack may be small.
+/// The longest line that is read, with a path of 1000 bytes. It is kept short because the program's stack may be small.
 pub(crate) const MOST_LINE: usize = 1100;
 
-/// Returns the path of the file that is mapped at an address, in `line`. None if no file is, or if its path is too long.
+/// Returns the path of the file that is mapped at an address, in `line`. `None` if no file is mapped there, or if its
+/// path is too long.
 pub(crate) fn mapped_path(address: u64, line: &mut [u8; MOST_LINE]) -> Option<&[u8]> {
     let maps = Descriptor::open(c"/proc/self/maps", libc::O_RDONLY).ok()?;
     let mut buffer = [MaybeUninit::uninit(); 256];

@@ -22,7 +22,7 @@ impl Mapping {
         Self::map(bytes, alignment, PAGE, if cfg!(miri) { 0 } else { libc::MAP_NORESERVE })
     }
 
-    /// Maps memory as [`Self::new`] does, in huge pages that the administrator has reserved (hugetlbfs). They are
+    /// Maps memory like [`Self::new`], in huge pages that the administrator has reserved (hugetlbfs). They are
     /// taken at once, because a page that is missing later would end the program.
     pub(crate) fn of_reserved_huge_pages(
         bytes: usize,
@@ -61,7 +61,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Unmaps the memory before and behind the aligned `bytes`.
+    /// Unmaps the memory before and after the aligned `bytes`.
     fn keep_aligned(&mut self, bytes: usize, alignment: usize) {
         let head = self.base.align_offset(alignment);
         let start = self.base.wrapping_add(head);
@@ -89,7 +89,7 @@ impl Mapping {
         self.bytes
     }
 
-    /// Asks the kernel not to back this memory with huge pages. A table with one used line a megabyte must not become
+    /// Asks the kernel not to back this memory with huge pages. A table with one used line per megabyte must not become
     /// resident by the megabyte. A refusal is harmless.
     pub(crate) fn prefer_small_pages(&self) {
         if !cfg!(miri) {

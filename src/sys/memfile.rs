@@ -68,7 +68,7 @@ impl MemFile {
         self.process == std::process::id() && self.look() == Ok(self.identity)
     }
 
-    /// Maps `bytes` of the file from `offset` on at `addr`, replacing existing mappings.
+    /// Maps `bytes` of the file starting at `offset` to `addr`, replacing existing mappings.
     ///
     /// # Safety
     /// The addresses belong to the caller, and nothing uses the existing mappings.

@@ -25,7 +25,7 @@ impl<T> Mutex<T> {
         Ok(Guard { mutex: self, _blocked: Some(blocked) })
     }
 
-    /// Does the same where signals are blocked already, for callers that lock several times.
+    /// Locks the value like [`Self::lock`] if signals are already blocked, for callers that lock several times.
     pub(crate) fn lock_while(&self, _: &Blocked) -> Result<Guard<'_, T>, HeldByThisThread> {
         self.lock.acquire()?;
         Ok(Guard { mutex: self, _blocked: None })
@@ -35,8 +35,8 @@ impl<T> Mutex<T> {
         self.value.get_mut()
     }
 
-    /// Replaces the value in a forked child and opens the lock. Returns the old value, in the middle of whose change
-    /// another thread of the parent may have been.
+    /// Replaces the value in a forked child and opens the lock. Returns the old value, which another thread of the parent
+    /// may have been changing.
     ///
     /// # Safety
     /// This is the only thread, and it is in no access to the value.

@@ -1,8 +1,8 @@
-//! On which nodes of a machine memory lies, by `mbind`. The C library has no function for these calls.
+//! The NUMA nodes on which memory is placed, using `mbind`. The C library has no function for these calls.
 
 use os::errno;
 
-/// Which node a page is taken from when it is first touched.
+/// The node from which a page is taken when it is first touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Placement {
     /// The node of the processor that touches it.
@@ -38,7 +38,7 @@ pub(crate) fn place(base: u64, bytes: u64, placement: Placement) -> Result<(), i
         Placement::Local => (LOCAL, 0),
         Placement::Interleave => {
             allowed(&mut nodes)?;
-            // The kernel takes one off this number.
+            // The kernel subtracts one from this number.
             (INTERLEAVE, WORDS * 64 + 1)
         }
     };

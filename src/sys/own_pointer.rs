@@ -1,4 +1,4 @@
-//! A pointer that no child of the process has, however the child was made.
+//! A pointer that no child of the process inherits, however the child was created.
 //!
 //! In the child of a raw `clone` system call the C library runs no fork handler. So the pointer is in a page that the kernel
 //! clears in every child (`MADV_WIPEONFORK`, since Linux 4.14). Reading it needs no system call.
@@ -8,9 +8,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering, Ordering::*};
 
 pub(crate) struct OwnPointer<T> {
-    /// Where the pointer is. Null before the first one.
+    /// The place of the pointer. Null before the first one.
     place: AtomicPtr<AtomicPtr<T>>,
-    /// The place where the kernel clears no pages.
+    /// The place used if the kernel does not clear pages.
     inherited: AtomicPtr<T>,
 }
 
@@ -22,7 +22,7 @@ impl<T> OwnPointer<T> {
     /// Returns the pointer that this process has set, or null.
     #[inline(always)]
     pub(crate) fn load(&self, order: Ordering) -> *mut T {
-        // SAFETY: null, or a place that stays.
+        // SAFETY: null, or a place that is never freed.
         unsafe { self.place.load(Acquire).as_ref() }.map_or(null_mut(), |place| place.load(order))
     }
 
@@ -32,11 +32,11 @@ impl<T> OwnPointer<T> {
         let mut place = self.place.load(Acquire);
         if place.is_null() {
             let new = cleared_page().unwrap_or((&raw const self.inherited).cast_mut());
-            // A page that another thread was faster than stays unused.
+            // If another thread was faster, this page stays unused.
             place =
                 self.place.compare_exchange(null_mut(), new, AcqRel, Acquire).map_or_else(|it| it, |_| new);
         }
-        // SAFETY: a place that stays, which holds a pointer or zeros.
+        // SAFETY: a place that is never freed and holds a pointer or zeros.
         unsafe { &*place }.store(pointer, SeqCst);
     }
 }

@@ -1,4 +1,4 @@
-//! Facts about this process and others: whether one has ended, and where its number means something.
+//! Facts about this process and others: whether one has ended, and where its number is meaningful.
 
 use super::file;
 use os::descriptors::Descriptor;
@@ -16,7 +16,7 @@ pub(crate) fn process_started() -> u64 {
     started("/proc/self/stat").unwrap_or(0)
 }
 
-/// Does the same for any process, given its file in /proc.
+/// Returns the start of any process, given its file in /proc.
 fn started(path: &str) -> Option<u64> {
     let stat = file::read(Path::new(path), 1 << 16).ok()?;
     // The second field is the program's name in parentheses, with any bytes in it. This is the 22nd.
@@ -26,7 +26,7 @@ fn started(path: &str) -> Option<u64> {
 }
 
 /// Returns whether the process with this number has certainly ended. With the time of its start, as [`process_started`]
-/// returns it, a later process of the same number is not taken for it.
+/// returns it, a later process with the same number is not mistaken for it.
 pub(crate) fn has_ended(process: u32, process_started: u64) -> bool {
     let Some(number) = i32::try_from(process).ok().filter(|&number| number > 0) else { return false };
     // SAFETY: no signal is sent.

@@ -1,6 +1,6 @@
 //! A huge table of `u32` that is resident only where entries were stored.
 //!
-//! The table maps the 256-byte units of a region to chunks: 4 bytes a unit, so 1.25 GiB of addresses for an 80 GiB
+//! The table maps the 256-byte units of a region to chunks: 4 bytes per unit, so 1.25 GiB of addresses for an 80 GiB
 //! region, of which only the pages with a stored entry exist. A bitmap at the end of the same mapping records these
 //! pages. It provides the resident size, and lets a backwards search from an interior pointer skip untouched pages.
 
@@ -75,7 +75,7 @@ impl LazyTable {
         if pages > self.pages {
             let old = self.pages;
             self.mapping.grow(mapped_bytes(pages)?)?;
-            // The bitmap follows the entries, so it moves behind their new end. The last word moves first, because the
+            // The bitmap follows the entries, so it moves to their new end. The last word moves first, because the
             // new place may overlap the old one, which becomes entries and must read as zero.
             for word in (0..old.div_ceil(PAGES_PER_WORD)).rev() {
                 let bits = self.bitmap_at(old, word);

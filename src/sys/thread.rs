@@ -82,7 +82,7 @@ pub(crate) fn spawn_detached(run: extern "C" fn(*mut c_void) -> *mut c_void, arg
     let failed = unsafe { libc::pthread_create(&mut thread, &attributes, run, argument) };
     // SAFETY: the mask was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    // SAFETY: the attributes are initialized, and not used any more.
+    // SAFETY: the attributes are initialized, and not used afterwards.
     unsafe { libc::pthread_attr_destroy(&mut attributes) };
     failed == 0
 }
@@ -129,7 +129,7 @@ pub(crate) trait Local: Copy + 'static {
     fn end(&self) {}
 }
 
-/// Why a thread's value cannot be changed.
+/// The reason why a thread's value cannot be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoValue {
     /// There is no host memory for the value.
@@ -138,7 +138,7 @@ pub(crate) enum NoValue {
     InUse,
 }
 
-/// How many threads are served without an allocation.
+/// The number of threads that are served without an allocation.
 const STATIC_BLOCKS: usize = 16;
 
 struct Block<T> {
@@ -178,7 +178,7 @@ impl<T: Local> PerThread<T> {
         self.with(|value| value.map(read))
     }
 
-    /// Reads this thread's value like [`Self::get`], also if there is none.
+    /// Reads this thread's value like [`Self::get`], even if there is none.
     pub(crate) fn with<R>(&self, read: impl FnOnce(Option<&T>) -> R) -> R {
         let value = self.present().and_then(Block::enter);
         read(value.as_deref())

@@ -58,7 +58,7 @@ impl<T: Plain> Zeroed<T> {
         if self.bytes() >= LEAST_MAPPED {
             let from = (places.start * size_of::<T>()).next_multiple_of(PAGE);
             let end = places.end * size_of::<T>();
-            // There is nothing behind the last item.
+            // There is nothing after the last item.
             let to = if places.end == self.length { self.mapped_bytes() } else { end - end % PAGE };
             if from < to {
                 // SAFETY: the items are a mapping of that many bytes. Ownership is given up again below.
