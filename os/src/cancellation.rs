@@ -1,8 +1,8 @@
 //! Thread cancellation, disabled where it would unwind through the library.
 //!
-//! A thread that is cancelled in a callback, or in file work of the interposer, would unwind through functions that must not
-//! unwind, and abort the process. With cancellation disabled the request stays pending until the program's next
-//! cancellation point. `pthread_exit` cannot be deferred like this.
+//! A thread that is cancelled in a callback, or during file operations of the interposer, would unwind through
+//! functions that must not unwind, and abort the process. With cancellation disabled the request stays pending until
+//! the program's next cancellation point. `pthread_exit` cannot be deferred like this.
 
 use std::os::raw::c_int;
 
@@ -13,7 +13,7 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// Calls `work` with cancellation of the calling thread disabled. Its former state returns afterwards.
+/// Calls `work` with cancellation of the calling thread disabled. The previous state is restored afterwards.
 pub fn disabled<T>(work: impl FnOnce() -> T) -> T {
     let mut before = 0;
     // SAFETY: the state is a valid one, and the place is writable.
@@ -30,7 +30,8 @@ mod tests {
 
     fn state() -> c_int {
         let mut state = 0;
-        // SAFETY: both calls have a valid state and a writable place. The second restores what the first has changed.
+        // SAFETY: both calls have a valid state and a writable place. The second restores the state that the first has
+        // changed.
         unsafe { pthread_setcancelstate(DISABLE, &mut state) };
         let mut ignored = 0;
         // SAFETY: as above.

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts one less, with `order` if there is one to take away. Returns false if the count is 0, which it stays.
+/// Decrements the count, with `order`. Returns false if the count is 0, which does not change.
 ///
-/// A loop, because Rust 1.99 deprecates `fetch_update` in favour of `try_update`, which Rust 1.88 does not have.
+/// This is a loop because Rust 1.99 deprecates `fetch_update` in favour of `try_update`, which Rust 1.88 lacks.
 pub fn take_one(count: &AtomicUsize, order: Ordering) -> bool {
     let mut seen = count.load(Ordering::Relaxed);
     while let Some(less) = seen.checked_sub(1) {

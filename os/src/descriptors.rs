@@ -1,5 +1,5 @@
-//! Descriptors of open files. None is below 3: if a standard stream of the program is closed, the system gives its number to
-//! the next file that is opened, and what the program prints would be written there.
+//! Descriptors of open files. None is below 3: if a standard stream of the program is closed, the system assigns its
+//! number to the next file that is opened, and the program's output would be written there.
 
 use crate::errno;
 use std::ffi::CStr;
@@ -27,7 +27,7 @@ impl Descriptor {
     /// moved up. Must be called before the descriptor is used for anything.
     ///
     /// # Safety
-    /// A descriptor that the call has returned is used by nothing else.
+    /// Nothing else uses a descriptor that the call has returned.
     pub unsafe fn opened(result: c_long) -> Result<Self, i32> {
         let low = c_int::try_from(result).ok().filter(|&fd| fd >= 0).ok_or_else(errno)?;
         if low >= LOWEST {
@@ -70,7 +70,7 @@ impl Descriptor {
         std::mem::ManuallyDrop::new(self).0
     }
 
-    /// Returns the facts of the open file.
+    /// Returns the metadata of the open file.
     pub fn facts(&self) -> Result<libc::stat, i32> {
         facts_of(self.0)
     }
@@ -80,7 +80,7 @@ impl Descriptor {
         self.facts().map(|facts| (facts.st_dev, facts.st_ino))
     }
 
-    /// Reads once into a buffer. Returns what was read, nothing at the end.
+    /// Reads once into a buffer. Returns the bytes read, which are empty at the end of the file.
     pub fn read<'a>(&self, buffer: &'a mut [MaybeUninit<u8>]) -> Result<&'a [u8], i32> {
         let count = uninterrupted(|| {
             // SAFETY: the buffer is writable and has that many bytes.
@@ -90,7 +90,7 @@ impl Descriptor {
         Ok(unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), count) })
     }
 
-    /// Reads once into a buffer, from a place of the file. Returns the number of bytes.
+    /// Reads once into a buffer, from an offset in the file. Returns the number of bytes.
     pub fn read_at(&self, buffer: &mut [u8], place: u64) -> Result<usize, i32> {
         uninterrupted(|| {
             let (to, length) = (buffer.as_mut_ptr(), buffer.len());
@@ -104,7 +104,7 @@ impl Descriptor {
         write(self.0, bytes)
     }
 
-    /// Writes once to a place of the file. Returns the number of bytes.
+    /// Writes once to an offset in the file. Returns the number of bytes.
     pub fn write_at(&self, bytes: &[u8], place: u64) -> Result<usize, i32> {
         uninterrupted(|| {
             let (from, length) = (bytes.as_ptr(), bytes.len());
@@ -113,7 +113,7 @@ impl Descriptor {
         })
     }
 
-    /// Allocates space of the file system for a range of the file.
+    /// Allocates disk space for a range of the file.
     pub fn allocate(&self, start: u64, bytes: u64) -> Result<(), i32> {
         fallocate(self.0, 0, start, bytes)
     }
@@ -136,7 +136,7 @@ pub fn fallocate(descriptor: c_int, mode: c_int, start: u64, bytes: u64) -> Resu
     .map(drop)
 }
 
-/// Returns the facts of an open file.
+/// Returns the metadata of an open file.
 pub fn facts_of(descriptor: c_int) -> Result<libc::stat, i32> {
     let mut facts = MaybeUninit::<libc::stat>::uninit();
     // By number, because old C libraries do not export `fstat`.
@@ -146,13 +146,14 @@ pub fn facts_of(descriptor: c_int) -> Result<libc::stat, i32> {
     Ok(unsafe { facts.assume_init() })
 }
 
-/// Returns the facts of what a path leads to now. A symbolic link in its last place is not followed.
+/// Returns the metadata of the file that a path names now. A symbolic link as its last component is not followed.
 pub fn facts_of_link(folder: Option<&Descriptor>, path: &CStr) -> Result<libc::stat, i32> {
     let folder = folder.map_or(libc::AT_FDCWD, Descriptor::number);
     Descriptor::open_at(folder, path, libc::O_PATH | libc::O_NOFOLLOW, 0)?.facts()
 }
 
-/// Makes a system call again while a signal interrupts it. A timer of the program may do so each time, and then it fails.
+/// Repeats a system call while signals interrupt it. A timer of the program may interrupt every attempt, in which case
+/// it fails.
 pub fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
     for _ in 1..ATTEMPTS {
         match call() {
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(facts_of_link(None, c"/nonexistent/file").err(), Some(libc::ENOENT));
     }
 
-    /// Runs code that must not change this process in a child, which ends with what it returns.
+    /// Runs code that must not change this process in a child, which exits with its result.
     fn in_child(code: impl FnOnce() -> i32) -> i32 {
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };

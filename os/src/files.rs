@@ -1,5 +1,5 @@
-//! Files that are created or written: regular ones of this user, readable by nobody else, and not reached by a symbolic
-//! link. The names may be in a folder that others can write to, such as /tmp.
+//! Files that are created or written: regular files of this user, not readable by others, and not reached through a
+//! symbolic link. Their names may be in a folder that others can write to, such as /tmp.
 
 use crate::descriptors::Descriptor;
 use crate::errno;
@@ -10,7 +10,7 @@ use std::os::raw::c_int;
 /// The permissions of a new file.
 const MODE: libc::mode_t = 0o600;
 
-/// Why a file is not used.
+/// The reason why a file is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
     /// A system call failed.
@@ -43,7 +43,7 @@ pub fn create(path: &CStr) -> Result<Descriptor, i32> {
     create_in(None, path)
 }
 
-/// Does the same, for a path relative to a folder.
+/// Creates a file like [`create`], with a path relative to a folder.
 pub fn create_in(folder: Option<&Descriptor>, path: &CStr) -> Result<Descriptor, i32> {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     Descriptor::open_at(folder.map_or(libc::AT_FDCWD, Descriptor::number), path, flags, MODE)
@@ -67,8 +67,8 @@ pub fn open_to_append(path: &CStr) -> Result<Descriptor, Unusable> {
     open_shared(path, libc::O_APPEND | libc::O_CREAT)
 }
 
-/// Opens a file for reading and writing. It may belong to root too: a process that has given up root's rights goes on with
-/// the file that was made for it.
+/// Opens a file for reading and writing. It may belong to root too, because a process that has dropped root's rights
+/// continues to use the file that was created for it.
 pub fn open_shared(path: &CStr, flags: c_int) -> Result<Descriptor, Unusable> {
     let (file, facts) = open_regular(path, libc::O_RDWR | flags)?;
     if [user(), 0].contains(&facts.st_uid) { Ok(file) } else { Err(Unusable::ForeignOwner) }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(open(&c(&scratch.0), libc::O_RDONLY).err(), Some(Unusable::NotRegular));
         fs::write(&foreign, "").unwrap();
         assert!(open(&c(&foreign), libc::O_RDWR).is_ok());
-        // Only root can give a file away.
+        // Only root can change the owner of a file.
         if chown(&foreign, Some(65534), None).is_ok() {
             assert_eq!(open_to_append(&c(&foreign)).err(), Some(Unusable::ForeignOwner));
         }

@@ -1,11 +1,12 @@
-//! What libbfc and its interposer have in common at the boundary to Linux. Both run inside of programs that they know nothing
+//! Code shared by libbfc and its interposer at the boundary to Linux. Both run inside programs that they know nothing
 //! about: descriptors may be closed, other users may own a file, threads may be cancelled at any moment.
 //!
 //! Nothing here allocates. Errors are the errno. System calls are made by number where the C library's function is a thread
 //! cancellation point, because unwinding would begin inside the library and abort the process at its boundary.
 
-// Here, because both are built after this package, so that nothing else fails first. musl has no versions of symbols and no
-// loader audit, on which the interposer's lookups rest, and its programs are static, into which nothing can be preloaded.
+// Checked here, because both are built after this package, so that nothing else fails first. musl lacks symbol versions
+// and the loader audit, on which the interposer's lookups rely, and its programs are static, so nothing can be
+// preloaded into them.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
 compile_error!(
     "libbfc supports 64-bit Linux with the GNU C library (glibc) only: build for a target like x86_64-unknown-linux-gnu"

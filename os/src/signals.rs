@@ -4,11 +4,12 @@ use std::marker::PhantomData;
 use std::os::raw::c_int;
 use std::ptr;
 
-/// The kernel's set of signals: bit N - 1 is signal N. The C library's has 128 bytes, which is much of a small stack.
+/// The kernel's set of signals: bit N - 1 is signal N. The C library's has 128 bytes, a large part of a small stack.
 type Set = u64;
 
-/// What is blocked: all signals but those that the thread's own instructions raise, for which the kernel would end the process
-/// instead of calling a handler, and two that the C library uses (for cancellation, and for changes of the user).
+/// The blocked signals: all except those that the thread's own instructions raise, for which the kernel would end the
+/// process instead of calling a handler, and two that the C library uses (for cancellation, and for changes of the
+/// user).
 const ASYNCHRONOUS: Set = {
     let left_out = [
         libc::SIGSEGV,
@@ -29,9 +30,10 @@ const ASYNCHRONOUS: Set = {
     set
 };
 
-/// Keeps handlers of signals from interrupting the calling thread until this is dropped. The locks that several allocators
-/// share, and that of the interposer's trace, are held only so. Otherwise a handler that interrupted the holder could wait
-/// for an allocator whose thread waits for such a lock. Guards are dropped in the reverse order of their creation.
+/// Keeps signal handlers from interrupting the calling thread until this is dropped. The locks that several allocators
+/// share, and that of the interposer's trace, are held only with signals blocked. Otherwise a handler that interrupted
+/// the holder could wait for an allocator whose thread waits for such a lock. Guards are dropped in the reverse order
+/// of their creation.
 pub struct Blocked {
     before: Set,
     /// The mask is the thread's own.
@@ -39,7 +41,7 @@ pub struct Blocked {
 }
 
 impl Blocked {
-    /// Blocks all signals but those that the thread's own instructions raise.
+    /// Blocks all signals except those that the thread's own instructions raise.
     #[allow(clippy::new_without_default)] // a guard, never made by default
     pub fn new() -> Self {
         Blocked { before: change(libc::SIG_BLOCK, ASYNCHRONOUS), not_send: PhantomData }
@@ -52,10 +54,10 @@ impl Drop for Blocked {
     }
 }
 
-/// Changes the thread's mask. Returns the one before.
+/// Changes the thread's mask. Returns the previous mask.
 fn change(how: c_int, set: Set) -> Set {
     let mut before = 0;
-    // SAFETY: both sets are valid, and have the size that is stated.
+    // SAFETY: both sets are valid, and have the stated size.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,

@@ -1,4 +1,4 @@
-//! Text of unknown origin, as it is printed.
+//! Printing of text of unknown origin.
 
 use std::fmt::{self, Display};
 
@@ -9,21 +9,21 @@ pub fn is_harmful(character: char) -> bool {
     is_format || character.is_control()
 }
 
-/// Returns whether a character is replaced where text is printed. Line ends and tabs are not.
+/// Returns whether a character is replaced when text is printed. Line ends and tabs are not.
 fn is_replaced(character: char) -> bool {
     is_harmful(character) && !matches!(character, '\n' | '\t')
 }
 
-/// Text with U+FFFD in the place of each harmful character but line ends and tabs.
+/// Text with U+FFFD in place of each harmful character except line ends and tabs.
 pub struct Printable<'a>(pub &'a str);
 
 impl<'a> Printable<'a> {
-    /// Returns whether the text is printed as it is.
+    /// Returns whether the text is printed unchanged.
     pub fn is_unchanged(&self) -> bool {
         !self.0.contains(is_replaced)
     }
 
-    /// Returns the text in parts, each as it is printed.
+    /// Returns the text in parts, as printed.
     pub fn parts(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.0.split_inclusive(is_replaced).flat_map(|part| match part.char_indices().next_back() {
             Some((at, last)) if is_replaced(last) => [&part[..at], "\u{fffd}"],
@@ -38,7 +38,7 @@ impl Display for Printable<'_> {
     }
 }
 
-/// Bytes as text, with U+FFFD for what is not UTF-8.
+/// Bytes as text, with U+FFFD for invalid UTF-8.
 pub struct Lossy<'a>(pub &'a [u8]);
 
 impl Display for Lossy<'_> {

@@ -1,12 +1,12 @@
-//! What the library and the command print in the place of something that is not there. Each has one term.
+//! Terms that the library and the command print for absent values. Each has one term.
 
 /// The holder of memory that was allocated outside of all scopes.
 pub const NO_OPERATION: &str = "(no operation)";
 
-/// A limit that limits nothing.
+/// The absence of a limit.
 pub const NO_LIMIT: &str = "none";
 
-/// Returns whether a limit in bytes limits nothing, because no device has as much memory.
+/// Returns whether a limit in bytes has no effect, because no device has that much memory.
 pub fn is_no_limit(bytes: u64) -> bool {
     bytes >= 1 << 50
 }

@@ -5,12 +5,12 @@
 
 use std::ffi::{CStr, c_char};
 
-/// What stands for the value of a variable that has to be text and is not UTF-8. It is never valid.
+/// Replaces the value of a variable that must be text and is not UTF-8. It is never valid.
 const NO_TEXT: &str = "(not UTF-8)";
 
 /// The variables that a privileged process ignores: those that name files, plans and histories, load libraries, or change
-/// where memory comes from. Otherwise the user who starts a set-user-ID program could have it write, rename and read files
-/// with its rights.
+/// where memory comes from. Otherwise the user who starts a set-user-ID program could make it write, rename and read
+/// files with its rights.
 const OF_THE_UNPRIVILEGED: &[&CStr] = &[
     c"BFC_BACKEND",
     c"BFC_HISTORY",
@@ -58,7 +58,8 @@ fn of_environment(name: &CStr) -> Option<&'static CStr> {
     (!value.is_empty()).then_some(value)
 }
 
-/// Returns the value of a variable that has to be text. One that is not UTF-8 is replaced by a text that is never valid.
+/// Returns the value of a variable that must be text. A value that is not UTF-8 is replaced by a text that is never
+/// valid.
 pub fn text_of(value: &CStr) -> &str {
     value.to_str().unwrap_or(NO_TEXT)
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-/// Returns what the compiler says of the package on a target. The target need not be installed, because the sources are
-/// compiled without the standard library: all else in them is an error too.
+/// Returns the compiler's messages about the package on a target. The target need not be installed, because the sources
+/// are compiled without the standard library. Everything else in them is an error too.
 fn said_on(target: &str) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(target);
     fs::create_dir_all(&folder).expect("cargo made the folder above");
