@@ -4,7 +4,7 @@
 use crate::types::*;
 use std::ffi::{c_int, c_uint};
 
-/// A constant as data, to be held against the headers.
+/// A constant as data, to be compared with the headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Constant {
     /// Its name in cuda.h.
@@ -17,14 +17,14 @@ macro_rules! constants {
     ($($type:ident { $($name:ident = $value:literal;)* })*) => {
         $($(pub const $name: $type = $value;)*)*
 
-        /// Every constant of this module but the streams that are pointers.
+        /// Every constant of this module except the streams, which are pointers.
         pub const CONSTANTS: &[Constant] =
             &[$($(Constant { name: stringify!($name), value: $name as i64 },)*)*];
     };
 }
 
 constants! {
-    // What a call came to.
+    // Results of calls.
     CUresult {
         CUDA_SUCCESS = 0;
         CUDA_ERROR_INVALID_VALUE = 1;
@@ -156,13 +156,13 @@ constants! {
         CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES = 119;
         CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED = 125;
     }
-    // What two devices can do for each other.
+    // Attributes of a pair of devices.
     CUdevice_P2PAttribute {
         CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1;
         CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2;
         CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3;
     }
-    // How a context waits.
+    // Flags for how a context waits.
     CUctx_flags {
         CU_CTX_SCHED_AUTO = 0;
         CU_CTX_SCHED_SPIN = 1;
@@ -171,11 +171,11 @@ constants! {
         CU_CTX_MAP_HOST = 8;
         CU_CTX_LMEM_RESIZE_TO_MAX = 16;
     }
-    // How a green context is created.
+    // Flags for creating a green context.
     CUgreenCtxCreate_flags {
         CU_GREEN_CTX_DEFAULT_STREAM = 1;
     }
-    // How the multiprocessors of a device are split.
+    // Flags for splitting the multiprocessors of a device.
     c_uint {
         CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1;
         CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2;
@@ -191,41 +191,41 @@ constants! {
         CU_LIMIT_PRINTF_FIFO_SIZE = 1;
         CU_LIMIT_MALLOC_HEAP_SIZE = 2;
     }
-    // How a stream is created.
+    // Flags for creating a stream.
     CUstream_flags {
         CU_STREAM_DEFAULT = 0;
         CU_STREAM_NON_BLOCKING = 1;
     }
-    // How an event is created.
+    // Flags for creating an event.
     CUevent_flags {
         CU_EVENT_DEFAULT = 0;
         CU_EVENT_BLOCKING_SYNC = 1;
         CU_EVENT_DISABLE_TIMING = 2;
         CU_EVENT_INTERPROCESS = 4;
     }
-    // How an event is recorded.
+    // Flags for recording an event.
     CUevent_record_flags {
         CU_EVENT_RECORD_DEFAULT = 0;
         CU_EVENT_RECORD_EXTERNAL = 1;
     }
-    // How a stream waits for an event.
+    // Flags for waiting for an event.
     CUevent_wait_flags {
         CU_EVENT_WAIT_DEFAULT = 0;
         CU_EVENT_WAIT_EXTERNAL = 1;
     }
-    // What a capture forbids to threads.
+    // Capture modes.
     CUstreamCaptureMode {
         CU_STREAM_CAPTURE_MODE_GLOBAL = 0;
         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1;
         CU_STREAM_CAPTURE_MODE_RELAXED = 2;
     }
-    // Whether a stream is captured.
+    // Capture status of a stream.
     CUstreamCaptureStatus {
         CU_STREAM_CAPTURE_STATUS_NONE = 0;
         CU_STREAM_CAPTURE_STATUS_ACTIVE = 1;
         CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2;
     }
-    // What kind of memory a pointer is of.
+    // Kinds of memory of a pointer.
     CUmemorytype {
         CU_MEMORYTYPE_HOST = 1;
         CU_MEMORYTYPE_DEVICE = 2;
@@ -243,19 +243,19 @@ constants! {
         CU_AD_FORMAT_HALF = 0x10;
         CU_AD_FORMAT_FLOAT = 0x20;
     }
-    // Which values a stream waits for.
+    // Comparisons for values that a stream waits for.
     CUstreamWaitValue_flags {
         CU_STREAM_WAIT_VALUE_GEQ = 0;
         CU_STREAM_WAIT_VALUE_EQ = 1;
         CU_STREAM_WAIT_VALUE_AND = 2;
         CU_STREAM_WAIT_VALUE_NOR = 3;
     }
-    // How a stream writes a value.
+    // Flags for writing a value.
     CUstreamWriteValue_flags {
         CU_STREAM_WRITE_VALUE_DEFAULT = 0;
         CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1;
     }
-    // What can be asked of a pointer.
+    // Attributes of a pointer.
     CUpointer_attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT = 1;
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2;
@@ -297,13 +297,13 @@ constants! {
         CU_MEM_ALLOCATION_TYPE_INVALID = 0;
         CU_MEM_ALLOCATION_TYPE_PINNED = 1;
     }
-    // How an allocation is handed to another process.
+    // Handle types for sharing an allocation with another process.
     CUmemAllocationHandleType {
         CU_MEM_HANDLE_TYPE_NONE = 0;
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1;
         CU_MEM_HANDLE_TYPE_FABRIC = 8;
     }
-    // Where memory lies.
+    // Locations of memory.
     CUmemLocationType {
         CU_MEM_LOCATION_TYPE_INVALID = 0;
         CU_MEM_LOCATION_TYPE_DEVICE = 1;
@@ -311,13 +311,13 @@ constants! {
         CU_MEM_LOCATION_TYPE_HOST_NUMA = 3;
         CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4;
     }
-    // Who may do what with mapped memory.
+    // Access to mapped memory.
     CUmemAccess_flags {
         CU_MEM_ACCESS_FLAGS_PROT_NONE = 0;
         CU_MEM_ACCESS_FLAGS_PROT_READ = 1;
         CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3;
     }
-    // Which granularity is asked for.
+    // Granularities.
     CUmemAllocationGranularity_flags {
         CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0;
         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1;
@@ -333,20 +333,20 @@ constants! {
         CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7;
         CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8;
     }
-    // How a graph is instantiated.
+    // Flags for instantiating a graph.
     CUgraphInstantiate_flags {
         CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1;
         CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2;
         CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4;
         CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8;
     }
-    // What the instantiation of a graph came to.
+    // Results of instantiating a graph.
     CUgraphInstantiateResult {
         CUDA_GRAPH_INSTANTIATE_SUCCESS = 0;
         CUDA_GRAPH_INSTANTIATE_ERROR = 1;
         CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2;
     }
-    // What names a range of addresses to other devices.
+    // Handle types for a range of addresses.
     CUmemRangeHandleType {
         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1;
     }
@@ -356,13 +356,13 @@ constants! {
         CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1;
         CU_FUNC_ATTRIBUTE_NUM_REGS = 4;
     }
-    // Which default stream an entry point is to use.
+    // The default stream that an entry point uses.
     CUdriverProcAddress_flags {
         CU_GET_PROC_ADDRESS_DEFAULT = 0;
         CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1;
         CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2;
     }
-    // Whether an entry point was found.
+    // Results of looking up an entry point.
     CUdriverProcAddressQueryResult {
         CU_GET_PROC_ADDRESS_SUCCESS = 0;
         CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1;
@@ -374,7 +374,7 @@ constants! {
     }
 }
 
-/// The default stream, which is ordered with all blocking streams of its context; 0 is another name of it.
+/// The default stream, which is ordered with all blocking streams of its context; 0 is another name for it.
 pub const CU_STREAM_LEGACY: CUstream = 1 as CUstream;
 /// The default stream of the calling thread.
 pub const CU_STREAM_PER_THREAD: CUstream = 2 as CUstream;

@@ -1,4 +1,4 @@
-//! The driver in this process: opened at first use, every function looked up by its version.
+//! The driver in this process: opened at first use, with every function looked up by its version.
 
 use crate::constants::*;
 use crate::error::{Error, Missing};
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 /// A function of the driver, as data; see [`driver_functions!`](crate::driver_functions).
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
-    /// What libcuda.so.1 exports.
+    /// The symbol that libcuda.so.1 exports.
     pub symbol: &'static str,
-    /// What `cuGetProcAddress` takes.
+    /// The name that `cuGetProcAddress` takes.
     pub name: &'static str,
-    /// The first CUDA version whose `cuGetProcAddress` gives this function under that name.
+    /// The first CUDA version whose `cuGetProcAddress` returns this function for that name.
     pub since: c_int,
     /// The symbol for the per-thread default stream.
     pub twin: Option<&'static str>,
-    /// Names and types of the arguments, as they are written in Rust.
+    /// Names and types of the arguments, as written in Rust.
     pub arguments: &'static [(&'static str, &'static str)],
 }
 
-/// What the loader needs of a function.
+/// The data of a function that the loader needs.
 struct Entry {
     symbol: &'static CStr,
     name: &'static CStr,
@@ -71,19 +71,19 @@ macro_rules! table {
             since: $since,
         },)*];
 
-        /// The place of each function in the table.
+        /// The index of each function in the table.
         enum Place {
             $($symbol,)*
         }
 
-        /// The functions, by their symbols. Each is an error with words where this driver does not have it.
+        /// The functions, by their symbols. Each is an error with a message if this driver lacks it.
         #[allow(missing_docs)] // NVIDIA's manual documents them.
         impl Driver {
             $(
                 #[inline]
                 pub fn $symbol(self) -> Result<fns::$symbol, Missing> {
                     let address = self.address(Place::$symbol as usize)?;
-                    // SAFETY: the driver gave it as the function of that name and version, which has that type.
+                    // SAFETY: the driver returned it as the function of that name and version, which has that type.
                     Ok(unsafe { std::mem::transmute::<*mut c_void, fns::$symbol>(address) })
                 }
             )*
@@ -93,7 +93,7 @@ macro_rules! table {
 
 crate::driver_functions!(table);
 
-/// NULL where the driver has no such function. Written before `LOADED` is, and always with the same values.
+/// NULL if the driver has no such function. Written before `LOADED` is, and always with the same values.
 static ADDRESSES: [AtomicPtr<c_void>; FUNCTIONS.len()] =
     [const { AtomicPtr::new(ptr::null_mut()) }; FUNCTIONS.len()];
 
@@ -101,7 +101,7 @@ static VERSION: AtomicI32 = AtomicI32::new(0);
 
 static LOADED: AtomicBool = AtomicBool::new(false);
 
-/// The open library; whoever comes at the same time as another gets the same handle.
+/// The open library. Concurrent threads get the same handle.
 static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// The driver, open in this process. It is never closed.
@@ -109,9 +109,9 @@ static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 pub struct Driver(());
 
 impl Driver {
-    /// The driver, which is opened at the first call; `cuInit` is the caller's to call. A failure is not
-    /// remembered: the driver may be there next time. Threads that come at the same time do the same work, and
-    /// none waits for another, for after a fork the other may not be there.
+    /// Returns the driver, which is opened at the first call. The caller must call `cuInit`. A failure is not
+    /// remembered, because the driver may be available next time. Concurrent threads do the same work instead of
+    /// waiting for each other, because after a fork the other thread may not exist.
     #[inline]
     pub fn load() -> Result<Self, Error> {
         if LOADED.load(Ordering::Acquire) { Ok(Driver(())) } else { Self::open() }
@@ -130,8 +130,8 @@ impl Driver {
         Ok(Driver(()))
     }
 
-    /// What the driver exports by that name, or NULL: also where the process has another function of that name in
-    /// front of it.
+    /// Returns the driver's export with that name, or NULL, even if the process has another function with that name
+    /// before it.
     pub fn symbol(self, name: &CStr) -> *mut c_void {
         let handle = ptr::NonNull::new(LIBRARY.load(Ordering::Relaxed));
         match (Linker::find(), handle) {
@@ -158,7 +158,7 @@ impl Driver {
     }
 }
 
-/// Looks up everything. The library is left as it was found if it is no driver.
+/// Looks up everything. If the library is not a driver it is closed again.
 fn fill(library: Library) -> Result<(), Error> {
     let version = version_of(library)?;
     if library.symbol(c"cuInit").is_null() {
@@ -167,7 +167,7 @@ fn fill(library: Library) -> Result<(), Error> {
     let resolver = Resolver::of(library);
     VERSION.store(version, Ordering::Relaxed);
     for (entry, address) in ENTRIES.iter().zip(&ADDRESSES) {
-        // A symbol of a later version than the driver's own would be a promise that nobody made.
+        // A symbol of a version later than the driver's own has no documented type.
         let found = if entry.since > version { ptr::null_mut() } else { resolver.find(library, entry) };
         address.store(found, Ordering::Relaxed);
     }
@@ -189,13 +189,13 @@ fn version_of(library: Library) -> Result<c_int, Error> {
     }
 }
 
-/// How the driver gives its functions by name and version.
+/// The way in which the driver returns functions by name and version.
 enum Resolver {
     /// Since CUDA 12.
     Five(fns::cuGetProcAddress_v2),
     /// Since CUDA 11.3.
     Four(fns::cuGetProcAddress),
-    /// Before: by their symbols only.
+    /// Earlier: by their symbols only.
     None,
 }
 
@@ -216,8 +216,8 @@ impl Resolver {
         Resolver::Four(unsafe { std::mem::transmute::<*mut c_void, fns::cuGetProcAddress>(four) })
     }
 
-    /// The function's address, or NULL. What the driver does not give by version is looked up by its symbol, which
-    /// names the version too.
+    /// Returns the function's address, or NULL. A function that the driver does not return by version is looked up by
+    /// its symbol, which also names the version.
     fn find(&self, library: Library, entry: &Entry) -> *mut c_void {
         let mut address = ptr::null_mut();
         let (name, since, flags) =

@@ -1,25 +1,25 @@
-//! What can go wrong before the driver is even asked, in words.
+//! Errors that occur before the driver is called, with their messages.
 
 use crate::{CUDA_ERROR_STUB_LIBRARY, CUresult};
 use std::ffi::{CStr, c_int};
 use std::fmt;
 
-/// The driver, or one of its functions, is not there. The words say what to do.
+/// The driver, or one of its functions, is missing. The message says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The C library's own `dlsym` cannot be had, and through another's nothing is looked up.
+    /// The C library's own `dlsym` was not found, and no other is used.
     NoLinker,
-    /// `libcuda.so.1` cannot be opened; with the dynamic linker's words for it.
+    /// `libcuda.so.1` cannot be opened; with the dynamic linker's message.
     NoDriver(Words),
-    /// What was opened as `libcuda.so.1` lacks what every driver has.
+    /// The library opened as `libcuda.so.1` lacks a function that every driver has.
     NotADriver {
-        /// What it lacks.
+        /// The missing symbol.
         symbol: &'static str,
     },
-    /// It does not say which version it is, as the toolkit's stub does not.
+    /// It does not report its version, like the toolkit's stub.
     NoVersion {
-        /// What `cuDriverGetVersion` answered.
+        /// The result of `cuDriverGetVersion`.
         code: CUresult,
     },
     /// The driver lacks a function.
@@ -31,9 +31,9 @@ pub enum Error {
 pub struct Missing {
     /// Its symbol.
     pub symbol: &'static str,
-    /// The CUDA version that it came with, as 1000 times the major and 10 times the minor number.
+    /// The CUDA version that introduced it, as 1000 times the major and 10 times the minor number.
     pub since: c_int,
-    /// The CUDA version of the driver that is there.
+    /// The CUDA version of the installed driver.
     pub driver: c_int,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Version {
 
 const CAPACITY: usize = 111;
 
-/// A short text in a fixed buffer, for there may be no memory for another; what does not fit is cut.
+/// A short text in a fixed buffer, because there may be no memory for another. Longer text is truncated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Words {
     bytes: [u8; CAPACITY],
@@ -122,11 +122,11 @@ impl Words {
         Words { bytes, length: length as u8 }
     }
 
-    /// The text, as far as it is UTF-8.
+    /// Returns the text, as far as it is UTF-8.
     pub fn as_str(&self) -> &str {
         let text = &self.bytes[..usize::from(self.length)];
         str::from_utf8(text).unwrap_or_else(|error| {
-            // What comes before the first byte that is none is.
+            // Everything before the first invalid byte is valid.
             str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default()
         })
     }

@@ -1,26 +1,27 @@
-//! The one list of the driver's functions. Those of memory are in `memory`.
+//! The only list of the driver's functions. Those for memory are in `memory`.
 
 mod memory;
 
-/// The version of the newest headers that the list was compared with (the suite `cuda-headers` does it, and sees to it that
-/// this is the version of those headers). What `cuGetProcAddress` gives for a later version may have another type.
+/// The version of the newest headers with which the list was compared. The suite `cuda-headers` compares them, and
+/// verifies that this is their version. A function that `cuGetProcAddress` returns for a later version may have another
+/// type.
 pub const NEWEST_HEADERS: std::ffi::c_int = 13_050;
 
 /// Passes the list of the driver's functions to `$callback!`.
 ///
 /// An entry is
 /// `fn SYMBOL as "NAME" since VERSION [twin TWIN] (argument: Type, ...);`, where
-/// - SYMBOL is what libcuda.so.1 exports, such as `cuMemAlloc_v2`,
-/// - NAME is what `cuGetProcAddress` takes, such as `cuMemAlloc`,
-/// - VERSION is the first version of CUDA for which `cuGetProcAddress` gives this function under that name:
+/// - SYMBOL is exported by libcuda.so.1, such as `cuMemAlloc_v2`,
+/// - NAME is the argument of `cuGetProcAddress`, such as `cuMemAlloc`,
+/// - VERSION is the first version of CUDA for which `cuGetProcAddress` returns this function for that name:
 ///   1000 times the major and 10 times the minor number,
 /// - TWIN is the symbol of the same function for the per-thread default stream, if there is one;
-///   `cuGetProcAddress` gives it under the same NAME with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`, since
+///   `cuGetProcAddress` returns it for the same NAME with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`, since
 ///   the later of VERSION and 7000.
 ///
-/// Every function returns a [`CUresult`](crate::CUresult). The types are those of this crate: have them in scope
-/// (`use libbfc_cuda_sys::*`) where you call this, and `std::ffi::*` for C's own. What stands behind a comma goes to the
-/// callback before the list, in brackets.
+/// Every function returns a [`CUresult`](crate::CUresult). The types are those of this crate. Bring them into scope
+/// (`use libbfc_cuda_sys::*`) where you invoke the macro, and `std::ffi::*` for C's own types. Tokens after a comma are
+/// passed to the callback before the list, in brackets.
 ///
 /// ```
 /// macro_rules! names {

@@ -2,14 +2,14 @@
 //! a loader that finds them at run time. Nothing is linked: a program that holds this crate starts without a
 //! driver.
 //!
-//! - [`driver_functions!`] passes every function of the list to a macro of yours.
-//! - [`Driver::load`] opens the driver; a function is then called by
+//! - [`driver_functions!`] passes every function of the list to your macro.
+//! - [`Driver::load`] opens the driver; call a function with
 //!   `unsafe { (driver.cuMemAlloc_v2()?)(&mut address, bytes) }`.
 //! - [`FUNCTIONS`], [`TYPES`], [`STRUCTS`] and [`CONSTANTS`] are the same as data. `cargo xtask test --suite
-//!   cuda-headers` holds all of it against NVIDIA's own headers.
+//!   cuda-headers` compares all of it with NVIDIA's own headers.
 //!
-//! Names are NVIDIA's, and so is their documentation: the CUDA Driver API manual. An enumeration of the
-//! headers is an integer here, for a value that a newer driver adds is no undefined behaviour then.
+//! Names are NVIDIA's, and so is their documentation: the CUDA Driver API manual. An enumeration of the headers is an
+//! integer here, so that a value added by a newer driver is not undefined behaviour.
 
 #![allow(non_camel_case_types, non_snake_case)]
 

@@ -1,9 +1,9 @@
-//! The dynamic linker, past whoever stands before it.
+//! The dynamic linker, bypassing interposers.
 //!
 //! An interposer in the same process exports `dlsym` and the driver's names, to see what the program allocates.
-//! It must not see what this crate does: the program's allocator would be entered from its own backend. So the C
-//! library's `dlsym` is taken from the C library by `dlvsym`, and every name is looked up in a handle, never in
-//! the process.
+//! It must not see the calls of this crate: the program's allocator would be entered from its own backend. The C
+//! library's `dlsym` is therefore taken from the C library by `dlvsym`, and every name is looked up in a handle, never
+//! in the process.
 
 use crate::error::{Error, Words};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 
-/// Where `dlsym` lives: since glibc 2.34 in the C library, before that in a library of its own.
+/// The library with `dlsym`: since glibc 2.34 the C library, before that a library of its own.
 const HOMES: [&CStr; 2] = [c"libc.so.6", c"libdl.so.2"];
 
-/// The versions of the C library's `dlsym`, for who has to get past an interposer's: now, on 64-bit ARM before, on x86-64
-/// before.
+/// The versions of the C library's `dlsym`, for callers that bypass an interposer's: the current one,
+/// the older one on 64-bit ARM, the older one on x86-64.
 pub const DLSYM_VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
 
 /// The C library's `dlsym`.
@@ -30,7 +30,7 @@ impl Linker {
         static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
         let mut found = FOUND.load(Relaxed);
         if found.is_null() {
-            // Who comes at the same time finds the same.
+            // Concurrent threads find the same address.
             found = real_dlsym().ok_or(Error::NoLinker)?.as_ptr();
             FOUND.store(found, Relaxed);
         }
@@ -39,7 +39,7 @@ impl Linker {
         Ok(Linker { dlsym })
     }
 
-    /// Opens a library for good.
+    /// Opens a library and keeps it open.
     pub(crate) fn open(self, name: &CStr) -> Result<Library, Error> {
         // SAFETY: the name is NUL-terminated. The library's constructors are the driver's.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -67,20 +67,20 @@ impl Library {
         self.handle
     }
 
-    /// The address of a symbol of the library or of what it needs, or NULL.
+    /// Returns the address of a symbol of the library or of its dependencies, or NULL.
     pub(crate) fn symbol(self, name: &CStr) -> *mut c_void {
         // SAFETY: the handle is of an open library, and the name is NUL-terminated.
         unsafe { (self.linker.dlsym)(self.handle.as_ptr(), name.as_ptr()) }
     }
 
-    /// Gives up a library of which nothing is used.
+    /// Closes a library of which nothing is used.
     pub(crate) fn close(self) {
         // SAFETY: the handle is of an open library; no address of it was kept.
         unsafe { libc::dlclose(self.handle.as_ptr()) };
     }
 }
 
-/// Not by RTLD_DEFAULT or RTLD_NEXT: the `dlsym` of a library that has no versions at all passes for every version.
+/// RTLD_DEFAULT and RTLD_NEXT are not used: the `dlsym` of a library without any versions matches every version.
 fn real_dlsym() -> Option<NonNull<c_void>> {
     let loaded_already: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
     HOMES.iter().find_map(|home| {
@@ -98,7 +98,7 @@ fn real_dlsym() -> Option<NonNull<c_void>> {
 }
 
 fn linker_s_words() -> Words {
-    // SAFETY: it gives NULL or a text that lives until this thread's next call of the linker.
+    // SAFETY: it returns NULL or a text that is valid until this thread's next call of the linker.
     let words = unsafe { libc::dlerror() };
     if words.is_null() {
         return Words::new(c"libcuda.so.1 cannot be opened");

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
-/// A type as data, to be held against the headers.
+/// A type as data, to be compared with the headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
     /// Its name in cuda.h.
@@ -28,9 +28,9 @@ pub struct Struct {
 /// A field of a struct, as data.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name; where it is a word of Rust, an underscore follows that cuda.h does not have.
+    /// Its name; if it is a keyword of Rust, an underscore is appended that cuda.h does not have.
     pub name: &'static str,
-    /// Where it begins, in bytes.
+    /// Its offset in bytes.
     pub offset: usize,
     /// Its size in bytes.
     pub size: usize,
@@ -40,7 +40,7 @@ macro_rules! types {
     ($($name:ident = $type:ty;)*) => {
         $(pub type $name = $type;)*
 
-        /// Every type of this module that is another name of a plain one.
+        /// Every type of this module that is an alias of a plain one.
         pub const TYPES: &[Type] = &[$(Type { name: stringify!($name), size: size_of::<$name>() },)*];
     };
 }
@@ -192,7 +192,7 @@ structs! {
     CUstreamCigCaptureParams {
         streamCigParams: *mut c_void,
     }
-    // What it holds depends on its type and on the version: the number of multiprocessors is at offset 96.
+    // Its contents depend on its type and on the version: the number of multiprocessors is at offset 96.
     CUdevResource {
         type_: CUdevResourceType,
         reserved: [c_uchar; 140],

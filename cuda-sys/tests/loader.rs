@@ -1,4 +1,5 @@
-//! The loader against stand-ins of several ages, each in a process of its own: what a process has loaded it keeps.
+//! The loader against stand-ins of several ages, each in a process of its own, because a process keeps the libraries
+//! that it has loaded.
 
 use libbfc_cuda_sys::{CUDA_SUCCESS, Driver, Error};
 use std::env;
@@ -6,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -28,7 +29,7 @@ impl Folder {
         library
     }
 
-    /// Runs the test of that name once more, in a process that finds what is here; it has to pass.
+    /// Runs the test of that name once more, in a process that finds the libraries of this folder. It must pass.
     fn run(&self, test: &str, preload: Option<&Path>) {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", test, "--nocapture"]);
@@ -54,7 +55,7 @@ impl Drop for Folder {
     }
 }
 
-/// In the stand-in each function says how it was found.
+/// In the stand-in each function returns how it was found.
 fn cu_mem_alloc(driver: Driver) -> c_int {
     let mut address = 0;
     // SAFETY: the pointer is valid.
@@ -181,7 +182,7 @@ fn with_an_interposer() {
     assert!(driver.version() > 1);
     assert_eq!(entered(), 0, "the loader went through the interposer");
 
-    // Whoever asks as programs do meets it.
+    // An ordinary lookup, as programs make it, finds the interposer.
     assert!(!named(c"cuMemAlloc_v2").is_null());
     assert_eq!(entered(), 1);
 }

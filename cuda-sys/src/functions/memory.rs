@@ -1,6 +1,6 @@
-//! The driver's functions of memory.
+//! The driver's functions for memory.
 
-/// Appends them to a list, and passes the whole of it to `$callback!`.
+/// Appends them to a list, and passes the whole list to `$callback!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! and_memory_functions {
@@ -127,7 +127,7 @@ macro_rules! and_memory_functions {
         fn cuMemsetD32Async as "cuMemsetD32Async" since 3020 twin cuMemsetD32Async_ptsz (
             dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream
         );
-        // What a pointer is.
+        // Queries of pointers.
         fn cuPointerGetAttribute as "cuPointerGetAttribute" since 4000 (
             data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr
         );

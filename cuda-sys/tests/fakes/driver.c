@@ -1,6 +1,5 @@
-/* A stand-in for libcuda.so.1 that answers with numbers which tell who was called. Of which age it is, the
- * compiler's options say:
- *   VERSION        what cuDriverGetVersion says
+/* A stand-in for libcuda.so.1 that returns numbers which identify the called function. Compiler options select its age:
+ *   VERSION        the result of cuDriverGetVersion
  *   GET_FOUR       exports cuGetProcAddress with four arguments, as since CUDA 11.3
  *   GET_FIVE       exports cuGetProcAddress_v2 too, as since CUDA 12
  *   NO_INIT        is no driver at all */
@@ -52,7 +51,7 @@ static int by_five(unsigned long long *address, size_t bytes) {
   return BY_FIVE;
 }
 
-/* What it does not know it does not give, and calls that a success: the status says it. */
+/* For an unknown function it returns no address and success. The status shows that it was not found. */
 int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags, int *status) {
   (void)flags;
   *found = NULL;

@@ -1,4 +1,4 @@
-/* Stands before the driver in a process, as an interposer does, and counts who comes. */
+/* Precedes the driver in a process, as an interposer does, and counts its calls. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned lo
   return cuGetProcAddress(name, found, version, flags);
 }
 
-/* Without a version of its own it is found in place of the C library's, whichever version is asked for. */
+/* Without a version of its own it is found in place of the C library's, whichever version is requested. */
 void *dlsym(void *handle, const char *name) {
   static void *(*real)(void *, const char *);
   if (real == NULL) {
