@@ -1,4 +1,4 @@
-//! Links libbfc.so dynamically, by a stand-in: a library with libbfc's SONAME and nothing in it but the names that
+//! Links libbfc.so dynamically, with a stand-in: a library with libbfc's SONAME that contains only the names that
 //! libbfc exports. Cargo builds both in any order, and a name that libbfc does not have is an error of the linker.
 
 use std::path::{Path, PathBuf};
@@ -15,20 +15,21 @@ fn main() {
 
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=dylib=bfc");
-    // zig, which links the wheel for old systems, does not know the first; there is no data to tell them apart by.
+    // zig, which links the wheel for old systems, does not support the first. Without data the two cannot be
+    // distinguished.
     println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
     let is_zig = std::env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("zig"));
     let own_first = if is_zig { "-Bsymbolic" } else { "-Bsymbolic-functions" };
     for argument in [
-        // Beside it lies the libbfc.so that it was installed with.
+        // The libbfc.so that it was installed with is in the same folder.
         "-rpath,$ORIGIN",
         "--enable-new-dtags",
         // Hooks are called until the process ends.
         "-z,nodelete",
-        // As libbfc.so: no frames of the loader on stacks that may be small.
+        // As for libbfc.so: no frames of the loader on stacks that may be small.
         "-z,now",
         "-z,defs",
-        // What we give to whoever looks a name up is ours, also where the program has that name itself.
+        // Lookups of a name return our function, even if the program defines that name itself.
         own_first,
         // Its file name: LD_PRELOAD names the file, and for any other name ldconfig would make a link.
         "-soname,libbfc_preload.so",

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_void};
 /// The ordinal of pinned host memory.
 pub(crate) const PINNED: i32 = 257;
 
-/// Returns options in which all other settings are left to the library.
+/// Returns options that leave all other settings to the library.
 pub(crate) fn options(backend: u32, flags: u32, name: &'static CStr) -> bfc_options_t {
     bfc_options_t {
         struct_size: size_of::<bfc_options_t>(),

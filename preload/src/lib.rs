@@ -1,9 +1,9 @@
 //! `libbfc_preload.so`: serves cudaMalloc of an unmodified program from libbfc's pool, by LD_PRELOAD.
 //!
-//! The interposer is between the program, mostly its CUDA runtime, and the driver. It exports the names in `hook_list`,
-//! and lookups of the driver's functions by `dlsym` or `cuGetProcAddress` return its own functions. Each hook calls
-//! libbfc through its C ABI, or the driver, or both. docs/interposition.md lists the differences that a program can
-//! notice.
+//! The interposer is between the program, usually its CUDA runtime, and the driver. It exports the names in
+//! `hook_list`, and lookups of the driver's functions by `dlsym` or `cuGetProcAddress` return its own functions. Each
+//! hook calls libbfc through its C ABI, or the driver, or both. docs/interposition.md lists the differences that a
+//! program can notice.
 //!
 //! ```text
 //! resolve/                            lookups: dlsym; cuGetProcAddress, with the addresses of the hooks
@@ -11,13 +11,13 @@
 //! pool/                               a device's pool: requests, frees, when to wait for the device
 //! state/                              contexts, captures, streams, and whose work may touch which memory
 //! driver/                             the driver's own functions, as the interposer calls them
-//! diagnostics/                        what the user can read: check log, trace, report
+//! diagnostics/                        output for the user: check log, trace, report
 //! settings                            the environment
 //! sys/                                the operating system: locks, files, messages, the process
-//! bfc          hook_list  unanalyzed_list     libbfc's C ABI; what is hooked
+//! bfc          hook_list  unanalyzed_list     libbfc's C ABI; the hooked functions
 //! ```
 //!
-//! Files import only from rooms below their own, and no files import each other in a circle. Three choices follow from
+//! Files import only from groups below their own, and no files import each other in a circle. Three choices follow from
 //! this:
 //! - The addresses of the hooks are in `resolve/` at the top, because the table imports every hook. `driver/` has the
 //!   functions behind the hooks and is below all its callers.

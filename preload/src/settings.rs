@@ -134,8 +134,8 @@ pub(crate) fn shares_regions() -> bool {
     is(&SHARES_REGIONS)
 }
 
-/// With [`shares_regions`], requests of at least so many bytes go to the driver. What NCCL shares has 2 MiB or more,
-/// and so have PyTorch's segments.
+/// With [`shares_regions`], requests of at least that many bytes go to the driver. Memory that NCCL shares has 2 MiB or
+/// more, and so do PyTorch's segments.
 const SHARED: u64 = 1 << 20;
 
 /// Returns whether pools consist of granules.

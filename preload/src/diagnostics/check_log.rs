@@ -12,14 +12,14 @@ use crate::hook_list::HookKind;
 use crate::settings;
 use crate::sys::{process, text};
 
-/// How a function was looked up.
+/// The way in which a function was looked up.
 #[derive(Clone, Copy)]
 pub(crate) enum LookupMethod {
     Dlsym,
     ProcAddress,
 }
 
-/// Why an allocation went to the driver.
+/// The reason why an allocation went to the driver.
 #[derive(Clone, Copy)]
 pub(crate) enum PassReason {
     Size,
@@ -31,7 +31,7 @@ pub(crate) enum PassReason {
     Pool,
 }
 
-/// What was already logged about a hook.
+/// The events already logged for a hook.
 pub(crate) struct Seen {
     called: AtomicBool,
     /// Indexed by [`LookupMethod`].

@@ -1,4 +1,4 @@
-//! The counters of a process as they lie in the file of `bfc run --report=FILE`, and their summary.
+//! The counters of a process as stored in the file of `bfc run --report=FILE`, and their summary.
 //!
 //! Each process that allocates appends a [`Record`] and updates it through a shared mapping, so that it is complete
 //! however the process ends. The bfc command, which reads it, includes this file too: it must not use anything else of

@@ -97,7 +97,7 @@ pub(super) fn update<const PARTS: usize>(
         let bytes = part.end.clamp(place, BYTES) - place;
         (copy.wrapping_add(place), ptr::slice_from_raw_parts(start.wrapping_add(place), bytes))
     });
-    // SAFETY: the parts are inside of the record, and the places inside of its copy, which is never unmapped.
+    // SAFETY: the parts are inside the record, and the places inside its copy, which is never unmapped.
     unsafe { window::copy(parts) }
 }
 
@@ -107,7 +107,7 @@ fn has_records(file: &Descriptor) -> Result<bool, c_int> {
     Ok(file.read_at(&mut head, 0)? == 0 || head == MAGIC)
 }
 
-/// Why the record is not in the file.
+/// The reason why the record is not in the file.
 pub(super) enum Failure {
     Unusable(Unusable),
     Foreign,
@@ -146,7 +146,7 @@ pub(super) fn mark_replaced(path: &FileName) {
         if file.read_at(&mut head, at) != Ok(head.len()) {
             return;
         }
-        // SAFETY: as many bytes as it has, and any are plain numbers.
+        // SAFETY: the buffer has that many bytes, and any bytes are plain numbers.
         let head = unsafe { head.as_ptr().cast::<Head>().read_unaligned() };
         if (head.magic, head.state, head.process, head.started) == own {
             let _ = file.write_at(&REPLACED.to_ne_bytes(), at + offset_of!(Head, state) as u64);

@@ -1,5 +1,5 @@
-//! The report: what the pools did for a process. `bfc report` reads its counters from a file; without a file a summary
-//! is printed on standard error at the end.
+//! The report: the effect of the pools on a process. `bfc report` reads its counters from a file; without a file a
+//! summary is printed on standard error at the end.
 //!
 //! The counters are kept up to date in a [`Record`], and in its copy in the file, which is complete however the process
 //! ends.
@@ -22,8 +22,8 @@ use crate::sys::{process, text};
 use crate::{bfc, settings};
 
 const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
-/// The process of the program that `bfc run --report` has started, which reports also that it used no pool. Its helpers,
-/// of which there may be many, do not.
+/// The process of the program that `bfc run --report` has started, which is reported even if it used no pool. Its
+/// helper processes, of which there may be many, are not.
 const PROGRAM: &CStr = c"BFC_PRELOAD_PROGRAM";
 
 const UNKNOWN: u8 = 0;
@@ -37,7 +37,7 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 
 static RECORD: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 
-/// The copy in the file. Null without one, and once it could not be written any more.
+/// The copy in the file. Null without one, and once it can no longer be written.
 static COPY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 /// Set when the process has reached its end. Other threads may continue, and allocate for the first time.
@@ -55,7 +55,7 @@ pub(crate) trait Reported: Copy {
     /// Its ordinal in libbfc's table.
     fn ordinal(self) -> i32;
 
-    /// Returns what the pool has done so far.
+    /// Returns the pool's activity so far.
     fn activity(self) -> Activity;
 
     /// Returns libbfc's statistics of the pool, if the interposer uses it.
@@ -139,7 +139,7 @@ fn place_of<T>(record: &Record, field: &T) -> Range<usize> {
     start..start + size_of::<T>()
 }
 
-/// Returns whether there is a report. Without one there will be none.
+/// Returns whether there is a report. If not, there will be none.
 #[inline]
 pub(crate) fn is_on() -> bool {
     state() != OFF
@@ -217,7 +217,7 @@ fn update(pool: impl Reported) {
     write(record, [place_of(record, counters), place_of(record, &record.lost_events)]);
 }
 
-/// Updates the counters of bytes with statistics that cover so many calls.
+/// Updates the counters of bytes with statistics that cover that many calls.
 fn update_sizes(counters: &Counters, seen: &AtomicU64, stats: &bfc_stats_t, calls: u64) {
     counters.peak_requested.fetch_max(stats.peak_bytes_requested, Ordering::Relaxed);
     counters.peak_in_use.fetch_max(stats.peak_bytes_in_use, Ordering::Relaxed);
@@ -248,7 +248,7 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
     }
 }
 
-/// Says that the program has used no pool. A summary that is missing would look like a report that failed.
+/// Reports that the program has used no pool. A missing summary would look like a report that failed.
 #[cold]
 fn say_unused() {
     let own = process::id();
@@ -268,7 +268,7 @@ fn say_unused() {
 #[inline(never)]
 fn summarize(record: &Record, name: &counters::Name, counters: &Counters) {
     let mut text = Summary(Vec::new());
-    // Text that does not fit into host memory is cut.
+    // Text that does not fit into host memory is truncated.
     let _ = write!(
         text,
         "libbfc: process {}, {name}\n{counters}{}",

@@ -28,7 +28,7 @@ const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 /// Room kept for the line that gives the reason why the trace ends.
 const LAST_LINE: usize = 256;
 
-/// How many programs of one process can write traces.
+/// The number of programs of one process that can write traces.
 const PROGRAMS: u32 = 1000;
 
 const UNKNOWN: u8 = 0;
@@ -98,7 +98,7 @@ fn with<T>(work: impl FnOnce(&mut Recorder) -> Option<T>) -> Result<Option<T>, M
     }
     let _blocked = Blocked::new();
     let mut place = RECORDER.lock().ok_or(Missed)?;
-    // It may have changed while this thread waited.
+    // The state may have changed while this thread waited.
     match STATE.load(Ordering::Relaxed) {
         STOPPED => return Err(Missed),
         OFF => return Ok(None),
@@ -148,7 +148,7 @@ pub(crate) fn stream(stream: CUstream) -> usize {
     .unwrap_or(0)
 }
 
-/// Returns whether there is no trace. The first event finds that out.
+/// Returns whether there is no trace. The first event determines this.
 #[inline]
 fn is_off() -> bool {
     STATE.load(Ordering::Relaxed) == OFF
@@ -326,7 +326,7 @@ impl Recorder {
         }
     }
 
-    /// Appends a line. Out of line, so that its text is in no caller's frame.
+    /// Appends a line. Out of line, so that its text is not in the frame of a caller.
     #[inline(never)]
     fn append(&mut self, text: fmt::Arguments<'_>, spare: usize) -> Result<(), c_int> {
         let mut line = Line::new();

@@ -12,7 +12,7 @@ use crate::hook_list::HookKind;
 /// A function of the driver that has a hook.
 pub(crate) struct Function {
     pub(super) symbol: &'static CStr,
-    /// The function of cuda-sys's list that it corresponds to, possibly as the twin for the per-thread default stream.
+    /// The function of cuda-sys's list to which it corresponds, possibly as the twin for the per-thread default stream.
     /// For an unanalyzed function, the name that `cuGetProcAddress` takes.
     pub(super) of: &'static str,
     /// The first version for which `cuGetProcAddress` returns an unanalyzed function.

@@ -33,8 +33,8 @@ pub(crate) fn is_touching(name: &CStr) -> bool {
     })
 }
 
-/// Returns whether work may use memory through a function that is not hooked: one that no known header declares, or one
-/// that is not hooked for a reason other than being harmless.
+/// Returns whether work may use memory through a function that is not hooked: one that no known header declares, or a
+/// known one that is not hooked for a reason other than being harmless.
 pub(crate) fn may_touch_unseen(symbol: &CStr) -> bool {
     symbol.to_str().is_ok_and(|name| may_touch(name) && !is_harmless(name) && !is_hooked(symbol))
 }

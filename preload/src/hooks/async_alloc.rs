@@ -16,7 +16,7 @@ use crate::settings;
 use crate::state::contexts::{self, Current, is_default};
 use crate::state::{captures, memory_pools, relations, streams};
 
-/// Returns the stream that NULL means in a twin: the per-thread default stream.
+/// Returns the stream that NULL denotes in a twin: the per-thread default stream.
 fn per_thread(stream: CUstream) -> CUstream {
     if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
 }
@@ -108,7 +108,7 @@ allocates! {
 /// Frees pooled memory. Returns `None` for other memory.
 fn free(address: u64, stream: CUstream) -> Option<CUresult> {
     let pool = Pool::owner(address)?;
-    // A stream that was created has a context, so that none needs to be current.
+    // A created stream has a context, so none needs to be current.
     let current = if is_default(stream) { Some(contexts::current()) } else { None };
     if current == Some(Current::None) {
         return Some(no_context_error());

@@ -90,7 +90,7 @@ macro_rules! ends {
                 let is_captured = streams::is_captured(stream);
                 // SAFETY: the caller's arguments.
                 let code = unsafe { end(stream, graph) };
-                // A call that found no capture, or one of another thread, has not ended one.
+                // A call that found no capture, or a capture of another thread, has ended none.
                 if is_captured && !streams::is_captured(stream) {
                     captures::ended_if_begun(stream);
                     end_put_off();
@@ -157,7 +157,7 @@ destroys! {
     cuStreamDestroy_v2
 }
 
-/// Functions that create a stream, which pool may have the memory that it needs, and the stream's context.
+/// Functions that create a stream, with the pool that may hold the memory it needs, and the stream's context.
 macro_rules! creates {
     ($($symbol:ident($($argument:ident: $type:ty),*) of $source:expr, in $context:expr;)*) => {
         $(

@@ -58,12 +58,12 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, devic
     with_room(|| (Source::Device(device), 0), counted)
 }
 
-/// Gives up one of the program's holds on a primary context, by a call of the driver.
+/// Releases one of the program's references to a primary context, by calling the driver.
 fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
     let counting = contexts::lock_holds(device);
     let code = match contexts::holds(device) {
         2.. => call(),
-        // A hold from before the first hook call was not counted.
+        // A reference from before the first hook call was not counted.
         holds => give_up_last(device, holds == 1, call),
     };
     if code == CUDA_SUCCESS {
@@ -74,8 +74,8 @@ fn give_up_hold(device: CUdevice, call: impl FnOnce() -> CUresult) -> CUresult {
     code
 }
 
-/// Ends a primary context by a call of the driver, unless calls that the interposer did not see hold it. It has a pool only
-/// if the program's holds are known, and the pool ends with it.
+/// Ends a primary context by a call of the driver, unless it is held by calls that the interposer did not see. It has a
+/// pool only if the program's references are known, and the pool ends with it.
 fn give_up_last(device: CUdevice, is_known: bool, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = contexts::primary_handle(device);
     let captured = captures::in_context(context);
@@ -107,7 +107,7 @@ fn give_up_last(device: CUdevice, is_known: bool, call: impl FnOnce() -> CUresul
     code
 }
 
-/// Ends the contexts whose end was put off during captures, unless the program holds them again.
+/// Ends the contexts whose end was deferred during captures, unless the program holds them again.
 pub(super) fn end_put_off() {
     if captures::any() {
         return;
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
         // SAFETY: the caller's argument.
         return unsafe { destroy(green) };
     };
-    // NULL is none: what is the primary context's stays.
+    // NULL is none: the data of the primary context stays.
     let is_own = known.context != contexts::primary_handle(known.device);
     let context = if is_own { known.context } else { ptr::null_mut() };
     contexts::forget(context);
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     let code = give_up_hold(known.device, || unsafe { destroy(green) });
     if code == CUDA_SUCCESS {
         captured.ended();
-        // Its own captures do not put the end of the primary context off any longer.
+        // Its own captures no longer defer the end of the primary context.
         end_put_off();
     } else {
         known.restore();
@@ -228,10 +228,10 @@ resets! {
     cuDevicePrimaryCtxReset_v2
 }
 
-/// Ends a context that the program created, by a call of the driver.
+/// Ends a context that the program created, by calling the driver.
 fn end_created(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     // Before the call, because afterwards another context may have the handle. Information that is forgotten needlessly is
-    // queried again. A primary context's handle is no other's, and the driver destroys none.
+    // queried again. The handle of a primary context is unique, and the driver does not destroy one.
     let is_primary = contexts::known_as(context) != Current::Other;
     if !is_primary {
         contexts::forget(context);
@@ -331,7 +331,7 @@ macro_rules! creates {
 }
 
 creates! {
-    // What old programs are linked to, and those look up that name no version (ctypes).
+    // Old programs are linked to this name, and some look it up without a version (ctypes).
     cuCtxCreate(flags: c_uint, device: CUdevice) of device;
     cuCtxCreate_v2(flags: c_uint, device: CUdevice) of device;
     cuCtxCreate_v3(affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) of device;

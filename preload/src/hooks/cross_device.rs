@@ -49,7 +49,7 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     unsafe { retain(handle, address) }
 }
 
-/// Functions that queue work on a stream which uses the given addresses. Without a stream it is the default stream.
+/// Functions that queue work on a stream that uses the given addresses. Without a stream the default stream is used.
 macro_rules! touches {
     ($($symbol:ident($($argument:ident: $type:ty),*) at $addresses:expr; on $stream:expr;)*) => {
         $(
@@ -92,7 +92,7 @@ sides! {
     peers: CUDA_MEMCPY3D_PEER;
 }
 
-/// Functions that add graph nodes, which run on any stream and context.
+/// Functions that add graph nodes, which may run on any stream and context.
 macro_rules! adds {
     ($($symbol:ident($($argument:ident: $type:ty),*) copies $copy:ident;)*) => {
         $(
@@ -121,7 +121,7 @@ adds! {
     ) copies copy;
 }
 
-/// Stands for either default stream: both are the current context's.
+/// Represents either default stream: both belong to the current context.
 const DEFAULT: CUstream = std::ptr::null_mut();
 
 touches! {

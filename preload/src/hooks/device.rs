@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(place: *mut CUdeviceptr, bytes: usize) ->
     }
 }
 
-/// Serves a request from the pool of the current device, if it is to be pooled.
+/// Serves a request from the pool of the current device, if it should be pooled.
 #[inline]
 fn serve(place: *mut CUdeviceptr, bytes: usize) -> Result<u64, Refused> {
     let (pool, stream) = pool_of(place, bytes)?;
@@ -108,7 +108,7 @@ fn free_elsewhere(address: u64, owner: Option<Pool>, current: Current) -> Option
     if current == Current::None { Some(fallback::no_context_error()) } else { free(pool, address).code() }
 }
 
-/// Frees memory of a pool whatever context is current, or none.
+/// Frees memory of a pool, whichever context is current, if any.
 pub(crate) fn free_in(pool: Pool, address: u64) -> Option<CUresult> {
     free(pool, address).code()
 }
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     let ask = || unsafe { ask(free, total) };
     let pool = contexts::current_device().and_then(Pool::of_device);
     let Some(pool) = pool.filter(|_| !free.is_null() && !total.is_null()) else { return ask() };
-    // In another context the driver serves requests, of which the pool has no part but its idle memory.
+    // In another context the driver serves requests, and the pool affects them only through its idle memory.
     let is_primary = matches!(contexts::current(), Current::Primary(_));
     if is_primary {
         pool.create_if_limited();
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     }
 }
 
-/// Asks the driver for its free memory and all memory, and returns the former with what the pool does not use. Out of line,
+/// Queries the driver's free and total memory, and returns the former plus the pool's unused memory. Out of line,
 /// because the caller's frame is on the stack while a pool is created.
 #[inline(never)]
 fn corrected(
@@ -170,7 +170,7 @@ fn corrected(
             break;
         }
     }
-    // What the pool is returning at this moment may count twice.
+    // Memory that the pool is returning at this moment may count twice.
     let mut bytes = free.saturating_add(bfc::idle_bytes(&stats)).min(all.saturating_sub(stats.bytes_in_use));
     if is_primary && settings::is_limited() {
         bytes = bytes.min(stats.bytes_limit.saturating_sub(stats.bytes_in_use));

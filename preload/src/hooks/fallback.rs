@@ -14,21 +14,21 @@ use crate::state::streams;
 /// The pools that may hold the memory that a call of the driver needs.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    /// That of the current context's device.
+    /// The pool of the current context's device.
     Current,
     Device(CUdevice),
-    /// That of the device of a stream.
+    /// The pool of the device of a stream.
     Stream(CUstream),
-    /// Most likely that of the device of a stream, but the driver does not say which device it is.
+    /// Most likely the pool of the device of a stream, but the driver does not report which device it is.
     AnyNear(CUstream),
-    /// Most likely that of the current context's device, but the driver does not say which device it is.
+    /// Most likely the pool of the current context's device, but the driver does not report which device it is.
     Any,
-    /// That of pinned host memory.
+    /// The pool of pinned host memory.
     Pinned,
 }
 
 impl Source {
-    /// Returns what the pool of the device that is concerned does not use to the driver, for a request of `bytes`
+    /// Returns the unused memory of the affected device's pool to the driver, for a request of `bytes`
     /// (0: unknown). Returns whether the driver may serve it now.
     fn make_room(self, bytes: usize) -> bool {
         let room = |pool: Pool| pool.make_room(bytes as u64);
@@ -39,8 +39,8 @@ impl Source {
         Pool::of_devices().find(|pool| device.is_some() && pool.device() == device).is_some_and(room)
     }
 
-    /// The same in other devices' pools, if the device is not known. Their work is not waited for, because it may itself
-    /// wait for what this thread does next.
+    /// Returns unused memory of other devices' pools, if the device is not known. Does not wait for their work, because
+    /// it may itself wait for what this thread does next.
     fn make_room_elsewhere(self, bytes: usize) -> bool {
         let device = self.device();
         let is_known = device.is_some() && !matches!(self, Source::Any | Source::AnyNear(_));
@@ -51,7 +51,7 @@ impl Source {
         others.filter(|pool| pool.make_room_at_once(bytes as u64)).count() != 0
     }
 
-    /// Returns the device that is concerned, or most likely so.
+    /// Returns the affected device, or the most likely one.
     fn device(self) -> Option<usize> {
         match self {
             Source::Current | Source::Any => contexts::current_device(),
@@ -82,8 +82,8 @@ pub(crate) unsafe fn call_driver(
     refusals::note(code, bytes, stream, verdict)
 }
 
-/// Calls the driver, and calls it again if it was out of memory and pools could return some: the one of the device that is
-/// concerned, and then others. `need` returns these pools and the size of the request, or 0 if it is not known. During a
+/// Calls the driver, and calls it again if it was out of memory and pools could return some: the pool of the affected
+/// device, and then others. `need` returns these pools and the size of the request, or 0 if it is not known. During a
 /// capture no pool can return anything.
 #[inline]
 pub(crate) fn with_room(need: impl FnOnce() -> (Source, usize), call: impl Fn() -> CUresult) -> CUresult {
@@ -109,7 +109,7 @@ fn again((source, bytes): (Source, usize), call: &dyn Fn() -> CUresult) -> CUres
 /// has shut down with the process.
 #[cold]
 pub(crate) fn no_context_error() -> CUresult {
-    // SAFETY: no preconditions; of NULL nothing is freed.
+    // SAFETY: no preconditions. NULL frees nothing.
     let code = real::cuMemFree_v2().map_or(CUDA_ERROR_NOT_INITIALIZED, |free| unsafe { free(0) });
     if code == CUDA_SUCCESS { CUDA_ERROR_INVALID_CONTEXT } else { code }
 }

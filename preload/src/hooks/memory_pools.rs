@@ -1,4 +1,4 @@
-//! The hooks of the driver's own memory pools: which of them a program makes current.
+//! The hooks that record which of the driver's own memory pools a program makes current.
 
 use cuda_sys::*;
 

@@ -12,7 +12,7 @@ use crate::pool::{Pool, pinned, pointer};
 use crate::state::contexts::{self, Current};
 use crate::{bfc, settings};
 
-/// Serves a request from the pool, if it is to be pooled.
+/// Serves a request from the pool, if it should be pooled.
 fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     // Flags may request another kind of memory.
     if !settings::serves_pinned() || place.is_null() || flags != 0 || !settings::pools(bytes) {
@@ -27,7 +27,7 @@ fn serve(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Option<u64> {
     served
 }
 
-/// Calls the driver, if need be with what the pool can return.
+/// Calls the driver, if necessary after the pool has returned memory.
 fn with_room(bytes: usize, call: impl Fn() -> CUresult) -> CUresult {
     let code = fallback::with_room(|| (Source::Pinned, bytes), call);
     let pool = Pool::pinned();
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize
     }
 }
 
-/// It needs page tables of the device, and memory of the host that stays in place, as the pool's does.
+/// The call needs page tables of the device, and host memory that stays in place, like the pool's.
 ///
 /// # Safety
 /// The contract is that of the driver's function.

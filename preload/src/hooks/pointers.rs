@@ -20,7 +20,7 @@ struct Pooled {
     region: u64,
 }
 
-/// An address that is in no allocation, for which the driver answers as for a freed pointer.
+/// An address that is in no allocation, which the driver treats like a freed pointer.
 const NO_ALLOCATION: CUdeviceptr = 1;
 
 /// Returns the pooled memory at an address, unless the program should see regions because it shares them. A client that
@@ -51,7 +51,7 @@ fn located(address: u64) -> Option<Pooled> {
         return Some(Pooled { allocation: None, region: 0 });
     }
     let start = chunk.addr() as u64;
-    // The padding behind the requested size belongs to no allocation.
+    // The padding after the requested size belongs to no allocation.
     let is_inside = |&(bytes, _): &(usize, u64)| address - start < bytes as u64;
     let allocation = facts(pool, chunk).filter(is_inside).filter(|_| !pool.has_deferred(start));
     Some(Pooled {
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
     let Some(ask) = real::cuIpcGetMemHandle() else { return CUDA_ERROR_NOT_INITIALIZED };
     if settings::shares_regions() && bfc::owner(address).is_some() {
-        // The base of the region, whatever is there now, because the offsets of other allocations are relative to it.
+        // The base of the region, even if it is free now, because the offsets of other allocations are relative to it.
         return match begins_allocation(address) {
             // SAFETY: the caller's arguments.
             true => unsafe { ask(handle, address) },

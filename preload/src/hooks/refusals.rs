@@ -12,18 +12,19 @@ use crate::state::contexts::{self, Current};
 use crate::sys::text::Text;
 use crate::{driver, settings};
 
-/// Which settings may be raised. The reader of a report need not know how the program was started.
+/// The settings that may be raised. The reader of a report may not know how the program was started.
 const LIMIT: &[u8] = b"; raise --limit or --fraction if one is set (BFC_MEMORY_LIMIT, BFC_MEMORY_FRACTION)";
 
-/// The verdict of libbfc that another growth policy changes. It names the library's options, which the program lacks.
+/// The verdict of libbfc that another growth policy can change. It names the library's options, which the
+/// program lacks.
 const DOUBLING: &[u8] = b"; regions double in size";
 const BY_NEED: &[u8] = b"; --growth need avoids doubling";
 
-/// The verdict of libbfc that granules change. They have no legacy IPC handles.
+/// The verdict of libbfc that granules can change. They have no legacy IPC handles.
 const FRAGMENTATION: &[u8] = b": fragmentation. ";
 const GRANULES: &[u8] = b"; --backend cuda-vmm fragments less (BFC_BACKEND=cuda_vmm)";
 
-/// Why there was no memory.
+/// The reason why there was no memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
     /// The pool's reason, from libbfc's last message.
@@ -80,7 +81,7 @@ fn note_device(bytes: usize, stream: usize, verdict: Verdict) {
     });
 }
 
-/// Formats the message once, before any lock is taken, because libbfc is queried for it.
+/// Formats the message once, before any lock is taken, because it queries libbfc.
 fn with_text(verdict: Verdict, note: impl FnOnce(&str)) {
     let mut text = Text::<MESSAGE>::new();
     text.put(format_args!("{verdict}"));
@@ -92,7 +93,7 @@ fn with_text(verdict: Verdict, note: impl FnOnce(&str)) {
     note(text.map_or("", |chunk| chunk.valid()));
 }
 
-/// Appends the settings that help.
+/// Appends the settings that may help.
 fn advise(text: &mut Text<MESSAGE>) {
     if settings::is_limited() {
         text.push(LIMIT);
@@ -114,7 +115,7 @@ pub(crate) fn note_of(pool: Pool, code: CUresult, bytes: usize, verdict: Verdict
     }
 }
 
-/// The only place where a request becomes a failure: in the report, and in libbfc's statistics and history.
+/// The only place that counts a request as a failure: in the report, and in libbfc's statistics and history.
 fn note_in(pool: Pool, bytes: usize, verdict: Verdict, text: &str) {
     pool.note_failure(bytes, matches!(verdict, Verdict::Pool));
     report::refused(pool, bytes, text);

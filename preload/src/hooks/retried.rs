@@ -1,5 +1,5 @@
-//! The hooks of functions that the driver serves, and that need memory which a pool may hold. If the driver is out of memory,
-//! the pool is trimmed and the driver called again.
+//! The hooks of functions that the driver serves, and that need memory that a pool may hold. If the driver is out of
+//! memory, the pool is trimmed and the driver is called again.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -9,8 +9,8 @@ use super::fallback::{Source, with_room};
 use crate::driver::real;
 use crate::state::{contexts, relations};
 
-/// An entry is `SYMBOL(ARGUMENTS) needs BYTES, of SOURCE`, with 0 for an unknown size, and `, first STATEMENT` for what is
-/// done before the call.
+/// An entry is `SYMBOL(ARGUMENTS) needs BYTES, of SOURCE`, with 0 for an unknown size, and `, first STATEMENT` for a
+/// statement that runs before the call.
 macro_rules! retries {
     ($($symbol:ident($($argument:ident: $type:ty),* $(,)?)
         needs $bytes:expr, of $source:expr $(, first $before:expr)?;)*) => {
@@ -29,26 +29,26 @@ macro_rules! retries {
     };
 }
 
-/// The device on which physical memory is to be.
+/// Returns the device of the physical memory to create.
 fn of_location(properties: *const CUmemAllocationProp) -> Source {
     // SAFETY: NULL, or the caller's, and the driver has read it.
     match unsafe { properties.as_ref() } {
         Some(wanted) if wanted.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE => {
             Source::Device(wanted.location.id)
         }
-        // The host's.
+        // Host memory.
         Some(_) => Source::Pinned,
         None => Source::Current,
     }
 }
 
-/// The stream on which a kernel is launched.
+/// Returns the stream on which a kernel is launched.
 fn of_config(config: *const CUlaunchConfig) -> Source {
     // SAFETY: NULL, or the caller's, and the driver has read it.
     unsafe { config.as_ref() }.map_or(Source::Current, |config| Source::Stream(config.hStream))
 }
 
-/// Work of one context may use another device's memory from now on.
+/// From now on, work of one context may use another device's memory.
 fn relate_all() {
     if contexts::are_several() {
         relations::relate_all();
@@ -79,7 +79,7 @@ retries! {
         wanted: *const CUDA_ARRAY3D_DESCRIPTOR,
         levels: c_uint,
     ) needs 0, of Source::Current;
-    // A pool may be of another device than the stream, and does not say of which.
+    // A pool may belong to a device other than the stream's, and its device cannot be queried.
     cuMemAllocFromPoolAsync(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream)
         needs bytes, of Source::AnyNear(stream);
     cuMemAllocFromPoolAsync_ptsz(place: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream)
@@ -191,7 +191,7 @@ retries! {
         values: *mut *mut c_void,
     ) needs 0, of Source::Current;
     cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) needs 0, of Source::Current;
-    // A library is of all contexts.
+    // A library belongs to all contexts.
     cuLibraryLoadData(
         library: *mut CUlibrary,
         code: *const c_void,
@@ -266,7 +266,7 @@ retries! {
     ) needs 0, of of_config(config);
 }
 
-// What a context has.
+// Resources of a context.
 retries! {
     cuCtxSetLimit(limit: CUlimit, value: usize) needs 0, of Source::Current;
     cuEventCreate(event: *mut CUevent, flags: c_uint) needs 0, of Source::Current;

@@ -65,7 +65,7 @@ macro_rules! goes_on {
                 )
             }
 
-            /// As above.
+            /// Relates all contexts, and jumps to the driver's function.
             ///
             /// # Safety
             /// The contract is that of the driver's function.

@@ -29,8 +29,8 @@ impl Pool {
     #[inline]
     pub(crate) fn alloc(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
         if !self.is_known() {
-            // Another thread or the program may have created the pool, so that it could serve already. But a free has
-            // to know the creator.
+            // Another thread or the program may have created the pool, so it may be able to serve the request already.
+            // But a free must know the creator.
             self.create()?;
         }
         if self.waiting() >= MAX_WAITING_FREES && self.has_quarantine() {
@@ -65,7 +65,7 @@ impl Pool {
         {
             return Ok(address);
         } else if self.waiting() != 0 && !settings::is_limited() && self.can_never_settle() {
-            // What the driver serves is freed to it, and it waits by itself.
+            // Memory from the driver is freed to the driver, which itself waits.
             return self.serve_or_pass(bytes, stream);
         }
         // In the order of a stream, the pool may return memory that other streams' work still uses, because the stream
@@ -77,7 +77,7 @@ impl Pool {
             Err(BFC_ERROR_OUT_OF_MEMORY) => {}
             Err(_) => return Err(Refused::Pass(PassReason::Pool)),
         }
-        // Nothing is waited for in vain: the driver's own cudaMalloc would refuse at once.
+        // Waiting would be pointless: the driver's own cudaMalloc would refuse at once.
         let may_serve = !captures::any() && self.may_serve(bytes as u64);
         // Without a quarantine libbfc has waited for everything already, except what was deferred.
         if may_serve
@@ -86,7 +86,7 @@ impl Pool {
         {
             return Ok(address);
         }
-        // The limit is for devices.
+        // The limit applies to devices.
         if settings::is_limited() && self.ordinal != bfc::PINNED {
             return Err(Refused::OutOfMemory);
         }
@@ -108,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Serves a request from what the pool holds, large chunks included, or else leaves it to the driver.
+    /// Serves a request from the memory that the pool holds, including large chunks, or leaves it to the driver.
     fn serve_or_pass(self, bytes: usize, stream: Option<CUstream>) -> Result<u64, Refused> {
         self.request(bytes, stream, ALL_HELD).map_err(|_| Refused::Pass(PassReason::Capture))
     }
@@ -117,7 +117,7 @@ impl Pool {
     /// another thread may have made some reusable meanwhile.
     #[cold]
     fn alloc_after_waiting(self, bytes: usize, stream: Option<CUstream>, mut settled: u64) -> Option<u64> {
-        // Busy threads could go on freeing what does not serve this request.
+        // Busy threads could keep freeing memory that does not serve this request.
         const ROUNDS: u32 = 4;
         for _ in 0..ROUNDS {
             let waits = self.waits();

@@ -47,7 +47,7 @@ impl Pool {
             return self.await_creation();
         }
         // Another thread may have just created it. Otherwise it existed and has ended, and nothing in it belongs to the
-        // interposer any more.
+        // interposer.
         if before != NO_POOL && bfc::stats(self.ordinal).is_some() {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Pool {
         wait_for(SHORT, || (origin() <= OF_THE_PROGRAM).then_some(())).ok_or(Refused::Pass(PassReason::Pool))
     }
 
-    /// Ends the pool before its context ends, and its memory with it.
+    /// Ends the pool and its memory before its context ends.
     pub(crate) fn end(self) {
         // A pool created by the program ends when the program destroys it, and holds the context until then.
         if self.is_ours() && bfc::destroy_forced(self.ordinal) == BFC_OK {

@@ -1,6 +1,6 @@
-//! Frees that are deferred, in pools that reuse freed memory at once. cudaFree has to wait there for all work that may use
-//! the memory. A capture forbids that, and work of other contexts than the device's own may itself wait for what the
-//! calling thread does next. For the program the chunk is free.
+//! Frees that are deferred, in pools that reuse freed memory at once. cudaFree must wait there for all work that may use
+//! the memory. A capture forbids that, and work of contexts other than the device's own may itself wait for the
+//! calling thread's next action. For the program the chunk is free.
 
 use bfc_sys::BFC_OK;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -95,7 +95,7 @@ impl Pool {
         true
     }
 
-    /// Frees the chunks whose frees were deferred until the one with that number: nothing uses them any more.
+    /// Frees the chunks whose frees were deferred up to the one with that number: nothing uses them.
     #[cold]
     pub(super) fn free_deferred(self, last: u64) {
         for (place, number, address) in self.deferred().filter(|&(_, number, _)| number <= last) {

@@ -114,7 +114,7 @@ impl Pool {
         }
     }
 
-    /// Returns why libbfc refused: the address is inside a chunk, or free, or not of this pool.
+    /// Returns the reason why libbfc refused: the address is inside a chunk, or free, or not of this pool.
     #[cold]
     fn failed_free(self, address: u64) -> Freed {
         match bfc::owner(address) {

@@ -14,24 +14,24 @@ use crate::state::contexts::DEVICES;
 /// Makes freed memory reusable at once, for the test that detects the resulting races.
 pub(super) const MUTATED: bool = cfg!(feature = "without-quarantine");
 
-/// The interposer's data about a pool, beside libbfc's own metadata.
+/// The interposer's data about a pool, in addition to libbfc's own metadata.
 pub(super) struct State {
     /// [`NO_POOL`], [`OURS`] or [`OF_THE_PROGRAM`]. A larger number is the thread that is creating it.
     pub(super) origin: AtomicUsize,
-    /// libbfc tells streams apart in the pool ([`Pool::may_order`]).
+    /// Whether libbfc distinguishes streams in the pool ([`Pool::may_order`]).
     pub(super) tells_apart: AtomicBool,
-    /// How many requests were served. Counted for the report only.
+    /// The number of requests served. Counted for the report only.
     pub(super) served: AtomicU64,
     pub(super) freed: AtomicU64,
-    /// How many of the frees were followed by a synchronization.
+    /// The number of frees that were followed by a synchronization.
     pub(super) settled: AtomicU64,
-    /// How many there were when they were last probed because of their number.
+    /// The number of frees when they were last probed because of their number.
     pub(super) probed: AtomicU64,
     /// Synchronizations and probes.
     pub(super) synchronizations: AtomicU64,
     pub(super) obtained: AtomicU64,
     pub(super) returned: AtomicU64,
-    /// How many pools of this ordinal have ended. The next one counts its frees anew.
+    /// The number of pools of this ordinal that have ended. The next one counts its frees anew.
     pub(super) ended: AtomicU64,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct Pool {
     pub(super) state: &'static State,
 }
 
-/// Why a request is not served.
+/// The reason why a request is not served.
 pub(crate) enum Refused {
-    /// The request is to be served by the driver, for this reason.
+    /// The request should be served by the driver, for this reason.
     Pass(PassReason),
     /// There is no memory, and the user has set a limit.
     OutOfMemory,
@@ -126,7 +126,7 @@ impl Pool {
         self.device().unwrap_or(DEVICES)
     }
 
-    /// Returns whether the pool may have any memory. That is already possible while it is being created.
+    /// Returns whether the pool may have any memory, which is possible even while it is being created.
     #[inline]
     pub(crate) fn is_there(self) -> bool {
         self.state.origin.load(Ordering::Relaxed) != NO_POOL

@@ -1,4 +1,5 @@
-//! Idle pools, whose memory libbfc's thread returns to the driver (`BFC_TRIM_AFTER`). It asks here which frees are reusable.
+//! Idle pools, whose memory libbfc's thread returns to the driver (`BFC_TRIM_AFTER`). It calls this module to find out
+//! which frees are reusable.
 
 use std::ffi::c_void;
 
@@ -7,7 +8,7 @@ use super::probe::ProbeResult;
 use crate::bfc;
 use crate::state::captures;
 
-/// Makes waiting frees reusable before a pool is trimmed. Called again while any wait.
+/// Makes waiting frees reusable before a pool is trimmed. Called again while any are waiting.
 pub(super) unsafe extern "C" fn settle(_: *mut c_void, ordinal: i32) {
     if captures::any() {
         return;

@@ -1,5 +1,5 @@
-//! The streams that pools know, with their contexts. A stream ends with its context, and libbfc must not use it
-//! afterwards. So it forgets the streams of a context before the context ends.
+//! The streams known to pools, with their contexts. A stream ends with its context, and libbfc must not use it
+//! afterwards. It therefore forgets the streams of a context before the context ends.
 //!
 //! The table is bounded. Pools never learn of a stream that does not fit into it: memory allocated on it comes from the
 //! driver, and a free on it waits for the device like cudaFree.
@@ -16,22 +16,22 @@ use crate::{bfc, settings};
 
 static KNOWN: StreamTable = StreamTable::new();
 
-/// Records the context of a stream before a pool learns of the stream. Returns whether the pool may learn of it. Always
-/// true for default streams, whose names are no handles.
+/// Records the context of a stream before a pool learns of the stream. Returns whether the pool may learn of it. It
+/// always may for default streams, whose names are not handles.
 pub(crate) fn note(stream: CUstream) -> bool {
     is_default(stream)
         || KNOWN.contains(stream)
         || streams::of_stream(stream).is_some_and(|context| KNOWN.insert(stream, context))
 }
 
-/// Records the current context, another one than a pool's own, before the pool learns of its default streams. Its handle
-/// stands for them in the table. Returns whether the pool may learn of them.
+/// Records the current context, which is not a pool's own, before the pool learns of its default streams. Its handle
+/// represents them in the table. Returns whether the pool may learn of them.
 pub(crate) fn note_default() -> bool {
     contexts::current_handle().is_some_and(|context| KNOWN.insert(context.cast(), context))
 }
 
-/// Forgets the default streams of a context, which libbfc knows by the current context. Those of other threads cannot be
-/// named.
+/// Forgets the default streams of a context, which libbfc identifies by the current context. Those of other threads
+/// cannot be named.
 fn forget_default(context: CUcontext) {
     const DEFAULT: [usize; 2] = [1, 2];
     let is_other = |pool: &Pool| pool.device().map(contexts::primary_of_device) != Some(context);

@@ -4,8 +4,8 @@
 //! all blocking streams: "the legacy stream first waits on all blocking streams, the action is queued in the legacy
 //! stream, and then all blocking streams wait on the legacy stream" (CUDA Runtime API, Stream synchronization behavior).
 //! So a kernel on one blocking stream that uses new memory comes after one on another stream that used the memory before
-//! its free. libbfc records an event at a free, which is such an action, but not while a pool knows one stream only. So
-//! the pool is made to know a second one first.
+//! its free. libbfc records an event at a free, which is such an action, but not while a pool knows only one stream. So
+//! the pool is introduced to a second one first.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -26,12 +26,12 @@ impl Pool {
         stream.addr() > LEGACY || self.state.tells_apart.load(Ordering::Relaxed) || self.tell_apart()
     }
 
-    /// Has the pool tell streams apart, by the use of one on which nothing is ever queued.
+    /// Makes the pool distinguish streams, by using one on which nothing is ever queued.
     #[cold]
     #[inline(never)]
     fn tell_apart(self) -> bool {
         if self.is_there() && !self.is_ours() && self.is_known() {
-            // Whether a pool of the program's own knows streams is its own choice.
+            // For a pool of the program, the program decides whether it uses streams.
             return true;
         }
         if !self.is_known() && self.create().is_err() {
@@ -46,7 +46,7 @@ impl Pool {
         tells_apart
     }
 
-    /// Notes that the pool has ended, or has forgotten all streams.
+    /// Records that the pool has ended, or has forgotten all streams.
     pub(super) fn forget_streams(self) {
         self.state.tells_apart.store(false, Ordering::Relaxed);
     }

@@ -1,24 +1,24 @@
 //! Pools: requests, frees, and when to wait for the device.
 //!
 //! cudaFree waits for the device before it returns, and programs rely on that: freed memory is not reused before the
-//! work that was queued until then is done. Here a freed chunk stays in quarantine instead (`BFC_QUARANTINE`). A request
-//! that finds no memory outside of it probes the work, and one probe serves all chunks that were freed before. The device
-//! is waited for only where the pool cannot grow.
+//! work that was queued until then has completed. Here a freed chunk stays in quarantine instead (`BFC_QUARANTINE`). A
+//! request that finds no memory outside of it probes the work, and one probe covers all chunks that were freed before.
+//! The pool waits for the device only if it cannot grow.
 //!
 //! ```text
-//! handle                        which pool it is, who created it, what was counted
+//! handle                        the pool's ordinal, creator and counters
 //! requests                      single calls of libbfc
 //! sharing                       the contexts whose work may touch a pool's memory
-//! deferred_frees                frees that are put off
+//! deferred_frees                deferred frees
 //! waiting_frees                 frees that a synchronization covers
-//! probe                         asking about the work of several devices without waiting for it
-//! wait                          waiting for the device: when, and what follows
-//! room                          what the pool can return to a driver that is out of memory
-//! idle                          frees that become reusable while the program rests
+//! probe                         querying the work of several devices without waiting for it
+//! wait                          waiting for the device: when, and with which effect
+//! room                          the memory that the pool can return to a driver that is out of memory
+//! idle                          frees that become reusable while the program is idle
 //! create                        the beginning and the end of a pool
 //! alloc  free                   requests and frees
 //! pinned                        the pool of pinned host memory
-//! known_streams                 the streams that pools know
+//! known_streams                 the streams known to pools
 //! ```
 //!
 //! A file uses only those above it.

@@ -21,7 +21,7 @@ static HOME: AtomicUsize = AtomicUsize::new(0);
 /// Set if the memory is lost, so that its regions must not be freed.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Practically unlimited, because a limit in the environment is for devices.
+/// Practically unlimited, because a limit in the environment applies to devices.
 const LIMIT: u64 = 1 << 46;
 
 fn create() -> Result<(), Refused> {
@@ -97,7 +97,7 @@ pub(crate) fn end_with(device: usize) {
     }
 }
 
-/// Ends the pool if it belongs to a device whose context has ended, and its memory with it.
+/// Ends the pool and its memory if it belongs to a device whose context has ended.
 pub(crate) fn forget_device(device: usize) {
     IS_LOST.store(true, Ordering::Relaxed);
     end_with(device);

@@ -1,8 +1,8 @@
-//! Probes check, without waiting, whether work of several contexts is done. They use an event in each context.
+//! Probes check, without waiting, whether work of several contexts has completed. They use an event in each context.
 //!
 //! cuCtxRecordEvent (CUDA 12.5) "captures in hEvent all the activities of the context hCtx at the time of this call".
-//! When all events are done, so is all work that was queued before the frees that the probe covers. A pool has one
-//! probe in progress at a time: later frees are covered by the next one.
+//! When all events have completed, so has all work that was queued before the frees that the probe covers. A pool has
+//! one probe in progress at a time: later frees are covered by the next one.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -37,7 +37,7 @@ pub(crate) fn pause_probes(context: CUcontext) -> PausedProbes {
         if let Some(Some(event)) = change(lock, |probe| probe.remove(context))
             && let Some(Ok(destroy)) = driver::load().map(|driver| driver.cuEventDestroy_v2())
         {
-            // SAFETY: created by a probe, which does not use it any more.
+            // SAFETY: created by a probe, which no longer uses it.
             contexts::run_in(context, || unsafe { destroy(event) });
         }
     }
@@ -45,7 +45,8 @@ pub(crate) fn pause_probes(context: CUcontext) -> PausedProbes {
 }
 
 impl PausedProbes {
-    /// Lets them continue without the context, whose work has ended with it. If it has not, they begin anew.
+    /// Lets the probes continue without the context, whose work has ended with it. If it has not ended, they begin
+    /// again.
     pub(crate) fn resume(self, has_ended: bool) {
         if !has_ended {
             PROBES.iter().for_each(|lock| _ = change(lock, |probe| probe.is_open = false));
@@ -57,7 +58,7 @@ impl PausedProbes {
 fn change<T>(lock: &OwnerLock<Probe>, work: impl FnOnce(&mut Probe) -> T) -> Option<T> {
     let probe = lock.lock_briefly();
     if probe.is_none() {
-        // It loses the events of all contexts, because it is not known later which of them have ended.
+        // The probe loses the events of all contexts, because it is not known later which of them have ended.
         ENDED.fetch_add(1, Ordering::SeqCst);
     }
     probe.map(|mut probe| work(&mut probe))
@@ -104,7 +105,7 @@ impl Probe {
         Probe { entries: [NONE; MAX_CONTEXTS], ended: 0, is_open: false, frees: WaitingFrees::none() }
     }
 
-    /// Drops all events, of which some may have ended with their contexts.
+    /// Drops all events, some of which may have ended with their contexts.
     fn drop_ended(&mut self) {
         let ended = ENDED.load(Ordering::SeqCst);
         if self.ended != ended {
@@ -112,7 +113,7 @@ impl Probe {
         }
     }
 
-    /// Removes the event of a context. A probe in progress does not ask about it any more.
+    /// Removes the event of a context. A probe in progress no longer queries it.
     fn remove(&mut self, context: CUcontext) -> Option<CUevent> {
         let is_its = |entry: &&mut Entry| !context.is_null() && entry.context == context;
         let entry = self.entries.iter_mut().find(is_its)?;
@@ -146,7 +147,7 @@ impl Probe {
         code
     }
 
-    /// Returns whether all recorded events are done.
+    /// Returns whether all recorded events have completed.
     fn is_done(&self, driver: Driver) -> bool {
         let Ok(query) = driver.cuEventQuery() else { return false };
         let mut recorded = self.entries.iter().filter(|entry| entry.is_recorded);
@@ -161,7 +162,7 @@ impl Probe {
 }
 
 impl Pool {
-    /// Probes, and once more if that has ended a probe in progress, which does not cover later frees.
+    /// Probes, and repeats this if it has ended a probe in progress, which does not cover later frees.
     pub(super) fn probe_twice(self) -> ProbeResult {
         let result = self.probe();
         if result == ProbeResult::Done && self.waiting() != 0 {
@@ -180,7 +181,7 @@ impl Pool {
         let Some(mut probe) = PROBES.get(self.place()).and_then(OwnerLock::try_lock) else {
             return ProbeResult::Pending;
         };
-        // Either this thread sees the context that ends, or that one's thread waits for the lock.
+        // Either this thread sees the ending context, or the thread that ends it waits for the lock.
         if ENDING.load(Ordering::SeqCst) != 0 {
             return ProbeResult::Pending;
         }

@@ -21,7 +21,7 @@ use crate::sys::mapped_file;
 pub(super) const HELD: u32 = BFC_REQUEST_NO_GROWTH | BFC_REQUEST_ATTEMPT;
 /// The flags of an attempt for which the pool may grow.
 pub(super) const GROWING: u32 = BFC_REQUEST_ATTEMPT;
-/// The flags of a request for whatever the pool holds. It is no failure either.
+/// The flags of a request for any memory that the pool holds. Its failure does not count either.
 pub(super) const ALL_HELD: u32 = BFC_REQUEST_NO_GROWTH;
 
 impl Pool {
@@ -47,7 +47,7 @@ impl Pool {
         self.request_at(self.alignment_of(bytes), bytes, stream, flags)
     }
 
-    /// Attempts a request. It is not a failure of the program's if this one fails: [`Pool::note_failure`].
+    /// Attempts a request. Its failure does not count as one of the program: see [`Pool::note_failure`].
     #[inline(never)] // Its arguments for libbfc would be in the frames of all callers that try several times.
     pub(super) fn request_at(
         self,
@@ -82,13 +82,14 @@ impl Pool {
         }
     }
 
-    /// Counts a request of the program that neither this pool nor the driver has served. `was_asked`: the pool was.
+    /// Counts a request of the program that neither this pool nor the driver has served. `was_asked`: whether the pool
+    /// was asked.
     #[cold]
     pub(crate) fn note_failure(self, bytes: usize, was_asked: bool) {
         let request = bfc_request_t {
             struct_size: size_of::<bfc_request_t>(),
             bytes,
-            // To what the pool was not asked for, no chunk was too badly aligned.
+            // If the pool was not asked, alignment cannot be the cause.
             alignment: if was_asked { self.alignment_of(bytes) } else { 0 },
             flags: BFC_REQUEST_SIZE_512,
             ..bfc_request_t::default()
@@ -97,7 +98,7 @@ impl Pool {
         unsafe { bfc_sys::bfc_alloc_failed(self.ordinal, &request) };
     }
 
-    /// Frees a chunk that nothing uses any more. A pool that knows streams gets it on an internal stream, on which
+    /// Frees a chunk that nothing uses. A pool that knows streams gets it on an internal stream, on which
     /// nothing is ever queued. Freed without a stream, it would wait for a synchronization.
     #[inline]
     pub(super) fn return_chunk(self, address: u64) -> bfc_status_t {

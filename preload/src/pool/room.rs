@@ -9,7 +9,7 @@ use crate::driver::real;
 use crate::state::contexts;
 
 impl Pool {
-    /// Returns the pool's memory that is not in use to a driver that is out of memory for a request of `bytes`, or of an
+    /// Returns the pool's unused memory to a driver that is out of memory for a request of `bytes`, or of an
     /// unknown size (0). Returns whether the driver may serve it now. Waits for the device if the memory's work is pending:
     /// the driver's cudaFree would have waited. Does nothing if the request cannot be served in any case.
     #[cold]
@@ -25,28 +25,28 @@ impl Pool {
         true
     }
 
-    /// Does the same only if nothing has to be waited for.
+    /// Returns memory like [`Pool::make_room`], but never waits.
     #[cold]
     pub(crate) fn make_room_at_once(self, bytes: u64) -> bool {
         let is_done = || self.probe_twice() == ProbeResult::Done;
         self.idle_for(bytes).is_some_and(|idle| idle != 0) && is_done() && self.make_room(bytes)
     }
 
-    /// Returns whether a request to this pool might be served once all work is done.
+    /// Returns whether a request to this pool might be served once all work has completed.
     pub(super) fn may_serve(self, bytes: u64) -> bool {
         let fits = |limit: u64, in_use: u64| limit.saturating_sub(in_use) >= bytes;
         self.stats().is_some_and(|stats| fits(stats.bytes_limit, stats.bytes_in_use))
             && self.idle_for(bytes).is_some_and(|idle| idle != 0)
     }
 
-    /// Returns the bytes that the pool holds and does not use, if the driver might serve a request with their help.
+    /// Returns the bytes that the pool holds and does not use, if they might allow the driver to serve a request.
     fn idle_for(self, bytes: u64) -> Option<u64> {
         let idle = bfc::idle_bytes(&self.stats()?);
         let fits = || self.free_at_the_driver().is_none_or(|free| free.saturating_add(idle) >= bytes);
         (bytes <= idle || fits()).then_some(idle)
     }
 
-    /// Returns the bytes that the driver has free on the pool's device, if it says so.
+    /// Returns the bytes that the driver has free on the pool's device, if it reports them.
     fn free_at_the_driver(self) -> Option<u64> {
         let (ask, context) = (real::cuMemGetInfo_v2()?, contexts::primary_of_device(self.device()?));
         if context.is_null() {

@@ -1,5 +1,5 @@
 //! The contexts whose work may use a pool's memory: those of its own device, those that the program has related to it
-//! ([`relations`]), and those that its memory is mapped for.
+//! ([`relations`]), and those for which its memory is mapped.
 
 use std::ffi::c_int;
 
@@ -13,15 +13,15 @@ use crate::state::relations;
 use crate::state::user_contexts::{self, UserContext};
 
 impl Pool {
-    /// Calls `work` with each context current whose work may use this pool's memory. For pinned memory these are all
-    /// known contexts. Returns the first failure. The device's own context must be known.
+    /// Calls `work` with each context whose work may use this pool's memory, made current. For pinned memory these are
+    /// all known contexts. Returns the first failure. The device's own context must be known.
     pub(super) fn in_each_user(self, work: impl Fn() -> CUresult) -> CUresult {
         if self.device().is_some_and(|owner| contexts::primary_of_device(owner).is_null()) {
             return CUDA_ERROR_INVALID_CONTEXT;
         }
         let mut codes =
             self.primary_users().map(|(device, context)| match contexts::run_in(context, &work) {
-                // Another thread may end the context meanwhile, and its work with it. With the pool's own context the memory
+                // Another thread may end the context and its work meanwhile. With the pool's own context the memory
                 // ends too.
                 CUDA_ERROR_CONTEXT_IS_DESTROYED if self.device() != Some(device) => CUDA_SUCCESS,
                 code => code,

@@ -15,22 +15,22 @@ use crate::state::captures;
 use crate::state::contexts::{self, Current};
 
 impl Pool {
-    /// Makes waiting frees reusable whose work is done, if asking is worthwhile: for a request of `bytes` that found no
-    /// memory, or because many frees are waiting (`u64::MAX`). Returns whether any have become reusable.
+    /// Makes waiting frees reusable whose work has completed, if a query is worthwhile: for a request of `bytes` that
+    /// found no memory, or because many frees are waiting (`u64::MAX`). Returns whether any have become reusable.
     ///
     /// Work may end only by the calling thread's next action, and the driver's cudaMalloc waits for none. So the work is
     /// probed, and the pool grows if it is pending. Waiting is the last resort, when the pool cannot grow.
     pub(super) fn reuse_done_frees(self, bytes: u64) -> bool {
         let is_worth_it = || bytes == u64::MAX || self.is_worth_a_synchronization(bytes);
         let (is_pinned, is_shared) = (self.device().is_none(), self.is_shared());
-        // Pinned memory takes long to allocate, and work of several devices is often pending.
+        // Pinned memory is slow to allocate, and work of several devices is often pending.
         if !is_pinned && !is_shared && !is_worth_it() {
             return false;
         }
         match self.probe_twice() {
             ProbeResult::Done => true,
             ProbeResult::Pending => false,
-            // An old driver. Pinned memory has no limit at which other devices would be waited for.
+            // An old driver. Pinned memory has no limit that would make it wait for other devices.
             ProbeResult::Unsupported => {
                 (is_pinned || !is_shared) && is_worth_it() && self.synchronize() == CUDA_SUCCESS
             }
@@ -80,14 +80,14 @@ impl Pool {
         code
     }
 
-    /// Makes waiting frees reusable whose work is done, before a capture begins in which nothing can be queried.
+    /// Makes waiting frees reusable whose work has completed, before a capture begins in which nothing can be queried.
     pub(crate) fn settle_before_capture(self) {
         if self.waits() && !captures::any() {
             self.probe_twice();
         }
     }
 
-    /// Frees the deferred chunks whose work is done, if asking is allowed by now.
+    /// Frees the deferred chunks whose work has completed, if queries are allowed by now.
     #[inline]
     pub(super) fn flush_deferred_frees(self) {
         if deferred_frees::are_any() && !captures::any() {
@@ -109,10 +109,10 @@ impl Pool {
         self.device().is_some_and(|owner| captures::is_abandoned_in(contexts::primary_of_device(owner)))
     }
 
-    /// Waits for the device's own context, as the driver's cudaFree does at most: work of other contexts may itself wait for
-    /// what this thread does next. Makes the frees reusable that this covers.
+    /// Waits for the device's own context only, like the driver's cudaFree: work of other contexts may itself wait for
+    /// this thread's next action. Makes the frees that this covers reusable.
     pub(super) fn synchronize_own(self) -> CUresult {
-        // Pinned memory may be of any context.
+        // Pinned memory may belong to any context.
         let device = self.device().or_else(contexts::current_device);
         let context = device.map_or(ptr::null_mut(), contexts::primary_of_device);
         let (Some(device), false) = (device, context.is_null()) else { return self.synchronize() };

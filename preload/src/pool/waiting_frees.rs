@@ -14,13 +14,13 @@ pub(crate) struct WaitingFrees(Option<Waiting>);
 
 struct Waiting {
     pool: Pool,
-    /// How many pools of its ordinal had ended before it.
+    /// The number of pools of its ordinal that had ended before it.
     ended: u64,
     frees: Frees,
 }
 
 enum Frees {
-    /// In a pool with a quarantine: how many, and the stamp of the last one.
+    /// In a pool with a quarantine: their number, and the stamp of the last one.
     Stamped(u64, u64),
     /// In another one: the number of the last one that was deferred.
     Deferred(u64),
@@ -33,7 +33,7 @@ impl WaitingFrees {
         let Current::Primary(device) = context else { return [Self::none(), Self::none()] };
         [Pool::of_device(device), Some(Pool::pinned())].map(|pool| {
             let Some(pool) = pool.filter(|pool| pool.waits()) else { return Self::none() };
-            // First, because another context may begin to use memory that is freed while the second question is answered.
+            // Read first, because another context may begin to use memory that is freed during the second query.
             let frees = Self::waiting_in(pool);
             // Other contexts' work may use the memory too.
             if pool.is_sole_user(device) { frees } else { Self::none() }

@@ -14,8 +14,8 @@ use crate::state::relations;
 
 type Dlsym = unsafe extern "C" fn(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 
-/// Returns the C library's `dlsym`. That of another interposer has none of its versions, and is found only in a library
-/// without any versions, required ones included.
+/// Returns the C library's `dlsym`. Another interposer's `dlsym` has none of its versions, and is found only in a
+/// library without any versions, required ones included.
 fn next() -> Option<Dlsym> {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut next = NEXT.load(Ordering::Relaxed);
@@ -37,7 +37,7 @@ unsafe extern "C" fn no_dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// The program's `dlsym`. Without a handle the real one examines its caller, so it is jumped to with registers and
+/// The program's `dlsym`. Without a handle the real one examines its caller, so control jumps to it with registers and
 /// stack as the caller left them.
 ///
 /// # Safety
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
     )
 }
 
-/// As above.
+/// The program's `dlsym`, on this architecture.
 ///
 /// # Safety
 /// The contract is that of the C library's function.

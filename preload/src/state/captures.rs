@@ -1,7 +1,7 @@
 //! Stream captures in progress. A context with a captured stream cannot be synchronized, because that would end the
-//! capture. While any stream of any context is captured, freed memory stays in quarantine, and libbfc is told not to
-//! access any device (`bfc_capture_begin`). Streams of other contexts may join a capture through events, which is not
-//! observed here.
+//! capture. While any stream of any context is captured, freed memory stays in quarantine, and libbfc is instructed not
+//! to access any device (`bfc_capture_begin`). Streams of other contexts may join a capture through events, which is
+//! not observed here.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -23,9 +23,9 @@ struct Place {
     /// must be called on this stream from the same thread" (cuda.h, cuStreamBeginCapture), and no other thread has a handle
     /// of its default stream.
     thread: AtomicI32,
-    /// Whether the mode is global: then the driver serves no other thread in that mode either.
+    /// Whether the mode is global, in which case the driver serves no other thread in that mode either.
     is_global: AtomicBool,
-    /// That thread has ended, so there will be no graph. The capture is not counted any more, but its context cannot be
+    /// That thread has ended, so there will be no graph. The capture is no longer counted, but its context cannot be
     /// synchronized as long as the stream exists.
     is_abandoned: AtomicBool,
 }
@@ -41,7 +41,7 @@ static PLACES: [Place; u64::BITS as usize] = [const {
     }
 }; u64::BITS as usize];
 
-/// Not a stream's handle: the place is being taken or released.
+/// Not a stream's handle. The place is being taken or released.
 const CHANGING: CUstream = ptr::without_provenance_mut(usize::MAX);
 
 /// The number of captures, so that a check costs one load if there are none.
@@ -96,17 +96,17 @@ fn let_entries_pass() {
     }
 }
 
-/// False for the test that programs with captures notice missing announcements.
+/// False in the test that shows that programs with captures notice missing announcements.
 const ANNOUNCES: bool = !cfg!(feature = "without-announcement");
 
-/// Tells libbfc that a capture begins.
+/// Notifies libbfc that a capture begins.
 fn announce_begin() {
     if ANNOUNCES {
         bfc::capture_begin();
     }
 }
 
-/// Tells libbfc that a capture has ended.
+/// Notifies libbfc that a capture has ended.
 fn announce_end() {
     if ANNOUNCES {
         bfc::capture_end();
@@ -126,7 +126,7 @@ fn are_any_left() -> bool {
 }
 
 /// Returns whether a thread has ended in a capture of this context, which therefore cannot be synchronized, while the driver
-/// itself goes on serving other threads.
+/// itself continues to serve other threads.
 pub(crate) fn is_abandoned_in(context: CUcontext) -> bool {
     let is_of = |place: &Place| {
         is_within(place.context.load(Ordering::Relaxed), context) && !place.is_global.load(Ordering::Relaxed)
@@ -134,15 +134,15 @@ pub(crate) fn is_abandoned_in(context: CUcontext) -> bool {
     ABANDONED.load(Ordering::Acquire) != 0 && PLACES.iter().any(|place| place.is_abandoned() && is_of(place))
 }
 
-/// Returns whether a context is this one, or a green context of it: what synchronizes or ends the primary context does the
-/// same to those ("green contexts that have been created will also be synchronized", cuCtxSynchronize).
+/// Returns whether a context is this one, or a green context of it. A call that synchronizes or ends the primary
+/// context also affects those ("green contexts that have been created will also be synchronized", cuCtxSynchronize).
 fn is_within(context: CUcontext, outer: CUcontext) -> bool {
     let primary = || green_contexts::device_of(context).map(contexts::primary_of_device);
     context == outer || primary() == Some(outer)
 }
 
 impl Place {
-    /// Replaces a stream in this place, if it is there, after `work` has changed the rest.
+    /// Replaces the stream in this place, if it is the given one, after `work` has changed the rest.
     fn change(&self, from: CUstream, stream: CUstream, work: impl FnOnce()) -> bool {
         if self.stream.compare_exchange(from, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
@@ -180,7 +180,7 @@ impl Place {
         self.is_abandoned.load(Ordering::Acquire)
     }
 
-    /// Does not count the capture any more if the only thread that can end it has ended.
+    /// Stops counting the capture if the only thread that can end it has ended.
     fn look_after_thread(&self) {
         let stream = self.stream.load(Ordering::Acquire);
         let has_ended = || match self.thread.load(Ordering::Relaxed) {
@@ -206,7 +206,7 @@ impl Place {
         !self.stream.load(Ordering::Acquire).is_null() && !self.is_abandoned()
     }
 
-    /// Returns the stream, if it is of that context or of a green one of it.
+    /// Returns the stream, if it belongs to that context or to one of its green contexts.
     fn stream_of(&self, context: CUcontext) -> Option<CUstream> {
         let stream = self.stream.load(Ordering::Acquire);
         let is_one = !stream.is_null() && stream != CHANGING;
@@ -214,8 +214,8 @@ impl Place {
     }
 }
 
-/// A capture that is about to begin. It is counted, and has a place that no search finds: the stream may be captured already,
-/// and then the driver refuses the call.
+/// A capture that is about to begin. It is counted, and has a place that no search finds. The stream may already be
+/// captured, in which case the driver refuses the call.
 pub(crate) struct Beginning {
     stream: CUstream,
     place: Option<&'static Place>,
@@ -236,7 +236,7 @@ pub(crate) fn begin(stream: CUstream, mode: CUstreamCaptureMode) -> Beginning {
 }
 
 impl Beginning {
-    /// Notes whether the driver has begun the capture.
+    /// Records whether the driver has begun the capture.
     pub(crate) fn end(self, has_begun: bool) {
         match self.place {
             Some(place) if has_begun => place.stream.store(self.stream, Ordering::Release),
@@ -249,8 +249,8 @@ impl Beginning {
     }
 }
 
-/// Takes the calling thread's capture of a stream out of the table, as [`Place::give_up`] does. The handle of a thread's
-/// default stream stands for another one in each thread.
+/// Takes the calling thread's capture of a stream out of the table, like [`Place::give_up`]. The handle of a thread's
+/// default stream denotes a different stream in each thread.
 fn give_up(stream: CUstream) -> Option<bool> {
     let stream = named(stream);
     let is_created = stream != named(ptr::null_mut());
@@ -259,9 +259,9 @@ fn give_up(stream: CUstream) -> Option<bool> {
     PLACES.iter().filter(is_own).find_map(|place| place.give_up(stream))
 }
 
-/// Counts the end of a capture. One whose beginning was not seen has no place in the table and is not counted:
-/// otherwise the count would lack another capture that is in progress. Only where more captures are counted than there
-/// are places it may be one of those.
+/// Counts the end of a capture. A capture whose beginning was not seen has no place in the table and is not counted:
+/// otherwise the count would miss another capture that is in progress. It may be counted only if more captures are
+/// counted than there are places.
 pub(crate) fn ended_if_begun(stream: CUstream) {
     let was_counted = give_up(stream);
     let counted = || PLACES.iter().filter(|place| place.is_counted()).count();
@@ -276,14 +276,14 @@ fn one_less() {
     }
 }
 
-/// The capture, if any, of a stream that is about to be destroyed. No search finds its place: before the call returns,
-/// another stream may have the handle and be captured.
+/// The capture, if any, of a stream that is about to be destroyed. No search finds its place, because before the call
+/// returns another stream may have the handle and be captured.
 pub(crate) struct Destruction {
     stream: CUstream,
     place: Option<&'static Place>,
 }
 
-/// Takes the capture of a stream that is about to be destroyed out of sight. It is still counted.
+/// Hides the capture of a stream that is about to be destroyed. It is still counted.
 pub(crate) fn destroy(stream: CUstream) -> Destruction {
     let is_worth_a_look = COUNT.load(Ordering::Acquire) | ABANDONED.load(Ordering::Acquire) != 0;
     let is_it = |place: &&Place| !stream.is_null() && place.change(stream, CHANGING, || {});
@@ -292,7 +292,7 @@ pub(crate) fn destroy(stream: CUstream) -> Destruction {
 }
 
 impl Destruction {
-    /// Notes whether the driver has destroyed the stream, and ended the capture with it.
+    /// Records whether the driver has destroyed the stream and ended its capture.
     pub(crate) fn end(self, is_destroyed: bool) {
         let Some(place) = self.place else { return };
         if !is_destroyed {
@@ -328,8 +328,8 @@ impl ContextCaptures {
         COUNT.load(Ordering::Acquire) == self.places.count_ones() as usize
     }
 
-    /// Calls `work`, which ends what is of their context, with these captures announced as ended: they are about to end
-    /// with it.
+    /// Calls `work`, which ends the resources of their context, with these captures announced as ended, because they
+    /// are about to end with it.
     pub(crate) fn disregarded(&self, work: impl FnOnce()) {
         for _ in 0..self.places.count_ones() {
             announce_end();
@@ -340,7 +340,7 @@ impl ContextCaptures {
         }
     }
 
-    /// Counts the end of these captures, which have ended with their context, and so have those that were abandoned.
+    /// Counts the end of these captures, which have ended with their context. Abandoned captures have ended too.
     pub(crate) fn ended(self) {
         let is_one = |bit: usize, place: &Place| self.places >> bit & 1 != 0 || place.is_abandoned();
         let places = PLACES.iter().enumerate().filter(|&(bit, place)| is_one(bit, place));

@@ -1,4 +1,4 @@
-//! The contexts: which one is current, and which device's primary context it is.
+//! The current context, and the primary contexts of devices.
 //!
 //! Pools are for primary contexts, which the CUDA runtime and the frameworks use. The memory of any other context ends
 //! with it, and is left to the driver.
@@ -13,16 +13,16 @@ use os::counting::take_one;
 use crate::driver;
 use crate::sys::lock::{Guard, OwnerLock};
 
-/// More devices than a process sees. Requests on further ones are passed to the driver.
+/// Larger than the number of devices of a process. Requests on further ones are passed to the driver.
 pub(crate) const DEVICES: usize = 64;
 
-/// What is known of a device's primary context.
+/// The data about a device's primary context.
 struct Primary {
     /// Its handle, once memory was requested in it; NULL when it was reset or released.
     context: AtomicPtr<CUctx_st>,
-    /// How often the program holds it, as far as the interposer has seen the calls.
+    /// The number of the program's references to it, as far as the interposer has seen the calls.
     holds: AtomicUsize,
-    /// Held while a call of the program changes their number.
+    /// Held while a call of the program changes this number.
     lock: OwnerLock<()>,
 }
 
@@ -30,18 +30,19 @@ static PRIMARIES: [Primary; DEVICES] = [const {
     Primary { context: AtomicPtr::new(ptr::null_mut()), holds: AtomicUsize::new(0), lock: OwnerLock::new(()) }
 }; DEVICES];
 
-/// The devices whose contexts only their pools hold, because these could not end during a capture: a bit for each.
+/// The devices whose contexts are held only by their pools, because these could not end during a capture: a bit for
+/// each.
 static PUT_OFF: AtomicU64 = AtomicU64::new(0);
 
 static ARE_SEVERAL: AtomicBool = AtomicBool::new(false);
 
-/// Contexts known not to be primary ones. Those that find no place are asked about each time.
+/// Contexts known not to be primary ones. Those for which there is no place are queried each time.
 static NON_PRIMARY: [AtomicPtr<CUctx_st>; 16] = [const { AtomicPtr::new(ptr::null_mut()) }; 16];
 
 /// The calling thread's context.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Current {
-    /// None, or the driver does not say.
+    /// None, or the driver does not report it.
     None,
     /// The primary context of a device.
     Primary(usize),
@@ -57,7 +58,7 @@ pub(crate) fn current() -> Current {
     }
 }
 
-/// Returns what is known of a context by its handle, without asking the driver.
+/// Returns the known data about a context by its handle, without calling the driver.
 pub(crate) fn known_as(context: CUcontext) -> Current {
     match PRIMARIES.iter().position(|primary| primary.context.load(Ordering::Relaxed) == context) {
         Some(device) if !context.is_null() => Current::Primary(device),
@@ -79,7 +80,7 @@ pub(crate) fn is_default(stream: CUstream) -> bool {
     stream.addr() <= 2
 }
 
-/// Returns the device of the current context, whichever kind of context that is.
+/// Returns the device of the current context, of whichever kind.
 pub(crate) fn current_device() -> Option<usize> {
     if let Current::Primary(device) = current() {
         return Some(device);
@@ -134,7 +135,7 @@ fn primary_of(context: CUcontext) -> Result<Option<usize>, CUresult> {
     Ok(usize::try_from(device).ok().filter(|_| primary == context))
 }
 
-/// Returns the primary context of a device. It must be held already: the call then neither creates nor ends it.
+/// Returns the primary context of a device. It must be held already, so that the call neither creates nor ends it.
 fn held_primary(device: c_int) -> Result<CUcontext, CUresult> {
     let driver = driver::load().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let missing = |_| CUDA_ERROR_NOT_SUPPORTED;
@@ -160,7 +161,7 @@ pub(crate) fn primary_of_device(device: usize) -> CUcontext {
     PRIMARIES.get(device).map_or(ptr::null_mut(), |primary| primary.context.load(Ordering::Relaxed))
 }
 
-/// Returns whether more than one context was ever known.
+/// Returns whether more than one context has ever been known.
 #[inline]
 pub(crate) fn are_several() -> bool {
     ARE_SEVERAL.load(Ordering::Relaxed)
@@ -181,7 +182,7 @@ pub(crate) fn note_several() {
     ARE_SEVERAL.store(true, Ordering::Relaxed);
 }
 
-/// Calls `work` with a context current that is known to exist.
+/// Calls `work` with a context, known to exist, made current.
 pub(crate) fn run_in(context: CUcontext, work: impl FnOnce() -> CUresult) -> CUresult {
     if current_handle() == Some(context) {
         return work();
@@ -235,7 +236,7 @@ pub(crate) fn is_active(device: c_int) -> bool {
     code != CUDA_SUCCESS || active != 0
 }
 
-/// Counts one more hold of the program on a primary context.
+/// Counts one more reference of the program to a primary context.
 pub(crate) fn note_retained(device: c_int, context: CUcontext) {
     note_held(device);
     if let Some(primary) = primary(device) {
@@ -243,7 +244,7 @@ pub(crate) fn note_retained(device: c_int, context: CUcontext) {
     }
 }
 
-/// Counts one more hold on a primary context, whose handle the call did not give.
+/// Counts one more reference to a primary context whose handle the call did not return.
 pub(crate) fn note_held_by_driver(device: c_int) {
     note_held(device);
     if let (Some(primary), Ok(context)) = (primary(device), held_primary(device)) {
@@ -257,25 +258,25 @@ fn note_held(device: c_int) {
     }
 }
 
-/// Lets no other call of the program retain or release the primary context until the guard is dropped: such a call is
-/// counted only once it has returned. Returns `None` in a signal handler that has interrupted one, and where the thread that
-/// makes one does not exist, in the child of a fork.
+/// Prevents other calls of the program from retaining or releasing the primary context until the guard is dropped,
+/// because such a call is counted only once it has returned. Returns `None` in a signal handler that has interrupted
+/// one, and in the child of a fork if the thread that makes one does not exist there.
 pub(crate) fn lock_holds(device: c_int) -> Option<Guard<'static, ()>> {
     primary(device)?.lock.lock_patiently()
 }
 
-/// Returns how often the program holds the primary context, as far as the interposer has seen the calls.
+/// Returns the number of the program's references to the primary context, as far as the interposer has seen the calls.
 pub(crate) fn holds(device: c_int) -> usize {
     primary(device).map_or(0, |primary| primary.holds.load(Ordering::Relaxed))
 }
 
-/// Puts the end of the primary context off, which only the pool holds.
+/// Defers the end of the primary context, which only the pool holds.
 pub(crate) fn put_off_end(device: c_int) {
     let bit = u32::try_from(device).ok().and_then(|device| 1_u64.checked_shl(device));
     PUT_OFF.fetch_or(bit.unwrap_or(0), Ordering::AcqRel);
 }
 
-/// Returns the devices whose contexts' end was put off, once.
+/// Returns the devices whose contexts' end was deferred, once.
 pub(crate) fn take_put_off() -> impl Iterator<Item = c_int> {
     let devices = match PUT_OFF.load(Ordering::Acquire) {
         0 => 0,
@@ -284,10 +285,10 @@ pub(crate) fn take_put_off() -> impl Iterator<Item = c_int> {
     (0..).take(DEVICES).filter(move |device| devices >> device & 1 != 0)
 }
 
-/// Counts one hold of the program less.
+/// Counts one reference of the program less.
 pub(crate) fn note_released(device: c_int) {
     if let Some(primary) = primary(device) {
-        // Holds from before the first hook call were not counted.
+        // References from before the first hook call were not counted.
         take_one(&primary.holds, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,6 @@
 //! Green contexts. "This API will retain the primary context on device dev, which [...] is released when the green
-//! context is destroyed" (cuda.h, cuGreenCtxCreate), so each is a hold on it. Their work needs no waiting of its own: "If
-//! the current context is the primary context, green contexts that have been created will also be synchronized"
+//! context is destroyed" (cuda.h, cuGreenCtxCreate), so each is a reference to it. Their work needs no separate wait:
+//! "If the current context is the primary context, green contexts that have been created will also be synchronized"
 //! (cuCtxSynchronize), and cuCtxRecordEvent of the primary context captures it.
 
 use std::ffi::c_int;
@@ -37,17 +37,17 @@ unsafe impl slots::Slot for Slot {
 
 static SLOTS: slots::Slots<Slot> = slots::Slots::new();
 
-/// What is known of a green context.
+/// The data about a green context.
 #[derive(Clone, Copy)]
 pub(crate) struct GreenContext {
     green: CUgreenCtx,
-    /// What cuCtxFromGreenCtx returns.
+    /// The result of cuCtxFromGreenCtx.
     pub(crate) context: CUcontext,
     pub(crate) device: c_int,
 }
 
-/// Registers a green context that the program has created, and its hold. Without memory for it the hold counts for ever:
-/// the pool then lives on, and is not destroyed under live memory.
+/// Registers a green context that the program has created, and its reference. Without memory for it the reference
+/// counts forever: the pool then stays, and is not destroyed under live memory.
 pub(crate) fn note(green: CUgreenCtx, device: CUdevice) {
     contexts::note_held_by_driver(device);
     let mut context = ptr::null_mut();
@@ -78,13 +78,13 @@ pub(crate) fn forget(green: CUgreenCtx) -> Option<GreenContext> {
 }
 
 impl GreenContext {
-    /// Undoes [`forget`]: it was not destroyed.
+    /// Undoes [`forget`], because it was not destroyed.
     pub(crate) fn restore(self) {
         register(self);
     }
 }
 
-/// Returns what cuCtxFromGreenCtx returned for a green context.
+/// Returns the result of cuCtxFromGreenCtx for a green context.
 pub(crate) fn context_of(green: CUgreenCtx) -> Option<CUcontext> {
     let is_this = |slot: &&Slot| slot.green.load(Ordering::Acquire) == green;
     let slot = SLOTS.iter().find(|slot| !green.is_null() && is_this(slot))?;
@@ -102,13 +102,13 @@ fn of_device(device: c_int) -> impl Iterator<Item = &'static Slot> {
     SLOTS.iter().filter(move |slot| slot.device.load(Ordering::Relaxed) == device)
 }
 
-/// Returns what cuCtxFromGreenCtx returned for the green contexts of a device.
+/// Returns the results of cuCtxFromGreenCtx for the green contexts of a device.
 pub(crate) fn contexts_of(device: c_int) -> impl Iterator<Item = CUcontext> {
     of_device(device).map(|slot| slot.context.load(Ordering::Relaxed)).filter(|context| !context.is_null())
 }
 
 /// Forgets these contexts, which have ended with the primary one, because others may get their handles. The green contexts are
-/// still to be destroyed.
+/// still to be destroyed by the program.
 pub(crate) fn forget_contexts(device: c_int) {
     contexts_of(device).for_each(contexts::forget);
     of_device(device).for_each(|slot| slot.context.store(ptr::null_mut(), Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! The driver's memory pools that programs make current for cudaMallocAsync. What a program has set for such a pool
-//! (access, attributes) holds for memory of the driver only, so requests for one are left to it.
+//! The driver's memory pools that programs make current for cudaMallocAsync. The settings of such a pool
+//! (access, attributes) apply to memory of the driver only, so requests for one are left to the driver.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +12,14 @@ use crate::driver;
 /// The devices whose pool a program has set. Others have their default pool.
 static SET: [AtomicBool; DEVICES] = [const { AtomicBool::new(false) }; DEVICES];
 
-/// Notes that a program has set a device's pool.
+/// Records that a program has set a device's pool.
 pub(crate) fn note_set(device: CUdevice) {
     if let Some(set) = usize::try_from(device).ok().and_then(|device| SET.get(device)) {
         set.store(true, Ordering::Relaxed);
     }
 }
 
-/// Returns whether the pool of a device is one of the program's own. If a program has set one, the driver is asked,
+/// Returns whether the pool of a device is one of the program's own. If a program has set one, the driver is queried,
 /// because the default pool is current again once that pool is destroyed.
 #[inline]
 pub(crate) fn is_own(device: usize) -> bool {

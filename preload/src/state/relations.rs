@@ -1,5 +1,5 @@
-//! Which contexts' work may use memory of which device's pool, judging by what the program has done. A pool waits for
-//! these contexts before it reuses a chunk.
+//! Relations between contexts and the pools whose memory their work may use, judging by the program's calls. A pool
+//! waits for these contexts before it reuses a chunk.
 //!
 //! A program with one thread for each device may queue work on one device that continues only when another device's
 //! work has begun (a collective), and cudaMalloc on either must not wait for that. So a pool waits for the contexts of
@@ -27,22 +27,22 @@ use super::streams;
 use super::user_contexts::{self, UserContext};
 use crate::bfc;
 
-/// For each device's memory, the devices whose primary contexts' work may use it: a bit for each. What contexts created by
-/// the program may use is in `user_contexts`.
+/// For each device's memory, the devices whose primary contexts' work may use it: a bit for each. The relations of
+/// contexts created by the program are in `user_contexts`.
 static USERS: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
 
 /// Set if work of a context with an unknown handle may use anything. Every pool then waits for every context.
 static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether work of device `user`'s primary context may use memory of device `owner`'s pool, judging by what the
-/// program has done.
+/// Returns whether work of device `user`'s primary context may use memory of device `owner`'s pool, judging by the
+/// program's calls.
 pub(crate) fn is_primary_related(user: usize, owner: usize) -> bool {
     IS_UNKNOWN.load(Ordering::Acquire)
         || is_used_by_unknown(owner)
         || USERS.get(owner).is_none_or(|users| users.load(Ordering::Acquire) >> user & 1 != 0)
 }
 
-/// Returns the same for a context created by the program.
+/// Returns this for a context created by the program.
 pub(crate) fn is_user_context_related(user: UserContext, owner: usize) -> bool {
     IS_UNKNOWN.load(Ordering::Acquire)
         || owner >= DEVICES
@@ -107,7 +107,7 @@ pub(crate) fn note_addresses(stream: CUstream, addresses: &[CUdeviceptr]) {
 }
 
 /// A stream whose context is not known, with a bit for each device whose memory its work may use. It is captured, so it
-/// cannot be asked about, and the work comes with the launch of its graph. Or the driver has failed.
+/// cannot be queried, and the work runs when its graph is launched. Or the driver has failed.
 struct Unknown {
     /// NULL if the place is free.
     stream: AtomicPtr<CUstream_st>,
@@ -122,7 +122,7 @@ static ARE_UNKNOWN: AtomicBool = AtomicBool::new(false);
 
 #[cold]
 fn note_unknown(stream: CUstream, owner: usize) {
-    // A driver before CUDA 9.2 never tells.
+    // A driver before CUDA 9.2 never reports the context.
     if !streams::can_ask() {
         return relate_all();
     }
@@ -144,8 +144,8 @@ fn note_unknown(stream: CUstream, owner: usize) {
     }
 }
 
-/// Asks again for the contexts that are not known, as far as their streams are not captured any more. Until then, the
-/// pools in question wait for every context. Other threads see no moment in which a relation is neither noted nor unknown.
+/// Queries unknown contexts again, as far as their streams are no longer captured. Until then, the
+/// pools in question wait for every context. Other threads never see a relation that is neither recorded nor unknown.
 fn ask_again(is_asked: impl Fn(CUstream) -> bool) {
     for place in &UNKNOWN {
         let stream = place.stream.load(Ordering::Acquire);
@@ -175,7 +175,7 @@ fn is_used_by_unknown(owner: usize) -> bool {
     UNKNOWN.iter().any(|place| place.owners.load(Ordering::Acquire) >> owner & 1 != 0)
 }
 
-/// Asks for the context of a stream that is about to end. If it is captured, it ends without a graph.
+/// Queries the context of a stream that is about to end. If it is captured, it ends without a graph.
 pub(crate) fn stream_ends(stream: CUstream) {
     if !ARE_UNKNOWN.load(Ordering::Acquire) {
         return;
@@ -187,8 +187,8 @@ pub(crate) fn stream_ends(stream: CUstream) {
     }
 }
 
-/// The same for all streams, because a context is about to end. Those whose contexts stay unknown are not asked about
-/// again, because they may end with it.
+/// Queries the contexts of all streams, because a context is about to end. Those whose contexts stay unknown are not
+/// queried again, because they may end with it.
 pub(crate) fn context_ends() {
     if !ARE_UNKNOWN.load(Ordering::Acquire) {
         return;

@@ -1,5 +1,5 @@
 //! The contexts of streams, remembered since the streams were created. NVIDIA does not say whether cuStreamGetCtx may be
-//! called during a capture, so it is asked about other streams only, in the relaxed mode, and never about a captured one.
+//! called during a capture, so it is called for other streams only, in the relaxed mode, and never for a captured one.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -94,7 +94,7 @@ impl StreamTable {
     }
 }
 
-/// The streams that the program has created. Those that find no place are asked about each time.
+/// The streams that the program has created. Those for which there is no place are queried each time.
 static CREATED: StreamTable = StreamTable::new();
 
 /// Remembers the context of a stream that the program has created.
@@ -114,8 +114,8 @@ pub(crate) fn forget_context(context: CUcontext) {
     CREATED.remove_of(context, |_| {});
 }
 
-/// Returns the context of a stream. `None` if it is captured and was not created before the interposer's eyes, or if the
-/// driver does not say.
+/// Returns the context of a stream. `None` if it is captured and its creation was not seen by the interposer, or if the
+/// driver does not report it.
 pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
     if is_default(stream) {
         return contexts::current_handle();
@@ -126,7 +126,7 @@ pub(crate) fn of_stream(stream: CUstream) -> Option<CUcontext> {
 /// Returns the device of a stream's context.
 pub(crate) fn device_of_stream(stream: CUstream) -> Option<usize> {
     let context = of_stream(stream)?;
-    // Before CUDA 13 a green context is current to one thread only, which need not be this one.
+    // Before CUDA 13 a green context is current to one thread only, which may not be this one.
     let mut device = green_contexts::device_of(context);
     if device.is_some() {
         return device;
@@ -150,13 +150,13 @@ fn ask(stream: CUstream) -> Option<CUcontext> {
     (code == CUDA_SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// Returns whether the driver can say which context a stream has.
+/// Returns whether the driver can report the context of a stream.
 pub(crate) fn can_ask() -> bool {
     driver::load().is_some_and(|driver| driver.cuStreamGetCtx().is_ok())
 }
 
-/// The handle by which a stream is known. The legacy default stream is never captured, so 0 is the thread's default stream
-/// in a twin; and NULL would be a free place in tables.
+/// Returns the handle by which a stream is identified. The legacy default stream is never captured, so 0 is the
+/// thread's default stream in a twin. NULL would be a free place in tables.
 pub(crate) fn named(stream: CUstream) -> CUstream {
     if stream.is_null() { ptr::without_provenance_mut(2) } else { stream }
 }

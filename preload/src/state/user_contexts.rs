@@ -1,5 +1,6 @@
-//! Contexts that the program creates beside the primary ones. Their memory is not pooled, but their work may use pooled
-//! memory: of the same device, as a peer's, or through copies. A pool waits for those whose work may use its memory.
+//! Contexts that the program creates in addition to the primary ones. Their memory is not pooled, but their work may
+//! use pooled memory: of the same device, as a peer's, or through copies. A pool waits for those whose work may use its
+//! memory.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -16,7 +17,7 @@ struct Slot {
     /// NULL while the slot is being taken or released, and while its context is being destroyed.
     context: AtomicPtr<CUctx_st>,
     device: AtomicI32,
-    /// How often the program was given the context, less how often it was detached from.
+    /// The number of times the program got the context, less the number of times it was detached.
     uses: AtomicU64,
     /// The devices whose pools' memory the context's work may use: a bit for each.
     owners: AtomicU64,
@@ -43,7 +44,7 @@ static SLOTS: slots::Slots<Slot> = slots::Slots::new();
 /// The number of contexts, so that a check costs one load if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Set if there was no memory for a context. Its work cannot be waited for, so nothing that waits succeeds from then on.
+/// Set if there was no memory for a context. Waiting for its work is impossible, so every later wait fails.
 static IS_INCOMPLETE: AtomicBool = AtomicBool::new(false);
 
 /// The number of threads that may have read a handle and have not made it current yet.
@@ -93,8 +94,8 @@ pub(crate) fn live() -> impl Iterator<Item = UserContext> {
     SLOTS.iter().map(UserContext).filter(|_| any()).filter(|user| user.is_live())
 }
 
-/// Calls `work` with each context current that `is_wanted` selects. Returns the first failure, after which no other
-/// context is entered.
+/// Calls `work` with each context that `is_wanted` selects, made current. Returns the first failure, after which no
+/// other context is entered.
 pub(crate) fn in_each(is_wanted: impl Fn(UserContext) -> bool, work: impl Fn() -> CUresult) -> CUresult {
     if !any() {
         return CUDA_SUCCESS;
@@ -114,7 +115,7 @@ pub(crate) fn in_each(is_wanted: impl Fn(UserContext) -> bool, work: impl Fn() -
             Some(CUDA_SUCCESS) => {
                 let code = work();
                 contexts::pop();
-                // Another thread may destroy the context meanwhile, and its work with it.
+                // Another thread may destroy the context and its work meanwhile.
                 if code == CUDA_ERROR_CONTEXT_IS_DESTROYED { CUDA_SUCCESS } else { code }
             }
             Some(code) => code,
@@ -131,7 +132,7 @@ pub(crate) fn note(context: CUcontext, device: CUdevice) {
         COUNT.fetch_add(1, Ordering::AcqRel);
         return;
     };
-    // Those of the context that had the slot before.
+    // The relations of the context that used the slot before.
     slot.owners.store(0, Ordering::Relaxed);
     slot.device.store(device, Ordering::Relaxed);
     slot.uses.store(1, Ordering::Relaxed);
@@ -146,7 +147,7 @@ pub(crate) fn note_attached(context: CUcontext) {
     }
 }
 
-/// Counts one use of a context less (cuCtxDetach).
+/// Counts one use less of a context (cuCtxDetach).
 pub(crate) fn note_detached(context: CUcontext) {
     if let Some(UserContext(slot)) = find(context) {
         slot.uses.fetch_sub(1, Ordering::Relaxed);
@@ -174,7 +175,7 @@ pub(crate) fn forget(context: CUcontext) -> Ending {
 }
 
 impl Ending {
-    /// Ends it if the driver has destroyed the context. Otherwise it is known again.
+    /// Ends this value if the driver has destroyed the context. Otherwise the context is known again.
     pub(crate) fn end(self, code: CUresult) {
         let Some((slot, context)) = self.0 else { return };
         if code == CUDA_SUCCESS {

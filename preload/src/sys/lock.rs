@@ -1,5 +1,5 @@
-//! A lock that knows its owner, because a signal handler may interrupt the thread that holds it and try to take it
-//! again. Waiting for other threads is limited where the caller can do without the lock.
+//! A lock that stores its owner, because a signal handler may interrupt the thread that holds it and try to take it
+//! again. Waiting for other threads is limited if the caller can proceed without the lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

@@ -19,11 +19,11 @@ pub(crate) struct MappedFile {
     path: FileName,
     /// Device and inode. The path may name another file later.
     identity: (u64, u64),
-    /// How many bytes were written.
+    /// The number of bytes written.
     length: u64,
     /// The part of the file that is mapped.
     window: Window,
-    /// How many of its bytes are written.
+    /// The number of its bytes that are written.
     used: usize,
 }
 
@@ -45,21 +45,21 @@ impl MappedFile {
         &self.path
     }
 
-    /// Appends a line, and leaves room for `spare` bytes behind it. Writes nothing on failure. [`libc::EFAULT`] if the file was
-    /// truncated.
+    /// Appends a line, and leaves room for `spare` bytes after it. Writes nothing on failure. [`libc::EFAULT`] if the
+    /// file was truncated.
     pub(crate) fn append(&mut self, line: &[u8], spare: usize) -> Result<(), c_int> {
         let Some((first, rest)) = line.split_first() else { return Ok(()) };
         if self.used + line.len() + spare > self.window.bytes() {
             self.grow(line.len() + spare)?;
         }
-        // The first byte last, so that a line that begins with 0 is known to be incomplete.
+        // The first byte is written last, so that a line that begins with 0 is known to be incomplete.
         self.window.write([(self.used + 1, rest), (self.used, std::slice::from_ref(first))])?;
         self.used += line.len();
         self.length += line.len() as u64;
         Ok(())
     }
 
-    /// Truncates the file to what was written. Later lines are still accepted. Fails if the file is no longer at its
+    /// Truncates the file to the written bytes. Later lines are still accepted. Fails if the file is no longer at its
     /// path, and with [`libc::ESTALE`] if it lacks some of what was written.
     pub(crate) fn trim(&mut self) -> Result<(), c_int> {
         (self.window, self.used) = (Window::NONE, 0);
@@ -72,7 +72,7 @@ impl MappedFile {
         if unsafe { libc::ftruncate(file.number(), length) } == 0 { Ok(()) } else { Err(errno()) }
     }
 
-    /// Maps the part behind what is written, with room for `bytes`.
+    /// Maps the part after the written bytes, with room for `bytes`.
     fn grow(&mut self, bytes: usize) -> Result<(), c_int> {
         let file = self.open()?;
         let page = page();

@@ -17,8 +17,8 @@ pub(crate) fn this_thread() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Returns whether a thread of this process exists. The number may belong to another one by now. The program's `errno` stays
-/// as it is.
+/// Returns whether a thread of this process exists. The number may belong to another thread by now. The program's
+/// `errno` stays as it is.
 pub(crate) fn has_thread(thread: i32) -> bool {
     // SAFETY: no preconditions.
     let errno = unsafe { libc::__errno_location() };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The slots of a block.
 const BLOCK: usize = 64;
 
-/// What a slot may be.
+/// A type that a slot may have.
 ///
 /// # Safety
 /// A value of zero bytes is an empty slot.
@@ -17,7 +17,7 @@ pub(crate) unsafe trait Slot: Sync + 'static {
     fn take(&self) -> bool;
 }
 
-/// A table, and the blocks behind its first.
+/// A table: its first block and further ones.
 pub(crate) struct Slots<T: Slot> {
     slots: [T; BLOCK],
     next: AtomicPtr<Slots<T>>,
@@ -50,7 +50,7 @@ impl<T: Slot> Slots<T> {
         unsafe { next.as_ref() }
     }
 
-    /// Adds a block, unless another thread does. By mmap, because the program's malloc may be what called.
+    /// Adds a block, unless another thread does. Uses mmap, because the program's malloc may be the caller.
     fn grow(&self) -> Option<&'static Self> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

@@ -6,7 +6,7 @@ use os::{descriptors, files};
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Write};
 
-/// The length of a line. Longer ones are cut.
+/// The length of a line. Longer ones are truncated.
 const LENGTH: usize = 1024;
 
 /// A text without characters that control a terminal, of less than `LENGTH` bytes, whose last byte is kept for the end of a
@@ -29,7 +29,7 @@ impl<const LENGTH: usize> Text<LENGTH> {
 
     /// Appends a text and returns the whole.
     pub(crate) fn put(&mut self, text: fmt::Arguments<'_>) -> &[u8] {
-        // This cannot fail, because text that does not fit is cut.
+        // This cannot fail, because text that does not fit is truncated.
         let _ = self.write_fmt(text);
         self.bytes()
     }
@@ -47,7 +47,7 @@ impl<const LENGTH: usize> Text<LENGTH> {
         self.bytes()
     }
 
-    /// Appends bytes. Those that exceed the length are cut.
+    /// Appends bytes. Bytes that exceed the length are dropped.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.length + 1 < LENGTH

@@ -1,4 +1,4 @@
-//! A mapped part of a file, which the system writes.
+//! A mapped part of a file that is written by system calls.
 //!
 //! A store to a page that the file does not have raises SIGBUS: the file may have been truncated by another process, and a
 //! file system that copies on write may find no space. The system's own copy into the mapping returns an error instead, and
@@ -12,7 +12,7 @@ use os::errno;
 
 use crate::sys::process;
 
-/// What [`libc::EFAULT`] of [`Window::write`] means.
+/// The meaning of [`libc::EFAULT`] from [`Window::write`].
 pub(crate) const CUT_OFF: &str = "it was truncated, or the disk is full";
 
 /// Unmapped on drop.
@@ -44,7 +44,7 @@ impl Window {
         self.bytes
     }
 
-    /// Writes parts, each to its place, in this order. [`libc::EFAULT`] if the file has no such place any more.
+    /// Writes parts, each to its place, in this order. [`libc::EFAULT`] if the file no longer has such a place.
     pub(crate) fn write<const PARTS: usize>(&self, parts: [(usize, &[u8]); PARTS]) -> Result<(), c_int> {
         let is_inside = |&(place, part): &(usize, &[u8])| {
             place.checked_add(part.len()).is_some_and(|end| end <= self.bytes)
@@ -53,18 +53,18 @@ impl Window {
             return Err(libc::EFAULT);
         }
         let parts = parts.map(|(place, part)| (self.start.wrapping_add(place), ptr::from_ref(part)));
-        // SAFETY: the places are inside of the mapping, and the parts are readable.
+        // SAFETY: the places are inside the mapping, and the parts are readable.
         unsafe { copy(parts) }
     }
 
-    /// Gives up the mapping, which stays. Returns its address.
+    /// Gives up ownership of the mapping, which stays. Returns its address.
     pub(crate) fn leak(self) -> *mut u8 {
         std::mem::ManuallyDrop::new(self).start
     }
 }
 
-/// Copies parts, each to its place in the mapping of a file, in this order. [`libc::EFAULT`] if the file has no such place any
-/// more.
+/// Copies parts, each to its place in the mapping of a file, in this order. [`libc::EFAULT`] if the file no longer has
+/// such a place.
 ///
 /// # Safety
 /// The parts are readable, and the places are mapped. Other threads may use both meanwhile, as atomic numbers.
@@ -72,16 +72,17 @@ pub(crate) unsafe fn copy<const PARTS: usize>(parts: [(*mut u8, *const [u8]); PA
     let vector = |start: *mut u8, bytes| libc::iovec { iov_base: start.cast(), iov_len: bytes };
     let from = parts.map(|(_, part)| vector(part.cast::<u8>().cast_mut(), part.len()));
     let to = parts.map(|(place, part)| vector(place, part.len()));
-    // The memory is found by a thread that exists. The first one, whose number is that of the process, may have ended.
+    // The memory is identified by a thread that exists. The first thread, whose number is that of the process, may have
+    // ended.
     let (thread, from, to) = (process::this_thread(), from.as_ptr(), to.as_ptr());
-    // Of a whole register's width, because it is passed on the stack.
+    // As wide as a register, because it is passed on the stack.
     let flags = 0_usize;
     // SAFETY: guaranteed by the caller. It is this process's own memory.
     let written =
         unsafe { libc::syscall(libc::SYS_process_vm_writev, thread, from, PARTS, to, PARTS, flags) };
     match usize::try_from(written) {
         Ok(written) if written == parts.iter().map(|(_, part)| part.len()).sum() => Ok(()),
-        // Truncated behind the first parts, or before.
+        // Truncated after the first parts, or before.
         Ok(_) => Err(libc::EFAULT),
         Err(_) if errno() == libc::EFAULT => Err(libc::EFAULT),
         // A sandbox forbids the call, or the system is out of memory.
