@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import pathlib as _pathlib
 
-# Tells this file from that of another distribution, see _library.
+# Distinguishes this file from that of another distribution, see _library.
 _DISTRIBUTION = "libbfc"
 
 from . import _abi, _find, _library

@@ -13,7 +13,7 @@ from . import _library as _library
 
 
 def _command() -> pathlib.Path | None:
-    """The command of this very package, else one beside the library, else the first on the PATH."""
+    """Returns the command of this package, else one next to the library, else the first on the PATH."""
     try:
         for file in importlib.metadata.files("libbfc") or []:
             if file.name == "bfc" and file.parent.name == "bin":
@@ -30,7 +30,7 @@ def _command() -> pathlib.Path | None:
 
 
 def main() -> None:
-    """Becomes the command."""
+    """Replaces this process by the command."""
     command = _command()
     if command is None:
         sys.exit("python -m bfc: the bfc command was not found; pip install . in libbfc's source")

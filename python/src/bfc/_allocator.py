@@ -1,4 +1,4 @@
-"""The allocators behind pools: how long they live, and frees that come late.
+"""The allocators of pools: their lifetime, and late frees.
 
 A block may outlive its pool, be collected in any thread and at any moment, and end with the interpreter. Its memory must never
 be freed into an allocator that was created later for the same device. So there is one object for each allocator that a pool
@@ -22,14 +22,14 @@ _free = _library.lib.bfc_free
 _destroy = _library.lib.bfc_destroy
 
 _managed: dict[int, Allocator] = {}
-"""By device: those that have not ended."""
+"""The allocators that have not ended, by device."""
 
 _postponed: collections.deque[tuple[Allocator, int, int]] = collections.deque()
-"""Frees by the garbage collection within a callback of the library, which refuses calls then."""
+"""Frees made by the garbage collector within a callback of the library, which refuses calls at that time."""
 
 
 class _State:
-    # The garbage collection, which runs anywhere, may take it a second time.
+    # The garbage collector, which runs anywhere, may acquire it a second time.
     lock = threading.RLock()
 
 
@@ -53,11 +53,11 @@ class Allocator:
         self.device = device
         self.closed = False
         self.ended = True
-        """Whether nothing must be freed any more."""
+        """Whether frees are no longer permitted."""
         self.generation = 0
         """Increases when the device's context is lost, and all allocations with it."""
         self.blocks: dict[int, weakref.ref[Any]] = {}
-        """Those that live, by their addresses. One leaves before its memory is freed, which may be another's at once."""
+        """The live allocations, by address. An entry is removed before its memory is freed, because the address may be reused at once."""
         made = _devices.options(**options)
         retry_postponed()
         with lock():
@@ -83,7 +83,7 @@ class Allocator:
         return address.value or 0
 
     def free(self, address: int, generation: int, stream: int | None) -> None:
-        """Frees an allocation. A failure is an exception."""
+        """Frees an allocation. Raises on failure."""
         if self.ended or generation != self.generation:
             return
         listed = self.blocks.pop(address, None)
@@ -100,7 +100,7 @@ class Allocator:
             self.end()
 
     def free_quietly(self, address: int, generation: int) -> None:
-        """The same for the garbage collection, which cannot tell anyone of a failure."""
+        """Frees an allocation for the garbage collector, which cannot report a failure."""
         if self.ended or generation != self.generation:
             return
         self.blocks.pop(address, None)
@@ -110,7 +110,7 @@ class Allocator:
             self.end()
 
     def close(self) -> int:
-        """Ends the allocator now, or when its last allocation is freed; the status."""
+        """Ends the allocator now, or when its last allocation is freed. Returns the status."""
         retry_postponed()
         self.closed = True
         return self.end()
@@ -128,7 +128,7 @@ class Allocator:
 
 
 def retry_postponed() -> None:
-    """Frees what could not be freed when it was collected, and what DLPack's consumers are done with."""
+    """Frees allocations that could not be freed when they were collected, and those that DLPack's consumers no longer use."""
     _dlpack.sweep()
     for _ in range(len(_postponed)):
         try:
@@ -139,7 +139,7 @@ def retry_postponed() -> None:
 
 
 def _backend(device: int, made: _abi.bfc_options_t) -> str:
-    """The backend that an allocator will have, by its options and the environment."""
+    """Returns the backend that an allocator will have, from its options and the environment."""
     length, buffer = ctypes.c_size_t(), ctypes.create_string_buffer(1 << 16)
     while True:
         _library.call("bfc_resolve_options", device, ctypes.byref(made), buffer, len(buffer), ctypes.byref(length))
@@ -149,14 +149,14 @@ def _backend(device: int, made: _abi.bfc_options_t) -> str:
 
 
 def refuse_if_managed(device: int) -> None:
-    """Blocks free themselves, so what they are in must not be replaced behind their backs."""
+    """Refuses devices of pools. Blocks free themselves, so their allocator must not be replaced while they live."""
     if device in _managed:
         raise Error(f"device {device} belongs to a bfc.Pool: close the pool instead", Status.BUSY)
 
 
 def lost(device: int) -> None:
-    """After ``bfc_device_lost``: if the memory is gone, so are the allocations of all blocks, whose addresses may be another's
-    from now on."""
+    """After ``bfc_device_lost``: if the memory is gone, so are the allocations of all blocks, whose addresses may then be
+    reused."""
     allocator = _managed.get(device)
     if allocator is not None and _reports.stats(device).bytes_in_use == 0:
         allocator.generation += 1

@@ -16,10 +16,10 @@ from ._errors import Error
 class Block:
     """An allocation of a :class:`Pool`, returned by :meth:`Pool.alloc`. Its elements are bytes.
 
-    A block frees itself when nothing refers to it any more, at the end of a ``with`` statement, when its pool is closed, or by
+    A block frees itself when nothing refers to it, at the end of a ``with`` statement, when its pool is closed, or by
     :meth:`free`. Views, arrays and tensors of a block keep its memory alive:
 
-    - host memory: the buffer protocol (``memoryview(block)`` from Python 3.12 on, :meth:`view` in every version),
+    - host memory: the buffer protocol (``memoryview(block)`` since Python 3.12, :meth:`view` in every version),
       ``__array_interface__``, DLPack
     - device memory: ``__cuda_array_interface__``, DLPack
 
@@ -34,7 +34,7 @@ class Block:
     __slots__ = ("__weakref__", "_address", "_allocator", "_array", "_generation", "_is_shared", "_live", "_size", "_stream", "_tensors")
 
     def __init__(self, allocator: Allocator, address: int, size: int, stream: int | None) -> None:
-        # What is freed is taken from here first, which only one thread can do.
+        # A free first takes the allocation from here, which only one thread can do.
         self._live = [address]
         self._allocator = allocator
         self._generation = allocator.generation
@@ -42,9 +42,9 @@ class Block:
         self._size = size
         self._stream = stream
         self._array: weakref.ref[ctypes.Array[ctypes.c_ubyte]] | None = None
-        # What DLPack's consumers have of it.
+        # The exports to DLPack's consumers.
         self._tensors: set[int] = set()
-        # Whether there may be arrays that nothing tells of.
+        # Whether there may be arrays that are not tracked.
         self._is_shared = False
         if address:
             allocator.blocks[address] = weakref.ref(self)
@@ -96,7 +96,7 @@ class Block:
 
         :param stream: The stream whose queued work may still use the memory. Default: the block's own stream, if it has one.
         :raises BufferError: A view, an array or a DLPack tensor of the block is alive. Arrays of CuPy and Numba from
-            ``__cuda_array_interface__`` are not tracked: free such a block only when they are gone.
+            ``__cuda_array_interface__`` are not tracked: free such a block only after they are deleted.
         :raises Error: See ``bfc_free`` and ``bfc_free_async``. The block is then still live.
         """
         number = None if stream is None else _numbers.unsigned(stream, "stream")
@@ -136,12 +136,12 @@ class Block:
     def __array_interface__(self) -> dict[str, Any]:
         if not self._allocator.is_host:
             raise AttributeError(f"the memory of device {self.device} is not the host's: see __cuda_array_interface__")
-        # Not the address: by its buffer an array keeps the memory, and free() knows of it.
+        # The buffer and not the address: it lets an array keep the memory alive, and free() tracks it.
         return {"shape": (self._size,), "typestr": "|u1", "data": self.view(), "strides": None, "version": 3}
 
     def __array__(self, *arguments: Any, **keywords: Any) -> Any:
         if not self._allocator.is_host:
-            # NumPy would make an array of one object otherwise.
+            # Otherwise NumPy would make an array of one object.
             raise TypeError(f"the memory of device {self.device} is not the host's: use an array library of the device, such as cupy.asarray")
         import numpy
 
@@ -195,7 +195,7 @@ class Block:
         return made
 
     def _order(self, stream: int | None) -> None:
-        """Orders a consumer's stream behind the block's own. -1: the consumer does not want that."""
+        """Orders a consumer's stream after the block's own. -1: the consumer does not want that."""
         if stream == 0:
             raise BufferError("stream 0 is ambiguous in DLPack: pass 1 for the legacy default stream, 2 for that of the thread")
         consumer = 1 if stream is None else stream
@@ -206,7 +206,7 @@ class Block:
         _driver.wait(consumer, self._stream)
 
     def _verify(self) -> None:
-        """Raises if the memory is gone: after a fork, for instance."""
+        """Raises if the memory no longer exists, for example after a fork."""
         address = self.address
         if address:
             size = ctypes.c_size_t()
@@ -218,7 +218,7 @@ class Block:
         return bool(self._tensors) or self._exported() is not None
 
     def _end_with_pool(self) -> None:
-        """When the pool is closed. A block that could not be freed is live still, and so is the allocator."""
+        """Frees the block when the pool is closed. If that fails, the block stays live, and so does the allocator."""
         if not self._is_shared and not self._has_arrays():
             with contextlib.suppress(Error):
                 self.free()
@@ -227,7 +227,7 @@ class Block:
         return None if self._array is None else self._array()
 
     def _exporter(self) -> ctypes.Array[ctypes.c_ubyte]:
-        """What all views are of. It keeps the block alive, and while it lives there are views."""
+        """The object behind all views. It keeps the block alive, and exists as long as there are views."""
         if not self._allocator.is_host:
             raise BufferError(f"the memory of device {self.device} is not the host's: use DLPack or __cuda_array_interface__")
         address = self.address

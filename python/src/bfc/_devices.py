@@ -99,7 +99,7 @@ def options(
     name: str | None = None,
     plan: str | os.PathLike[str] | None = None,
 ) -> _abi.bfc_options_t:
-    """``bfc_options_t`` of the arguments of :func:`create`."""
+    """Returns ``bfc_options_t`` for the arguments of :func:`create`."""
     made = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t))
     made.backend = _BACKENDS[Backend.AUTO if backend is None else _choice(Backend, backend, "backend")]
     flags = [
@@ -124,7 +124,7 @@ def options(
     else:
         made.growth_policy = _GROWTH_POLICIES[_choice(GrowthPolicy, growth_policy, "growth_policy")]
     milliseconds = _numbers.optional(retry_timeout_ms, "retry_timeout_ms")
-    # Longer than seven weeks is for ever.
+    # More than seven weeks means forever.
     made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
     made.name = _numbers.text(name, "name") if name is not None else None
     made.plan = _numbers.path(plan, "plan") if plan is not None else None
@@ -170,7 +170,7 @@ def create(
 
     :param device: An ordinal: 0 to 255 are devices, as CUDA counts them; :data:`HOST` is the host.
     :param backend: The source of memory: a :class:`Backend`, or its value.
-    :param memory_limit: The most bytes to hold: a number, or text such as ``"20GiB"``. Default: the available memory.
+    :param memory_limit: The maximum number of bytes to hold: a number, or text such as ``"20GiB"``. Default: the available memory.
     :param memory_fraction: The limit as a fraction of the device's memory, from 0 to 1.
     :param allow_growth: Obtain regions on demand. If false, one region of the whole limit is obtained at the first allocation.
     :param garbage_collection: Release wholly free regions before a request fails.

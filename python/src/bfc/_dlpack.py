@@ -1,9 +1,9 @@
-"""DLPack's capsules, and how long what they export lives: https://dmlc.github.io/dlpack/latest/python_spec.html.
+"""DLPack's capsules, and the lifetime of their memory: https://dmlc.github.io/dlpack/latest/python_spec.html.
 
-A consumer calls the deleter of a tensor when it is done: in any thread, without Python's lock, while an exception is raised, or
+A consumer calls the deleter of a tensor when it no longer uses it: in any thread, without Python's lock, while an exception is raised, or
 after the interpreter has ended. No function in Python may run at those moments, nor may a capsule's destructor. So the deleter
 is a function of the C library: time(), which stores the time where its argument points, and thereby overwrites the first field
-of the tensor. What is marked so is freed by the next call into a pool: :func:`sweep`.
+of the tensor. Tensors marked in this way are freed by the next call into a pool: :func:`sweep`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CPU, CUDA = 1, 2
 
 _UNSIGNED = 1
 _IS_COPIED = 2
-# The version whose layout this is; that of consumers with another minor version is the same.
+# The version of this layout. Other minor versions have the same layout.
 _VERSION = (1, 0)
 
 
@@ -39,13 +39,13 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """``DLManagedTensor``, and behind it the arrays that it points to."""
+    """``DLManagedTensor``, followed by the arrays that it points to."""
 
     _fields_ = [("tensor", _Tensor), ("context", c_void_p), ("deleter", c_void_p), ("shape", c_int64), ("stride", c_int64)]
 
 
 class _Versioned(ctypes.Structure):
-    """``DLManagedTensorVersioned``, likewise."""
+    """``DLManagedTensorVersioned``, followed by its arrays."""
 
     _fields_ = [
         ("major", c_uint32),
@@ -73,7 +73,7 @@ _MARK = ctypes.cast(ctypes.CDLL(None).time, c_void_p).value
 
 
 class Owner(Protocol):
-    """What is exported."""
+    """The exported memory."""
 
     _tensors: set[int]
 
@@ -88,15 +88,15 @@ class _Export:
         return sys.getrefcount(self.capsule)
 
 
-# How many references a capsule has that nobody else has.
+# The number of references of a capsule that nothing else refers to.
 _ALONE = _Export(None, object(), b"", 0).references()
 
 exports: dict[int, _Export] = {}
-"""By the addresses of their tensors: those that are not known to be done."""
+"""The exports that are still in use as far as is known, by the addresses of their tensors."""
 
 
 def export(owner: Owner, address: int, size: int, device: tuple[int, int], versioned: bool, copied: bool) -> object:
-    """A new capsule of the memory, which keeps its owner alive until the consumer is done."""
+    """Returns a new capsule of the memory, which keeps its owner alive until the consumer has deleted it."""
     kind: type[_Managed] | type[_Versioned] = _Versioned if versioned else _Managed
     place = _malloc(ctypes.sizeof(kind))
     if not place:
@@ -112,7 +112,7 @@ def export(owner: Owner, address: int, size: int, device: tuple[int, int], versi
     if isinstance(made, _Versioned):
         made.major, made.minor = _VERSION
         made.flags = _IS_COPIED if copied else 0
-    # The name must outlive the capsule: that of a constant does.
+    # The name must outlive the capsule, and a constant does.
     name = _VERSIONED_NAME if versioned else _NAME
     owner._tensors.add(place)
     capsule = _new_capsule(place, name, None)
@@ -131,7 +131,7 @@ def _first(place: int) -> int:
 
 
 def sweep() -> None:
-    """Lets go of what consumers are done with, and of capsules that nobody took."""
+    """Releases tensors that consumers have deleted, and capsules that no consumer took."""
     for place, found in list(exports.items()):
         if found.capsule is not None:
             if _is_valid(found.capsule, found.name):
@@ -157,7 +157,7 @@ class _State:
 
 
 def _at_exit() -> None:
-    """Tensors may be used by what ends after the interpreter: their memory is left to the system."""
+    """Leaves the memory of tensors to the system, because code that ends after the interpreter may still use them."""
     sweep()
     _State.is_ending = True
     for found in list(exports.values()):

@@ -1,4 +1,4 @@
-"""The order of two streams, by CUDA's driver."""
+"""Ordering of two streams with CUDA's driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DISABLE_TIMING = 2
 
 
 def wait(stream: int, other: int) -> None:
-    """Makes the work that is queued on a stream from now on wait for the work that is queued on another one.
+    """Makes later work of a stream wait for the work that is queued on another stream.
 
     :raises BufferError: the driver's status.
     """
@@ -23,7 +23,7 @@ def wait(stream: int, other: int) -> None:
         _call(driver, "cuEventRecord", event, c_void_p(other))
         _call(driver, "cuStreamWaitEvent", c_void_p(stream), event, c_uint(0))
     finally:
-        # The driver frees it when the work is done.
+        # The driver frees it when the work has completed.
         _call(driver, "cuEventDestroy_v2", event)
 
 

@@ -45,7 +45,7 @@ class Error(Exception):
         try:
             self.status = Status(status)
         except ValueError:
-            # A newer library has more of them.
+            # A newer library may have more.
             self.status = status
 
     def __str__(self) -> str:
@@ -61,9 +61,9 @@ class Error(Exception):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """Memory of the device or of the host ran out. The message tells exhaustion from fragmentation."""
+    """Memory of the device or of the host ran out. The message distinguishes exhaustion from fragmentation."""
 
 
-# As users write them.
+# The names that users write.
 for _class in (Error, OutOfMemoryError, Status):
     _class.__module__ = "bfc"

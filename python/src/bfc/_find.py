@@ -1,4 +1,4 @@
-"""Where libbfc.so and its headers are."""
+"""The location of libbfc.so and its headers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pathlib
 from . import _abi
 
 PREFIX = pathlib.Path(__file__).parent / "_prefix"
-"""What the wheel carries: a tree as ``cargo xtask install`` makes it."""
+"""The files in the wheel: a tree as created by ``cargo xtask install``."""
 
-# The SONAME first: it is what an installed client gets. A cargo build has only the second name.
+# The SONAME first, because an installed client loads that. A cargo build has only the second name.
 NAMES = (_abi.BFC_SONAME, "libbfc.so")
 
 _VARIABLE = "BFC_LIBRARY"
 
 
 def open_library() -> ctypes.CDLL:
-    """Opens the library: the one that ``BFC_LIBRARY`` names; else one that the process has loaded already (as a part of
-    the program, or by ``bfc run``), for two of them would have two allocators for one device; else the wheel's; else
-    what the loader finds."""
+    """Opens the library: the one that ``BFC_LIBRARY`` names; else one that the process has already loaded (as a part of
+    the program, or by ``bfc run``), because two libraries would have two allocators for one device; else the wheel's; else
+    the one that the loader finds."""
     named = os.environ.get(_VARIABLE)
     if named:
-        # There is no falling back from it.
+        # There is no fallback.
         return _opened(_inside(pathlib.Path(named)), f"from {_VARIABLE}")
     try:
         return ctypes.CDLL(NAMES[0], mode=os.RTLD_NOW | os.RTLD_NOLOAD)
@@ -59,18 +59,18 @@ def _opened(path: pathlib.Path, source: str) -> ctypes.CDLL:
 
 
 def mapped_file(address: int) -> pathlib.Path:
-    """The file that a piece of code was loaded from, as the system knows it."""
+    """Returns the file that a piece of code was loaded from, according to the system."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             start, end = (int(number, 16) for number in line.split(maxsplit=1)[0].split("-"))
             if start <= address < end and "/" in line:
-                # An upgrade meanwhile has another file under the same name.
+                # An upgrade may have put another file in its place.
                 return pathlib.Path(line[line.index("/") :].rstrip("\n").removesuffix(" (deleted)"))
     raise ImportError(f"no file is mapped at {address:#x}")
 
 
 def include_folder(library: pathlib.Path) -> pathlib.Path:
-    """The folder with bfc.h that belongs to a library: beside its own, else that of the source tree."""
+    """Returns the folder with the bfc.h of a library: next to the library's folder, else in the source tree."""
     source = pathlib.Path(__file__).parents[3] / "include"
     for folder in (library.parent.parent / "include", PREFIX / "include", source):
         if (folder / "bfc.h").exists():

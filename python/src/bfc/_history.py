@@ -8,7 +8,7 @@ from typing import SupportsIndex
 
 from . import _library, _numbers
 
-# What BFC_STACKS_NATIVE and BFC_STACKS_PYTHON are in C.
+# The values of BFC_STACKS_NATIVE and BFC_STACKS_PYTHON.
 _STACKS = {"none": 0, "native": 1, "python": 2, "both": 3}
 
 
@@ -63,7 +63,7 @@ class history:
 
 
 def history_mark(name: str) -> None:
-    """Marks this moment in the history, whatever started it: ``BFC_HISTORY_FILE``, for example.
+    """Marks this moment in the history, however it was started, for example by ``BFC_HISTORY_FILE``.
 
     :raises Error: INVALID_ARGUMENT if no history is recorded.
     """

@@ -1,7 +1,7 @@
 """The events of the running history as the trace entries of a snapshot.
 
-The viewer begins with the memory of the snapshot and undoes one entry after another, so an entry is left out if it cannot be
-undone: the snapshot is taken after the history was read, and other threads go on meanwhile.
+The viewer begins with the memory of the snapshot and undoes one entry after another. An entry is left out if it cannot be
+undone, because the snapshot is taken after the history was read, and other threads continue meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXT = struct.Struct("<HHIII")
 _POOL, _OPERATION, _MARK = 1, 2, 3
 _ALLOC, _FREE, _PRESENT, _OBTAINED, _RETURNED, _OUT_OF_MEMORY, _MARKED, _STEP, _BEGIN = range(1, 10)
 
-# The stream of segments that are mapped in parts. The viewer merges the parts only if they are of one stream, and if all streams
+# The stream of segments that are mapped in parts. The viewer merges the parts only if they belong to one stream, and if all streams
 # are 0 it compares 0 with null.
 MAPPED_STREAM = 1
 
@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
 
 class History:
-    """The events that a file has, and its names."""
+    """The events of a file, and its names."""
 
     def __init__(self, content: bytes) -> None:
         head = _HEADER.unpack_from(content)
@@ -52,7 +52,7 @@ class History:
         ticks, began, last_ticks, last, _, _, _, stack_bytes = head[8:]
         if (magic, header_bytes, event_bytes) != (_MAGIC, _HEADER_BYTES, _EVENT.size):
             raise Error("bfc_history_save: the history is of another version than the package bfc", Status.INTERNAL)
-        # A device has one allocator at a time: the last is the one that exists.
+        # A device has one allocator at a time, so the last one is the current one.
         self.pools: dict[int, int] = {}
         self.operations: dict[tuple[int, int], str] = {}
         self.marks: dict[int, str] = {}
@@ -83,7 +83,7 @@ class History:
 
 
 def current() -> History | None:
-    """The history that is recorded; None without one."""
+    """Returns the history being recorded, or None."""
     with tempfile.TemporaryDirectory(prefix="bfc-") as folder:
         file = pathlib.Path(folder, "history")
         try:
@@ -131,7 +131,7 @@ class _Spans:
 
 
 def trace(history: History, device: int, segments: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """The entries of a device, which end with these segments."""
+    """Returns the entries of a device, which end with these segments."""
     pool = history.pools.get(device)
     is_expandable = any(segment["is_expandable"] for segment in segments)
     spans = _Spans([(segment["address"], segment["address"] + segment["total_size"]) for segment in segments])
@@ -157,13 +157,13 @@ def trace(history: History, device: int, segments: list[dict[str, Any]], limit: 
 
 
 def _undo(event: Event, spans: _Spans, blocks: _Spans, pending: _Spans, is_expandable: bool) -> bool:
-    """Whether the memory of the moment can be that after an event. If so it becomes that before the event."""
+    """Returns whether the current memory can be the state after an event. If so, it becomes the state before the event."""
     start, end = event.address, event.address + event.size
     if event.kind in (_ALLOC, _PRESENT):
         if blocks.around(start, end) != (start, end):
             return False
         blocks.remove(start)
-        # The viewer has one block at an address. That of the snapshot stays until then, perhaps with its neighbours.
+        # The viewer has one block at an address. The snapshot's block stays until then, possibly with its neighbours.
         if (around := pending.around(start, start + 1)) and around[0] == start:
             pending.remove(start)
     elif event.kind == _FREE:
@@ -187,7 +187,7 @@ def _undo(event: Event, spans: _Spans, blocks: _Spans, pending: _Spans, is_expan
 
 
 def _described(history: History, pool: int | None, limit: int, is_expandable: bool) -> Iterator[tuple[Event, dict[str, Any]]]:
-    """The events of a pool and the marks, each with its entry."""
+    """Returns the events of a pool and the marks, each with its entry."""
     step, held = 0, 0
     live: dict[int, tuple[int, _Frames]] = {}
     for event in history.events:
@@ -241,5 +241,5 @@ def _frame(file: str, line: int, name: str) -> _Frames:
 
 
 def signed(value: int) -> int:
-    """64 bits as a signed number, as PyTorch has streams: the viewer's numbers have 8 bytes."""
+    """Converts 64 bits to a signed number, like PyTorch's streams, because the viewer's numbers have 8 bytes."""
     return value - (1 << 64) if value >> 63 else value

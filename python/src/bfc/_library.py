@@ -1,7 +1,7 @@
 """libbfc.so, with the prototypes of all its functions.
 
-``lib`` is the :class:`ctypes.CDLL`; each call lets other threads of Python run meanwhile. The prototypes are ctypes' and not
-those of a compiled module, so that one wheel serves every version of Python, and a copy of libbfc that is installed already.
+``lib`` is the :class:`ctypes.CDLL`; each call lets other threads of Python run meanwhile. The prototypes use ctypes and not
+a compiled module, so that one wheel serves every version of Python, and works with an installed copy of libbfc.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ._errors import Error, OutOfMemoryError, Status
 from ._messages import in_python
 
 NAMES = frozenset(_abi.FUNCTIONS)
-"""All functions; a test compares with what the library exports."""
+"""All functions. A test compares them with the library's exports."""
 
 
 def _prepared(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -42,7 +42,7 @@ lib: ctypes.CDLL = _prepared(_find.open_library())
 
 
 def address(name: str) -> int:
-    """The address of a function, for whoever takes one as a number.
+    """Returns the address of a function, for callers that need it as a number.
 
     >>> address("bfc_torch_alloc") != 0
     True
@@ -51,8 +51,8 @@ def address(name: str) -> int:
 
 
 class _Words(threading.local):
-    """Room for them, made before anything fails: an object that is made afterwards may have garbage collected, whose
-    finalizers call libbfc, and fail with words of their own."""
+    """Buffers for the message, created before anything fails: creating an object afterwards may run the garbage collector,
+    whose finalizers call libbfc and may fail with messages of their own."""
 
     def __init__(self) -> None:
         self.buffer = ctypes.create_string_buffer(4096)
@@ -62,20 +62,20 @@ _words = _Words()
 
 
 def last_error() -> str:
-    """This thread's last failure in words; empty if nothing failed yet."""
+    """Returns the message of this thread's last failure, or an empty text if nothing has failed yet."""
     buffer = _words.buffer
     lib.bfc_last_error(buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")
 
 
 def failure(status: int) -> Error:
-    """The exception for a call of this thread that has just failed."""
+    """Returns the exception for a call of this thread that has just failed."""
     words = in_python(last_error() or lib.bfc_status_string(status).decode())
     return OutOfMemoryError(words, status) if status == Status.OUT_OF_MEMORY else Error(words, status)
 
 
 def call(name: str, *arguments: object) -> None:
-    """Calls a function that returns ``bfc_status_t``; a failure is an exception."""
+    """Calls a function that returns ``bfc_status_t``. Raises on failure."""
     function: Callable[..., int] = getattr(lib, name)
     _ = _words.buffer
     status = function(*arguments)
@@ -84,7 +84,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 def text(name: str, *arguments: int) -> str:
-    """The text of ``bfc_report`` and its kin, whose length may change between two calls."""
+    """Returns the text of ``bfc_report`` and similar functions, whose length may change between two calls."""
     length, capacity = c_size_t(), 16 << 10
     while True:
         buffer = ctypes.create_string_buffer(capacity)

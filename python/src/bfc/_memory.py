@@ -24,7 +24,7 @@ def request(
     stream: _Stream | None,
     short_lived: bool,
 ) -> _abi.bfc_request_t:
-    """``bfc_request_t`` of the arguments of :func:`alloc`."""
+    """Returns ``bfc_request_t`` for the arguments of :func:`alloc`."""
     made = _abi.bfc_request_t(struct_size=ctypes.sizeof(_abi.bfc_request_t))
     made.bytes = _numbers.size(nbytes, "nbytes")
     made.alignment = _numbers.optional_size(alignment, "alignment")

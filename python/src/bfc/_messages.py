@@ -1,7 +1,7 @@
-"""The library's messages in Python's words.
+"""The library's messages with Python's names.
 
-Messages and reports name C functions and constants. Those that Python has under another name are replaced here; a test goes through the
-messages in the library's source and finds names that are in neither of these tables.
+Messages and reports name C functions and constants. Those with another name in Python are replaced here. A test checks the
+messages in the library's source for names that are in neither of these tables.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ C_ONLY = frozenset(
         "bfc_suballocator_t",
     }
 )
-"""What Python has no function for."""
+"""Functions without a counterpart in Python."""
 
 _NAME = re.compile(r"\b(?:bfc|BFC)_\w+")
 
 
 def in_python(message: str) -> str:
-    """The message with Python's names.
+    """Returns the message with Python's names.
 
     >>> in_python("BFC_QUARANTINE needs BFC_TIMESTAMPS")
     'quarantine=True needs timestamps=True'

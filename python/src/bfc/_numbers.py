@@ -1,5 +1,5 @@
-"""Arguments on their way to C, where ctypes would cut off what does not fit. A refusal names the argument, what it must be, and
-what it is."""
+"""Conversion of arguments for C, where ctypes would truncate values that do not fit. An error names the argument, its requirement and
+its value."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import SupportsFloat, SupportsIndex
 _MOST_DEVICES = 1 << 31
 _MOST = 1 << 64
 
-# The syntax of BFC_LIMIT and its like, src/options/values.rs.
+# The syntax of BFC_LIMIT and similar variables, src/options/values.rs.
 _SIZE = re.compile(r"([0-9.]+)\s*([kmgt]?)i?b?\s*", re.ASCII | re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def device(value: SupportsIndex) -> int:
-    """An ordinal. Which of them exist the library knows."""
+    """Converts an ordinal. The library checks whether it exists."""
     number = _index(value, "device")
     if not -_MOST_DEVICES <= number < _MOST_DEVICES:
         raise ValueError(f"device must be from -2**31 to 2**31 - 1, not {number}")
@@ -26,7 +26,7 @@ def device(value: SupportsIndex) -> int:
 
 
 def unsigned(value: SupportsIndex, what: str) -> int:
-    """Bytes, an address, a stream: what C has 64 bits for.
+    """Converts an unsigned number of 64 bits: bytes, an address or a stream.
 
     >>> unsigned(-1, "nbytes")
     Traceback (most recent call last):
@@ -40,12 +40,12 @@ def unsigned(value: SupportsIndex, what: str) -> int:
 
 
 def optional(value: SupportsIndex | None, what: str) -> int:
-    """The same; 0 for None, which C takes for not given."""
+    """Like :func:`unsigned`, but 0 for None, which C treats as not given."""
     return 0 if value is None else unsigned(value, what)
 
 
 def size(value: SupportsIndex | str, what: str) -> int:
-    """A number of bytes, or text such as ``"20GiB"``, ``"512 MB"`` or ``"1.5g"``. Units are binary, with or without the i,
+    """Converts a number of bytes, or text such as ``"20GiB"``, ``"512 MB"`` or ``"1.5g"``. Units are binary, with or without the i,
     as in the environment's variables.
 
     >>> size("1.5 GiB", "limit")
@@ -66,12 +66,12 @@ def size(value: SupportsIndex | str, what: str) -> int:
 
 
 def optional_size(value: SupportsIndex | str | None, what: str) -> int:
-    """The same; 0 for None, which C takes for not given."""
+    """Like :func:`size`, but 0 for None, which C treats as not given."""
     return 0 if value is None else size(value, what)
 
 
 def refuse_zero(number: float, what: str) -> None:
-    """Refuses a limit of 0, which C takes for not given: a program that computes 0 bytes does not mean all of the memory.
+    """Refuses a limit of 0, which C treats as not given: a program that computes 0 bytes does not mean all of the memory.
 
     >>> refuse_zero(size("0 GiB", "limit"), "limit")
     Traceback (most recent call last):
@@ -98,7 +98,7 @@ def _parsed_size(text: str) -> int | None:
 
 
 def fraction(value: SupportsFloat | None, what: str) -> float:
-    """A number that may have a fraction; 0 for None, which C takes for not given. What is a share the library knows."""
+    """Converts a number that may have a fraction. 0 for None, which C treats as not given. The library checks the range of fractions."""
     if value is None:
         return 0.0
     if isinstance(value, bool):
@@ -112,7 +112,7 @@ def fraction(value: SupportsFloat | None, what: str) -> float:
 
 
 def text(value: str, what: str) -> bytes:
-    """As C takes it: what follows a NUL would be lost."""
+    """Converts text for C. A NUL is refused, because the rest would be lost."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     if "\0" in value:
@@ -124,7 +124,7 @@ def text(value: str, what: str) -> bytes:
 
 
 def path(value: str | os.PathLike[str], what: str) -> bytes:
-    """As C takes it, in the encoding of file names."""
+    """Converts a path for C, in the encoding of file names."""
     try:
         encoded = os.fsencode(value)
     except TypeError:
@@ -135,7 +135,7 @@ def path(value: str | os.PathLike[str], what: str) -> bytes:
 
 
 def _index(value: SupportsIndex, what: str) -> int:
-    # Python takes True for 1. As a number of bytes, a device or a stream it is a mistake.
+    # Python treats True as 1. As a number of bytes, a device or a stream it is a mistake.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{what} must be an integer, not {type(value).__name__}")
     return operator.index(value)

@@ -12,14 +12,14 @@ from ._allocator import Allocator, retry_postponed
 from ._block import Block
 
 if TYPE_CHECKING:
-    # In typing from Python 3.11 on.
+    # In typing since Python 3.11.
     from typing_extensions import Unpack
 
 _CUDA = re.compile(r"cuda(?::([0-9]{1,9}))?")
 
 
 def _ordinal(device: SupportsIndex | str) -> int:
-    """A device by its number, or by its name as frameworks write it."""
+    """Returns the ordinal of a device given by its number, or by its name as frameworks write it."""
     if isinstance(device, str):
         if device in ("host", "cpu"):
             return _devices.HOST
@@ -39,7 +39,7 @@ class Pool:
     """An allocator of a device, which is created with the pool and destroyed when the pool is closed. Thread-safe.
 
     :param device: ``"cuda"`` (device 0), ``"cuda:1"``, ``"host"`` or ``"cpu"``, or an ordinal.
-    :param limit: The most bytes to hold, as a number or as text such as ``"20GiB"``. The same as ``memory_limit``.
+    :param limit: The maximum number of bytes to hold, as a number or as text such as ``"20GiB"``. The same as ``memory_limit``.
     :param options: The other keywords of :func:`bfc.create`, with the same meanings.
     :raises Error: ALREADY_EXISTS if the device has an allocator, and the errors of :func:`bfc.create`.
 
@@ -82,7 +82,7 @@ class Pool:
         stream: SupportsIndex | None = None,
         short_lived: bool = False,
     ) -> Block:
-        """Allocates memory as a block, which frees itself when nothing refers to it any more.
+        """Allocates memory as a block, which frees itself when nothing refers to it.
 
         :param nbytes: A number of bytes, or text such as ``"64MiB"``.
         :param alignment: A power of two in bytes. Default: 256.
@@ -168,7 +168,7 @@ class Pool:
         return f"<bfc.Pool of device {self.device}, backend {backend}{', closed' if self.closed else ''}>"
 
     def __del__(self) -> None:
-        # Nothing is there if it was not created.
+        # The attribute is missing if creation failed.
         allocator = getattr(self, "_allocator", None)
         if allocator is not None:
             allocator.close()

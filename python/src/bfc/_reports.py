@@ -36,7 +36,7 @@ class Stats:
     largest_alloc_size: int
     """Size of the largest chunk handed out."""
     bytes_limit: int
-    """The most bytes that may be held from the backend."""
+    """The maximum number of bytes that may be held from the backend."""
     pool_bytes: int
     """Bytes held from the backend."""
     peak_pool_bytes: int
@@ -72,7 +72,7 @@ class Stats:
 
 
 def _human(value: int) -> str:
-    """Bytes in the largest unit of which there is one: the reports' format."""
+    """Formats bytes in the largest unit that they reach, as reports do."""
     for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if value >> shift:
             return f"{value / (1 << shift):.2f} {unit}"

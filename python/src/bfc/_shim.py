@@ -1,18 +1,18 @@
 """Small pieces of C++ between a framework and libbfc, prebuilt or compiled when they are first needed.
 
-They are compiled where only C++ will do (an exception that PyTorch understands, a c10::Allocator, TensorFlow's symbols, ONNX
-Runtime's tables), against the framework that is installed. The result is kept in the user's cache, by a hash of all that it
-depends on. It is made in a folder of its own, gets mode 0700 and is renamed, because a file that a group may write to is not
+They are compiled where C++ is required (an exception that PyTorch understands, a c10::Allocator, TensorFlow's symbols, ONNX
+Runtime's tables), against the installed framework. The result is kept in the user's cache, under a hash of everything that it
+depends on. It is built in a folder of its own, gets mode 0700 and is renamed, because a file that a group may write to is not
 trusted at the next start.
 
-A wheel has some prebuilt, for the releases of frameworks that are tested. The name of a prebuilt shim has a hash of all that it
-depends on, so one of another source or another release is never loaded.
+A wheel has some prebuilt shims, for the tested releases of frameworks. The name of a prebuilt shim has a hash of everything that it
+depends on, so one for another source or another release is never loaded.
 
-torch_alloc is compiled with the wheel without PyTorch too, for machines without a compiler and with another release: its
-exception is declared as PyTorch's own torch::PyTorchError is, by name and virtual functions. No header of PyTorch's promises
-that, so it comes last.
+torch_alloc is also compiled with the wheel without PyTorch, for machines with another release and without a compiler. Its
+exception is declared like PyTorch's own torch::PyTorchError, by name and virtual functions. No header of PyTorch guarantees
+that, so it is the last choice.
 
-A wheel keeps no links, so libbfc is in it once, by its SONAME: two files would be two libraries in one process.
+A wheel cannot contain links, so libbfc is in it once, under its SONAME: two files would be two libraries in one process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from . import include_dir, library_path
 
 SOURCES = pathlib.Path(__file__).parent / "shims"
-"""The sources, and what of them was compiled with the wheel."""
+"""The sources, and the shims compiled with the wheel."""
 
 _PREBUILT = "prebuilt"
 
@@ -51,18 +51,18 @@ def build(
     key: Iterable[str] = (),
     announced: str | None = None,
 ) -> pathlib.Path:
-    """Compiles ``shims/NAME.cpp`` as a shared library, unless that was done before; where it is.
+    """Compiles ``shims/NAME.cpp`` as a shared library, unless that was done before. Returns its path.
 
-    It is linked with libbfc, by the SONAME, so it may call all of ``bfc.h`` and ``bfc_adapters.h``: the libbfc.so that
+    It is linked with libbfc by the SONAME, so it may call all of ``bfc.h`` and ``bfc_adapters.h``: the libbfc.so that
     this process has loaded is found. The C++ compiler is ``CXX``, else ``c++``, ``g++`` or ``clang++``.
 
-    :param flags: More of the compiler's arguments, such as ``-std=c++17``.
-    :param include_dirs: Of the framework; that of libbfc is there already.
-    :param libraries: Files to link with. They are found again by their SONAME, so the framework has to be imported
+    :param flags: Additional arguments for the compiler, such as ``-std=c++17``.
+    :param include_dirs: Those of the framework. That of libbfc is added.
+    :param libraries: Files to link with. They are found by their SONAME at load time, so the framework must be imported
         when the shim is loaded.
-    :param key: What the shim depends on besides: the framework's version.
-    :param announced: What it is compiled for. If it is compiled now, a warning of the logger ``bfc`` says so before.
-    :raises ShimError: what is missing, or what the compiler said.
+    :param key: Further dependencies of the shim: the framework's version.
+    :param announced: Its purpose. If it is compiled now, the logger ``bfc`` reports this in a warning before.
+    :raises ShimError: what is missing, or the compiler's output.
     """
     try:
         folders = [os.fspath(folder) for folder in include_dirs]
@@ -85,7 +85,7 @@ def _built(
     searched = [argument for folder in include_dirs for argument in ("-isystem", folder)]
     arguments = [*_FLAGS, *flags, f"-I{own}", *searched]
     linked = [os.fspath(library) for library in libraries] + [os.fspath(library_path())]
-    # One home may be that of machines of several kinds.
+    # Machines of several kinds may share a home folder.
     about = [platform.machine(), *_about(compiler)]
     made_of = [source.read_text(encoding="utf-8"), *_headers(own), *about, *arguments, *linked, *key]
     digest = hashlib.sha256("\0".join(made_of).encode(errors="surrogateescape")).hexdigest()[:20]
@@ -107,10 +107,10 @@ def _announce(name: str, purpose: str, folder: pathlib.Path) -> None:
 
 
 def prebuilt_file(name: str, release: str, key: Iterable[str]) -> pathlib.Path:
-    """Where the shim is that is prebuilt for a release of a framework, if there is one for exactly this source and ``key``.
+    """Returns the path of the prebuilt shim for a release of a framework, if there is one for exactly this source and ``key``.
 
     :param release: The folder's name: ``torch-2.15.0+cu132``.
-    :param key: What the shim depends on besides its source, the headers of libbfc and the platform.
+    :param key: The dependencies of the shim other than its source, the headers of libbfc and the platform.
     """
     source = (SOURCES / f"{name}.cpp").read_text(encoding="utf-8")
     made_of = [source, *_headers(include_dir()), *_platform(), release, *key]
@@ -119,13 +119,13 @@ def prebuilt_file(name: str, release: str, key: Iterable[str]) -> pathlib.Path:
 
 
 def prebuilt_releases(prefix: str) -> list[str]:
-    """The releases that have prebuilt shims, of those whose folders begin so; without that prefix."""
+    """Returns the releases with prebuilt shims whose folders have this prefix, without the prefix."""
     folders = sorted((SOURCES / _PREBUILT).glob(f"{prefix}*"))
     return [folder.name.removeprefix(prefix) for folder in folders if any(folder.glob("*.so"))]
 
 
 def _platform() -> list[str]:
-    """The processor and the C library, whose oldest version the wheel's tag says."""
+    """Returns the processor and the C library, whose oldest supported version is in the wheel's tag."""
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (OSError, ValueError):
@@ -134,7 +134,7 @@ def _platform() -> list[str]:
 
 
 def _compiler() -> list[str]:
-    """The compiler with arguments of its own, if CXX has any."""
+    """Returns the compiler with its own arguments, if CXX has any."""
     named = shlex.split(os.environ.get("CXX", ""))
     for words in [named] if named else [["c++"], ["g++"], ["clang++"]]:
         found = shutil.which(words[0])
@@ -145,7 +145,7 @@ def _compiler() -> list[str]:
 
 
 def _about(compiler: Sequence[str]) -> list[str]:
-    """Which compiler it is: another version at the same path is another."""
+    """Identifies the compiler. Another version at the same path is a different compiler."""
     try:
         done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
     except OSError as error:
@@ -159,32 +159,32 @@ def _headers(folder: pathlib.Path) -> list[str]:
 
 
 def _folder() -> pathlib.Path:
-    """The user's cache; where there is none that is the user's alone and that libraries can be loaded from, a folder for
-    this process."""
+    """Returns the user's cache. If there is none that belongs to the user alone and that libraries can be loaded from, returns a
+    folder for this process."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         cache = pathlib.Path(named) if os.path.isabs(named) else pathlib.Path("~/.cache").expanduser()
         folder = cache / "libbfc" / "shims"
-        # Each by itself: the mode is not that of parents which mkdir makes on the way.
+        # Each folder by itself, because mkdir does not apply the mode to parents that it creates.
         for made in (cache, cache / "libbfc", folder):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_loaded_from = not os.statvfs(folder).f_flag & os.ST_NOEXEC
         is_writable = os.access(folder, os.W_OK | os.X_OK, effective_ids=True)
         if is_loaded_from and is_writable and _is_private(folder.stat()):
             return folder
-    # The second where a user has no home.
+    # The second if a user has no home folder.
     except (OSError, RuntimeError):
         pass
     return _temporary()
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Whether only this user can have put something there. The effective user is the one that files are made by."""
+    """Returns whether only this user can have written there. Files are created by the effective user."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _is_ours(file: pathlib.Path) -> bool:
-    """Whether it was compiled before, by this user."""
+    """Returns whether it was compiled before, by this user."""
     try:
         status = file.lstat()
     except FileNotFoundError:
@@ -196,24 +196,24 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _temporary() -> pathlib.Path:
-    # It may have been removed: by a forked child that ended as Python does, or as an old file.
+    # It may have been removed, by a forked child that exited like a Python program, or as an old file.
     if not _kept or not os.path.isdir(_kept[-1].name):
         _kept.append(tempfile.TemporaryDirectory(prefix="bfc-shims-"))
     return pathlib.Path(_kept[-1].name)
 
 
 def _compile(command: Sequence[str], file: pathlib.Path) -> None:
-    """In a folder of its own first: another process may look for the file, or make it too, and a linker that is interrupted
-    may leave files beside its output."""
+    """Builds it in a folder of its own first: another process may look for the file, or build it too, and an interrupted linker
+    may leave files next to its output."""
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.stem}-") as folder:
         made = os.path.join(folder, file.name)
         done = subprocess.run([*command, "-o", made], capture_output=True, text=True, check=False)
         if done.returncode:
             raise ShimError(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        # A linker that makes its output anew (lld, mold) gives it the permissions of the umask, and what a group may write
-        # to is not taken the next time.
+        # A linker that creates its output anew (lld, mold) gives it the permissions of the umask, and a file that a group may write
+        # to is not accepted the next time.
         os.chmod(made, 0o700)
-        # Else what is found after a crash may be half of it.
+        # Otherwise the file may be incomplete after a crash.
         with open(made, "rb") as written:
             os.fsync(written.fileno())
         os.rename(made, file)

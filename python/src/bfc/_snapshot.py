@@ -1,4 +1,4 @@
-"""Snapshots for PyTorch's memory viewer, made of memory maps."""
+"""Snapshots for PyTorch's memory viewer, built from memory maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_DEVICES = 1024
 # The viewer reads protocols 2 to 4. The default of Python 3.14 is 5.
 _PROTOCOL = 4
 
-# The names of PyTorch's snapshots. What waits for other streams, for a stamp or for the backend is not reusable yet.
+# The names of PyTorch's snapshots. Memory that waits for other streams, for a stamp or for the backend is not reusable yet.
 _STATES = {"in_use": "active_allocated", "held": "active_pending_free", "free": "inactive"}
 
 
@@ -29,14 +29,14 @@ def memory_snapshot(device: SupportsIndex | None = None) -> dict[str, Any]:
     A segment is a region, or a mapped part of a virtual range. Its blocks tile it in address order, with one of these states:
 
     - ``active_allocated``: in use
-    - ``active_pending_free``: freed, but not reusable yet. The requested size is not known any more: it is that of the block
+    - ``active_pending_free``: freed, but not reusable yet. The requested size is no longer known: it is that of the block
     - ``inactive``: free
 
     The scope and the step of an allocation are its only frame. ``device_traces`` has a list for each ordinal up to the
-    highest device in the snapshot: the events of its allocator that the running history has. Without a history (see
+    highest device in the snapshot: the events of its allocator in the running history. Without a history (see
     :class:`history`) the lists are empty.
 
-    Each device is of one moment; several devices are not of the same. May be called from any thread.
+    Each device is captured at one moment, different devices at different moments. May be called from any thread.
 
     :param device: An ordinal; None for every device that has an allocator.
     :raises Error: NO_ALLOCATOR for a device without one, and others: see ``bfc_memory_map``.
@@ -64,14 +64,14 @@ def dump_snapshot(file: str | os.PathLike[str], device: SupportsIndex | None = N
 
 
 def dump(snapshot: dict[str, Any], file: str | os.PathLike[str]) -> None:
-    # Pickled before the file is opened, so that a failure leaves an older file alone.
+    # Pickled before the file is opened, so that a failure does not change an older file.
     pickled = pickle.dumps(snapshot, protocol=_PROTOCOL)
     with open(file, "wb", opener=_open_private) as out:
         out.write(pickled)
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Names of operations are no other user's business."""
+    """Opens the file for its owner only, because names of operations are private."""
     descriptor = os.open(path, flags, 0o600)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.fchmod(descriptor, 0o600)
@@ -79,7 +79,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def of_devices(devices: Iterable[int]) -> dict[str, Any]:
-    """The snapshot of those devices that have an allocator."""
+    """Returns the snapshot of those devices that have an allocator."""
     return _snapshot(lambda: list(_maps(devices)))
 
 
@@ -93,7 +93,7 @@ def _maps(devices: Iterable[int]) -> Iterator[dict[str, Any]]:
 
 
 def _snapshot(read_maps: Callable[[], list[dict[str, Any]]]) -> dict[str, Any]:
-    # The history first: what happens between is left out of the traces.
+    # The history first: events in between are left out of the traces.
     history = _history_trace.current()
     maps = read_maps()
     traces: list[list[dict[str, Any]]] = [[] for _ in range(max((found["device"] + 1 for found in maps), default=0))]
@@ -121,7 +121,7 @@ def _segments(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _segment(device: int, chunks: list[dict[str, Any]], expandable: bool) -> dict[str, Any]:
     blocks = [_block(chunk) for chunk in chunks]
     active = [block for block in blocks if block["state"] != "inactive"]
-    # Of PyTorch's segments each has one stream and one pool. What a region has several of is left at 0.
+    # Each of PyTorch's segments has one stream and one pool. If a region has several, the field stays 0.
     streams = {chunk["stream"] for chunk in chunks if chunk.get("stream") is not None}
     pools = {chunk.get("pool") for chunk in chunks}
     return {

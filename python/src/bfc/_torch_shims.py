@@ -1,8 +1,8 @@
 """The shims that are compiled against PyTorch's headers.
 
-A wheel has them prebuilt for the releases of PyTorch that are tested. For any other release they are compiled at the first use.
-python/backend/torch_release.py, which the wheel is built with, takes everything that decides whether a prebuilt shim fits from
-here: the two cannot differ.
+A wheel has them prebuilt for the tested releases of PyTorch. For any other release they are compiled at the first use.
+python/backend/torch_release.py, which builds the wheel, takes everything that decides whether a prebuilt shim fits from
+here, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from . import _shim
 
 STANDARDS: Mapping[str, Sequence[str]] = {"torch_alloc": ["-std=c++20", "-std=c++17"], "torch_cpu": ["-std=c++17"]}
-"""The shims, and the standards to try: first what PyTorch itself is compiled as, then what its older releases and older
-compilers know. A prebuilt shim is of the first."""
+"""The shims, and the standards to try: first that of PyTorch itself, then those that its older releases and older
+compilers support. A prebuilt shim uses the first."""
 
 # dlsym, which torch_alloc calls, is in a library of its own before glibc 2.34.
 _ARGUMENTS: Mapping[str, Sequence[str]] = {"torch_alloc": ["-DBFC_WITH_TORCH"], "torch_cpu": ["-Wl,--no-undefined"]}
@@ -31,9 +31,9 @@ class Release:
     version: str
     """With the local part: ``2.15.0+cu132``."""
     commit: str
-    """What it was built from: distributions have versions of their own by the same name."""
+    """The commit it was built from, because distributions have their own builds with the same version."""
     cxx11_abi: int
-    """1 where its strings are those of C++11."""
+    """1 if its strings are those of C++11."""
     package: pathlib.Path
 
     @property
@@ -52,13 +52,13 @@ class Release:
         return [standard, f"-D_GLIBCXX_USE_CXX11_ABI={self.cxx11_abi}", *_ARGUMENTS[shim]]
 
     def prebuilt(self, shim: str) -> pathlib.Path:
-        """Where a shim for exactly this build is, if the package has it."""
+        """Returns the path of the shim for exactly this build, if the package has it."""
         flags = self.flags(shim, STANDARDS[shim][0])
         return _shim.prebuilt_file(shim, self.name, [self.version, self.commit, *flags])
 
 
 def installed(torch: Any) -> Release:
-    """The release that was imported."""
+    """Returns the imported release."""
     return Release(
         version=str(torch.__version__),
         commit=str(getattr(torch.version, "git_version", None)),
@@ -68,7 +68,7 @@ def installed(torch: Any) -> Release:
 
 
 def find(shim: str, torch: Any) -> pathlib.Path:
-    """The shim for the imported PyTorch: the prebuilt one, else what is compiled now or was compiled before.
+    """Returns the shim for the imported PyTorch: the prebuilt one, else one that is compiled now or was compiled before.
 
     :raises bfc._shim.ShimError: None is prebuilt for this release, and there is no compiler or it failed.
     """
@@ -96,7 +96,7 @@ def find(shim: str, torch: Any) -> pathlib.Path:
 
 
 def _why_not(prebuilt: pathlib.Path) -> str | None:
-    """Why a prebuilt shim cannot be used; None if it can. It is loaded here, because a system may lack what it needs."""
+    """Returns why a prebuilt shim cannot be used, or None if it can. It is loaded here, because a system may lack its dependencies."""
     if not prebuilt.is_file():
         others = ", ".join(_shim.prebuilt_releases("torch-"))
         having = f"releases with prebuilt shims: {others}" if others else "wheels by `cargo xtask wheel` have some"

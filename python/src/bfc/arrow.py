@@ -28,7 +28,7 @@ class _State:
 
 
 class Pool:
-    """What :func:`use` returns. As a context manager it restores the memory pool of before at its end."""
+    """The result of :func:`use`. As a context manager it restores the previous memory pool at its end."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -49,14 +49,14 @@ class Pool:
 
 
 def use(**options: Any) -> Pool:
-    """Makes libbfc the default memory pool of pyarrow, in all threads: of what is called without a ``memory_pool`` of its own from
-    now on. ``pyarrow.default_memory_pool()`` returns it, with its statistics.
+    """Makes libbfc the default memory pool of pyarrow, in all threads, for later calls without a ``memory_pool``.
+    ``pyarrow.default_memory_pool()`` returns it, with its statistics.
 
     Without ``options`` the allocator of :data:`bfc.HOST` is created by the first buffer, from the environment, unless the
     program has created one.
 
     :param options: Arguments of :func:`bfc.create`, such as ``memory_limit``.
-    :returns: A context manager that restores the pool of before. It may be ignored.
+    :returns: A context manager that restores the previous pool. It may be ignored.
     :raises ModuleNotFoundError: pyarrow is not installed.
     :raises bfc._shim.ShimError: There is no C++ compiler, or it failed.
     :raises Error: See :func:`bfc.create`; ALREADY_EXISTS if options were given and the host has an allocator.

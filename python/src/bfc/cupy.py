@@ -72,8 +72,8 @@ def _cuda() -> Any:
 def _kept_for_good(function: Callable[..., None]) -> Callable[..., None]:
     """The function, which the interpreter never frees.
 
-    Where an array and the allocator become garbage at once, the garbage collector clears the function's own objects
-    before the array calls it: that would raise, or end the process. It leaves alone what has a reference that it cannot
+    If an array and the allocator become garbage at the same time, the garbage collector clears the function's own objects
+    before the array calls it, which would raise or end the process. It does not clear objects with a reference that it cannot
     find."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
     return function
@@ -87,14 +87,14 @@ def _in_order() -> Callable[[int], Any]:
     def give(nbytes: int, device: int) -> int:
         stream = current()
         pointer: int = stream.ptr
-        # 0 to 2 are default streams, which never end, whatever becomes of their objects.
+        # 0 to 2 are default streams, which never end, even if their objects do.
         if pointer > 2 and (device, id(stream)) not in _streams:
             _streams.add(device, stream)
         return _try_alloc(device, nbytes, pointer) or _alloc_after_recovery(device, nbytes, pointer)
 
-    # Takes nothing from the module, which may be gone when the last array goes.
+    # Uses nothing from the module, which may be gone when the last array is freed.
     def take_back(address: int, device: int, failure: Callable[[int], Error] = _library.failure) -> None:
-        # Of what was allocated on a stream this is a free on that stream.
+        # For memory that was allocated on a stream, this is a free on that stream.
         status = free(device, address)
         if status:
             raise failure(status)
@@ -107,12 +107,12 @@ def _try_alloc(
     device: int,
     nbytes: int,
     stream: int,
-    # Looked up once: each array comes by here, and bfc.alloc takes twice as long.
+    # Looked up once, because each array is allocated here, and bfc.alloc takes twice as long.
     allocate: Callable[..., int] = _library.lib.bfc_alloc_ex,
     request: Callable[..., object] = _abi.bfc_request_t,
     size: int = ctypes.sizeof(_abi.bfc_request_t),
 ) -> int:
-    """Allocates; 0 if there is no memory, or no allocator yet."""
+    """Allocates memory. Returns 0 if memory ran out, or without an allocator."""
     address = ctypes.c_void_p()
     wanted = request(size, nbytes, ALIGNMENT, stream, 0, _abi.BFC_REQUEST_ON_STREAM, 0)
     status = allocate(device, wanted, address)
@@ -122,9 +122,9 @@ def _try_alloc(
 
 
 def _alloc_after_recovery(device: int, nbytes: int, stream: int) -> int:
-    """The same after what may help; else it raises."""
+    """Allocates again after steps that may help. Raises if that fails."""
     try:
-        # As bfc_create does with NULL for the options: from the environment.
+        # Like bfc_create with NULL for the options: from the environment.
         _library.call("bfc_create", device, None)
     except Error as error:
         if error.status != Status.ALREADY_EXISTS:
@@ -138,7 +138,7 @@ def _alloc_after_recovery(device: int, nbytes: int, stream: int) -> int:
 
 @functools.cache
 def _for_anyone() -> Callable[[int], Any]:
-    # CuPy's CFunctionAllocator would call the same functions without giving the interpreter up, and what libbfc waits for
+    # CuPy's CFunctionAllocator would call the same functions without releasing the interpreter's lock, and what libbfc waits for
     # there (a device, another thread's free) may need it.
     allocate: Callable[[None, int, int], int | None] = _library.lib.bfc_cupy_malloc
     free: Callable[[None, int, int], None] = _library.lib.bfc_cupy_free
@@ -171,10 +171,10 @@ def _to_cupy_error(error: OutOfMemoryError, nbytes: int, device: int) -> MemoryE
 
 
 class _Streams:
-    """The streams of CuPy's own that libbfc was told of.
+    """CuPy's own streams that libbfc was notified of.
 
-    CuPy destroys such a stream with its last reference, and libbfc must be told before (``bfc_forget_stream``). So a
-    reference to each is kept here; streams that nobody else has any more are given up whenever a new one comes."""
+    CuPy destroys such a stream with its last reference, and libbfc must be notified before (``bfc_forget_stream``). So a
+    reference to each is kept here; streams without other references are released whenever a new one is added."""
 
     def __init__(self) -> None:
         # By the device and the identity of the object.
@@ -185,11 +185,11 @@ class _Streams:
         return key in self._kept
 
     def add(self, device: int, stream: Any) -> None:
-        """Keeps a stream that ends with its object, and gives others up."""
+        """Keeps a stream that ends with its object, and releases unused ones."""
         if not _ends_with_object(stream):
             return
         self._kept[device, id(stream)] = stream
-        # Whoever finds it locked is in the midst of it, perhaps this thread by way of a finalizer.
+        # If it is locked, another call is in progress, perhaps of this thread through a finalizer.
         if self._lock.acquire(blocking=False):
             try:
                 self._give_up()
@@ -199,18 +199,18 @@ class _Streams:
     def _give_up(self) -> None:
         for key in list(self._kept):
             if _references(self._kept, key) == _references_of_one():
-                # Nobody can get at it, so nothing is allocated on it meanwhile.
+                # Nothing else can reach it, so nothing is allocated on it meanwhile.
                 stream = self._kept.pop(key)
-                # Where this fails the stream's memory waits for a synchronisation, or there is no allocator.
+                # If this fails, the stream's memory waits for a synchronization, or there is no allocator.
                 _library.lib.bfc_forget_stream(key[0], stream.ptr)
                 del stream
 
 
 def _ends_with_object(stream: Any) -> bool:
-    """Whether CuPy destroys the stream with the object.
+    """Returns whether CuPy destroys the stream with the object.
 
-    Another's stream lives on, and ``with cupy.cuda.ExternalStream(pointer)`` makes a new object each time. That of
-    ``cupy.cuda.Stream.from_external`` is a ``cupy.cuda.Stream`` too, which nothing public tells apart."""
+    Foreign streams are not destroyed, and ``with cupy.cuda.ExternalStream(pointer)`` makes a new object each time. That of
+    ``cupy.cuda.Stream.from_external`` is a ``cupy.cuda.Stream`` too, which no public attribute distinguishes."""
     return isinstance(stream, _cuda().Stream) and getattr(stream, "_foreign_stream_ref", None) is None
 
 
@@ -220,7 +220,7 @@ def _references(objects: dict[Any, Any], key: Any) -> int:
 
 @functools.cache
 def _references_of_one() -> int:
-    """As many as an object has that is in a dictionary and nowhere else; which differs between Pythons."""
+    """Returns the number of references of an object that is only in a dictionary, which differs between versions of Python."""
     return _references({0: object()}, 0)
 
 

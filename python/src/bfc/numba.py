@@ -27,8 +27,8 @@ def use() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """``MemoryManager``, and ``_numba_memory_manager``, by which Numba looks for it: a class of Numba's kind, so Numba is
-    imported only for whoever asks."""
+    """Provides ``MemoryManager``, and ``_numba_memory_manager``, under which Numba looks for it: a subclass of Numba's class, so Numba is
+    imported only on access."""
     if name in ("MemoryManager", "_numba_memory_manager"):
         return _manager()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -56,11 +56,11 @@ def _manager() -> Any:
 
         @property
         def interface_version(self) -> int:
-            """That of Numba's interface."""
+            """The version of Numba's interface."""
             return 1
 
         def initialize(self) -> None:
-            """Has Numba keep frees of its own (mapped host memory) for later, as many bytes as it does without us."""
+            """Lets Numba defer its own frees (mapped host memory), up to as many bytes as without libbfc."""
             if not self.deallocations.memory_capacity:
                 self.deallocations.memory_capacity = driver.driver.cuMemGetInfo()[1]
 
@@ -73,7 +73,7 @@ def _manager() -> Any:
             device: int = self.context.device.id
             if size <= 0:
                 raise _api_error("CUDA_ERROR_INVALID_VALUE", f"{size} bytes")
-            # Tried twice if need be: Numba gives back meanwhile what it kept for later.
+            # Tried twice if necessary: in between, Numba performs the frees that it deferred.
             address: int = self._attempt_allocation(lambda: _allocated(device, size))
             finalizer = _finalizer(self.allocations, address, device)
             memory = driver.AutoFreePointer(
@@ -100,7 +100,7 @@ def _manager() -> Any:
             try:
                 trim(self.context.device.id)
             except Error:
-                # There is no allocator, or the context is gone already, with everything in it.
+                # There is no allocator, or the context has already ended, with everything in it.
                 pass
 
     return MemoryManager

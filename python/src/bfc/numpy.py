@@ -1,4 +1,4 @@
-"""NumPy's arrays in libbfc's host memory, by the interface of NEP 49 (``PyDataMem_SetHandler``).
+"""NumPy's arrays in libbfc's host memory, through the interface of NEP 49 (``PyDataMem_SetHandler``).
 
 ::
 
@@ -24,7 +24,7 @@ __all__ = ["Handler", "use"]
 
 _CAPSULE = b"mem_handler"
 
-# Where NumPy's table of C functions has these, since NumPy 1.22 (numpy/_core/code_generators/numpy_api.py).
+# The indexes of these functions in NumPy's table of C functions, since NumPy 1.22 (numpy/_core/code_generators/numpy_api.py).
 _SET_HANDLER = 304
 _GET_HANDLER = 305
 
@@ -44,7 +44,7 @@ class _Handler(ctypes.Structure):
 
 
 class Handler:
-    """What :func:`use` returns. As a context manager it restores the handler of before at its end."""
+    """The result of :func:`use`. As a context manager it restores the previous handler at its end."""
 
     def __init__(self, token: object) -> None:
         self._before = token
@@ -65,14 +65,14 @@ class Handler:
 
 def use(**options: Any) -> Handler:
     """Makes libbfc the allocator of new arrays, in the calling thread (NumPy keeps the handler in a context variable: a new
-    thread begins with NumPy's own). Arrays that exist stay where they are, and every array is freed by the allocator that it
+    thread begins with NumPy's own). Existing arrays stay where they are, and every array is freed by the allocator that it
     came from.
 
     Without ``options`` the allocator of :data:`bfc.HOST` is created by the first array, from the environment, unless the
     program has created one.
 
     :param options: Arguments of :func:`bfc.create`, such as ``memory_limit``.
-    :returns: A context manager that restores the handler of before. It may be ignored.
+    :returns: A context manager that restores the previous handler. It may be ignored.
     :raises ImportError: NumPy is not installed, or older than 1.22.
     :raises Error: See :func:`bfc.create`.
     """
@@ -92,7 +92,7 @@ def _multiarray() -> Any:
 
 @functools.cache
 def _table() -> Any:
-    """NumPy's table of C functions."""
+    """Returns NumPy's table of C functions."""
     numpy = importlib.import_module("numpy")
     version = tuple(int(part) for part in numpy.__version__.split(".")[:2])
     if version < (1, 22):
@@ -110,7 +110,7 @@ def _function(number: int) -> Any:
 
 @functools.cache
 def _capsule() -> Any:
-    """The handler as NumPy takes it. Both live as long as the process, because arrays refer to them."""
+    """Returns the handler in NumPy's form. Both live as long as the process, because arrays refer to them."""
     functions = [
         ctypes.cast(getattr(_library.lib, f"bfc_numpy_{name}"), ctypes.c_void_p).value for name in ("malloc", "calloc", "realloc", "free")
     ]

@@ -71,7 +71,7 @@ def provider_options(**others: object) -> dict[str, str]:
 
 
 def _is_on(value: object) -> bool:
-    """Whether the provider takes the text of an option for yes, or refuses it; it knows 0, 1, true and false."""
+    """Returns whether the provider treats the text of an option as true, or refuses it. It accepts 0, 1, true and false."""
     return str(value).strip().lower() not in ("0", "false", "")
 
 
@@ -85,7 +85,7 @@ def session_options(options: onnxruntime.SessionOptions | None = None) -> onnxru
 
 
 def use(device: SupportsIndex = HOST) -> None:
-    """Makes libbfc the allocator of ONNX Runtime's CPU provider, in all sessions created from now on with
+    """Makes libbfc the allocator of ONNX Runtime's CPU provider, in all sessions created later with
     :func:`session_options`, until :func:`stop`.
 
     If the device has no allocator it is created from the environment (``BFC_MEMORY_LIMIT`` and others). For other options call
@@ -120,7 +120,7 @@ def stop() -> None:
 
 
 def _shim_of_onnxruntime() -> ctypes.CDLL:
-    """The library that ONNX Runtime has handed its functions to."""
+    """Returns the library to which ONNX Runtime has passed its functions."""
     global _loaded
     if _loaded is not None:
         return _loaded
@@ -129,14 +129,14 @@ def _shim_of_onnxruntime() -> ctypes.CDLL:
     headers = _shim.SOURCES / "onnxruntime"
     texts = [file.read_text(encoding="utf-8") for file in sorted(headers.glob("*.h"))]
     path = os.fspath(_shim.build("onnxruntime", flags=["-std=c++17"], include_dirs=[headers], key=texts))
-    # It opens the library, hands its functions over, and finds no operators.
+    # It opens the library, passes its functions, and finds no operators.
     onnxruntime.SessionOptions().register_custom_ops_library(path)
     shim = ctypes.CDLL(path)
     shim.bfc_onnxruntime_begin.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t]
     shim.bfc_onnxruntime_begin.restype = ctypes.c_int
     shim.bfc_onnxruntime_end.argtypes = []
     shim.bfc_onnxruntime_end.restype = None
-    # ONNX Runtime's environment is to end with Python, and not to stay for this.
+    # ONNX Runtime's environment must end with Python, and must not be kept alive by this.
     atexit.register(stop)
     _loaded = shim
     return shim

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.registry import Collector as _Collector
 else:
-    # prometheus_client asks for no more than the methods.
+    # prometheus_client requires only the methods.
     _Collector = object
 
 __all__ = ["Collector"]
@@ -27,7 +27,7 @@ __all__ = ["Collector"]
 class Collector(_Collector):  # type: ignore[misc, unused-ignore]
     """A collector of ``prometheus_client``: reads the statistics of all allocators of the process at each scrape.
 
-    It can be registered before an allocator is created. Register one in a process. It may be used by any thread.
+    It can be registered before an allocator is created. Register one per process. It may be used by any thread.
 
     :raises ImportError: prometheus_client is not installed.
     """

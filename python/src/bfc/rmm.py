@@ -1,4 +1,4 @@
-"""Memory from libbfc for RMM, and so for cuDF, cuML and other libraries built on it.
+"""Memory from libbfc for RMM, and thus for cuDF, cuML and other libraries built on it.
 
 >>> import bfc.rmm
 >>> bfc.rmm.use()                               # doctest: +SKIP
@@ -54,9 +54,9 @@ def use(device: int | None = None) -> CallbackMemoryResource:
 
 
 def _functions(device: int) -> tuple[Callable[[int, Any], int], Callable[[int, int, Any], None]]:
-    """What RMM calls to allocate and to free. They hold all that they need: some frees come while Python ends."""
+    """The functions with which RMM allocates and frees. They hold everything they need, because some frees happen while Python exits."""
     _create(device)
-    # The second as bfc_free_async; it logs what fails, for there is nobody to tell.
+    # The second is like bfc_free_async. It logs failures, because the caller cannot receive them.
     bfc_alloc, bfc_free = _library.lib.bfc_alloc_async, _library.lib.bfc_torch_free
     failure, pointer, byref = _library.failure, ctypes.c_void_p, ctypes.byref
 
@@ -64,7 +64,7 @@ def _functions(device: int) -> tuple[Callable[[int, Any], int], Callable[[int, i
         address = pointer()
         status = bfc_alloc(device, nbytes, stream.__cuda_stream__()[1], byref(address))
         if status:
-            # Any other exception would be a std::runtime_error in C++, which nobody there takes for a lack of memory.
+            # Any other exception would be a std::runtime_error in C++, which no caller there treats as out of memory.
             raise MemoryError(str(failure(status)))
         return address.value or 0
 

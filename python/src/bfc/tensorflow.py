@@ -24,7 +24,7 @@ from . import _devices, _find, _numbers, _shim
 
 __all__ = ["Allocator", "allocators", "use"]
 
-# As the wheel was compiled. Of TensorFlow's headers only what is called may need TensorFlow, for that comes later.
+# The flags of the wheel. Only called functions of TensorFlow's headers may need TensorFlow, because it is loaded later.
 _FLAGS = (
     "-std=c++17",
     "-D_GLIBCXX_USE_CXX11_ABI=1",
@@ -35,7 +35,7 @@ _FLAGS = (
     "-Wl,--no-undefined",
 )
 
-# What the functions that are replaced depend on.
+# The headers on which the replaced functions depend.
 _HEADERS = ("xla/tsl/framework/bfc_allocator.h", "xla/tsl/framework/allocator.h")
 
 _VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
@@ -122,7 +122,7 @@ def allocators() -> list[Allocator]:
 
 
 def _package() -> pathlib.Path:
-    """Where TensorFlow is installed."""
+    """Returns the folder in which TensorFlow is installed."""
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("TensorFlow is not installed", name="tensorflow")
@@ -141,7 +141,7 @@ def _built(package: pathlib.Path) -> pathlib.Path:
 
 
 def _opened(shim: pathlib.Path) -> ctypes.CDLL:
-    """Opened for all libraries that are loaded later: TensorFlow's find its functions before their own."""
+    """Opens it for all libraries that are loaded later, so that TensorFlow's find its functions before their own."""
     library = ctypes.CDLL(os.fspath(shim), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
     if not library.bfc_tensorflow_is_in_front():
         library.bfc_tensorflow_in_front.restype = ctypes.c_void_p

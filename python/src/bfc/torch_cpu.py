@@ -20,7 +20,7 @@ from . import _devices, _torch_shims
 
 __all__ = ["unuse", "use"]
 
-# PyTorch's own allocator has 0. Only one of the same or a higher priority takes another's place.
+# PyTorch's own allocator has 0. Only an allocator of the same or a higher priority replaces another.
 _PRIORITY = 100
 
 
@@ -29,7 +29,7 @@ class _State:
 
 
 def use(**options: Any) -> None:
-    """Makes libbfc's allocator of the host (:data:`bfc.HOST`) the allocator of all CPU tensors created from now on. Call it
+    """Makes libbfc's allocator of the host (:data:`bfc.HOST`) the allocator of all CPU tensors created later. Call it
     while no other thread creates tensors. It may be called again.
 
     A failed allocation raises :class:`torch.OutOfMemoryError` with libbfc's report.
@@ -52,7 +52,7 @@ def use(**options: Any) -> None:
 
 
 def unuse() -> None:
-    """Makes PyTorch's own allocator the allocator of all CPU tensors created from now on. Earlier tensors stay in libbfc's
+    """Makes PyTorch's own allocator the allocator of all CPU tensors created later. Earlier tensors stay in libbfc's
     memory, and may be freed at any time.
 
     :raises RuntimeError: Another library has set an allocator with a higher priority.

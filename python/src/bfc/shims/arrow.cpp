@@ -4,7 +4,7 @@
 
 #include "bfc/arrow.hpp"
 
-// As in arrow/python/common.h, which includes Python.h; not everybody has that.
+// As in arrow/python/common.h, which includes Python.h; it may not be installed.
 namespace arrow {
 namespace py {
 void set_default_memory_pool(MemoryPool *pool);
@@ -16,7 +16,7 @@ MemoryPool *get_memory_pool();
 
 extern "C" {
 
-// Makes it the pool of what pyarrow allocates from now on. Returns the one of before.
+// Makes it pyarrow's pool for later allocations. Returns the previous one.
 SHOWN void *bfc_arrow_use() {
   // Never destroyed: buffers may outlive everything.
   static auto *const only = new bfc::arrow_memory_pool;

@@ -1,4 +1,4 @@
-// libbfc in the place of TensorFlow's BFC allocator, for bfc/tensorflow.py; compiled against the installed TensorFlow.
+// libbfc in place of TensorFlow's BFC allocator, for bfc/tensorflow.py; compiled against the installed TensorFlow.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
@@ -10,7 +10,7 @@
 
 extern "C" {
 
-// The first allocator's ordinal; for how many milliseconds a request for a tensor waits for memory; and whether reports
+// The first allocator's ordinal; the milliseconds that a request for a tensor waits for memory; and whether reports
 // name operations.
 SHOWN void bfc_tensorflow_use(std::int32_t device, int retry_timeout_ms, int is_named) {
   bfc::tensorflow::use_device(device);
@@ -18,10 +18,10 @@ SHOWN void bfc_tensorflow_use(std::int32_t device, int retry_timeout_ms, int is_
   bfc::tensorflow::name_operations(is_named != 0);
 }
 
-// What any library that is loaded from now on finds under the name of TensorFlow's function that allocates.
+// The function that libraries loaded later find under the name of TensorFlow's allocating function.
 SHOWN void *bfc_tensorflow_in_front(void) { return dlsym(RTLD_DEFAULT, bfc::tensorflow::detail::allocate_raw); }
 
-// Whether that is this library's.
+// Whether that function is this library's.
 SHOWN int bfc_tensorflow_is_in_front(void) {
   Dl_info here;
   Dl_info found;
@@ -29,7 +29,7 @@ SHOWN int bfc_tensorflow_is_in_front(void) {
          dladdr(reinterpret_cast<void *>(&bfc_tensorflow_use), &here) != 0 && here.dli_fbase == found.dli_fbase;
 }
 
-// One of TensorFlow's allocators that have come so far; 0 if there is none with that index. The name is cut to fit.
+// One of TensorFlow's allocators seen so far. 0 if there is none with that index. The name is truncated to fit.
 SHOWN int bfc_tensorflow_allocator(std::size_t index, char *name, std::size_t capacity, std::int32_t *device,
                                    std::int64_t *own_allocations, std::int64_t *own_bytes) {
   const auto all = bfc::tensorflow::allocators();

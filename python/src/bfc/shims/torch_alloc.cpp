@@ -1,10 +1,10 @@
-// PyTorch's allocator functions where a failure has to be an exception: PyTorch does not look at the address that a
-// pluggable allocator gives, and the tensor would be at address 0.
+// PyTorch's allocator functions for use where a failure must be an exception: PyTorch does not check the address that a
+// pluggable allocator returns, and the tensor would be at address 0.
 //
-// With BFC_WITH_TORCH it is compiled against the installed PyTorch: memory that ran out is c10::OutOfMemoryError, which
+// With BFC_WITH_TORCH it is compiled against the installed PyTorch: out of memory is c10::OutOfMemoryError, which
 // is torch.OutOfMemoryError in Python, and anything else a c10::Error, RuntimeError in Python; the profiler and the trace
-// of GPU memory get the events that PyTorch's own allocator sends. Without, either failure is what PyTorch calls
-// torch::PyTorchError: an exception that knows its type in Python, which the package has said. That variant needs no header
+// of GPU memory get the events that PyTorch's own allocator sends. Without it, either failure is what PyTorch calls
+// torch::PyTorchError: an exception that holds its Python type, which the package has set. That variant needs no header
 // of PyTorch or of C++, so it is compiled with the wheel, for machines without a compiler.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
@@ -19,13 +19,13 @@
 #ifdef BFC_WITH_TORCH
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
-// With headers that an older compiler may not compile.
+// These headers may not compile with an older compiler.
 #if __cplusplus >= 202002L
 #include <c10/core/impl/GPUTrace.h>
 #endif
 #else
-// As libstdc++, which PyTorch is compiled with, has it in its binary interface: the compiler that makes the wheel may
-// have headers of another library.
+// Declared as in the binary interface of libstdc++, with which PyTorch is compiled, because the compiler that builds
+// the wheel may have headers of another library.
 namespace std {
 class exception {
  public:
@@ -36,11 +36,11 @@ class exception {
 };
 }  // namespace std
 
-// Of Python's own only the name is needed.
+// Only the name of Python's type is needed.
 struct _object;
 
-// As torch/csrc/Exceptions.h has it; PyTorch catches it by its name and calls the two virtual functions. Its text is ours
-// to keep: nothing but they look at it.
+// As in torch/csrc/Exceptions.h. PyTorch catches it by its name and calls the two virtual functions. The storage of its
+// text is private, because only these functions access it.
 namespace torch {
 struct PyTorchError : std::exception {
   const char *what() const noexcept override = 0;
@@ -53,7 +53,7 @@ struct PyTorchError : std::exception {
 
 namespace {
 
-// Text of a failure, cut where it gets too long. A report has some kilobytes.
+// Text of a failure, truncated if it is too long. A report has a few kilobytes.
 class Words {
  public:
   void put(const char *part) noexcept {
@@ -68,7 +68,7 @@ class Words {
     put(digits);
   }
 
-  // As c10's format_size, which rounds halves to even; in integers, because a locale may have a comma.
+  // Formats like c10's format_size, which rounds halves to even. Uses integers, because a locale may use a comma.
   void put_size(uint64_t bytes) noexcept {
     static const char *const names[] = {" KiB", " MiB", " GiB"};
     if (bytes <= 1024) {
@@ -109,17 +109,17 @@ class Words {
 };
 
 // Gets the bytes of the current device, which is the one that PyTorch allocates on, from the CUDA runtime that PyTorch has
-// loaded for all libraries. The driver itself would want a current context, which a thread need not have yet.
+// loaded for all libraries. The driver itself would require a current context, which a thread may not have yet.
 bool device_memory(size_t *free, size_t *total) noexcept {
   const auto ask = reinterpret_cast<int (*)(size_t *, size_t *)>(dlsym(RTLD_DEFAULT, "cudaMemGetInfo"));
   if (ask && ask(free, total) == 0) return true;
-  // Else PyTorch would find the error after its next kernel.
+  // Otherwise PyTorch would find the error after its next kernel.
   const auto clear = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "cudaGetLastError"));
   if (ask && clear) clear();
   return false;
 }
 
-// The sentence of PyTorch's own allocator, with libbfc's figures: programs look for parts of it.
+// The sentence of PyTorch's own allocator, with libbfc's figures: programs search for parts of it.
 void put_refusal(Words &words, size_t size, int device) noexcept {
   words.put("CUDA out of memory. Tried to allocate ");
   words.put_size(size);
@@ -148,8 +148,8 @@ void put_refusal(Words &words, size_t size, int device) noexcept {
 
 c10::Device gpu(int device) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)}; }
 
-// For torch.profiler: the bytes of an event, with what is in use and what is held after it. The size of a chunk, which
-// bfc.torch.memory_allocated() counts too. An event that the profiler cannot take fails no allocation.
+// For torch.profiler: the bytes of an event, and the bytes in use and held after it. The size of a chunk, which
+// bfc.torch.memory_allocated() counts too. A failure of the profiler does not fail the allocation.
 void profile(void *address, int device, bool freed) noexcept try {
   if (!c10::memoryProfilingEnabled()) return;
   size_t bytes = 0;
@@ -181,7 +181,7 @@ void trace(const Interpreter *to, void *address, bool freed) {
 }
 #endif
 
-// After an allocation and before a free: between the two no other thread has the address.
+// After an allocation and before a free: in between, no other thread has the address.
 void report(void *address, int device, bool freed) noexcept {
   profile(address, device, freed);
 #if __cplusplus >= 202002L
@@ -202,7 +202,7 @@ void report(void *address, int device, bool freed) noexcept {
 void report(void *, int, bool) noexcept {}
 void profile_out_of_memory(size_t, int) noexcept {}
 
-// Types in Python. Said before PyTorch knows the functions below, and never deleted.
+// Types in Python. Set before PyTorch gets the functions below, and never deleted.
 _object *out_of_memory_error = nullptr, *other_error = nullptr;
 
 class Failed final : public torch::PyTorchError {
@@ -222,9 +222,9 @@ class Failed final : public torch::PyTorchError {
 
 #endif
 
-// Raises what has just failed in this thread.
+// Raises the exception for this thread's last failure.
 [[noreturn]] void failed(size_t size, int device, bfc_status_t status) {
-  // What is called here may fail too, and would have the last word.
+  // Functions called here may fail too, and would overwrite the message.
   char why[2048];
   bfc_last_error(why, sizeof why);
   Words words;
@@ -250,7 +250,7 @@ EXPORTED void bfc_shim_torch_raises(_object *out_of_memory, _object *other) {
 }
 #endif
 
-// For CUDAPluggableAllocator's alloc_fn: bfc_torch_alloc, and an exception in the place of NULL.
+// For CUDAPluggableAllocator's alloc_fn: bfc_torch_alloc, and an exception instead of NULL.
 EXPORTED void *bfc_shim_torch_alloc(size_t size, int device, bfc_stream_t stream) {
   void *const address = bfc_torch_alloc(size, device, stream);
   if (address) {

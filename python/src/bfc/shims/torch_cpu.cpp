@@ -8,14 +8,14 @@
 
 extern "C" {
 
-// Makes it the allocator; whether it then is: another one may have been set with a higher priority.
+// Makes it the allocator. Returns whether it then is, because another one may have been set with a higher priority.
 SHOWN int bfc_torch_cpu_use(int priority) {
   using ours = bfc::torch_cpu_allocator<256>;
   ours::use(static_cast<std::uint8_t>(priority));
   return c10::GetCPUAllocator() == &ours::instance();
 }
 
-// Gives the place back to PyTorch's own allocator; whether that worked. What was allocated stays libbfc's until freed.
+// Restores PyTorch's own allocator. Returns whether that worked. Existing allocations stay with libbfc until freed.
 SHOWN int bfc_torch_cpu_unuse(int priority) {
   c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), static_cast<std::uint8_t>(priority));
   return c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator();

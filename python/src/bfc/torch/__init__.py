@@ -55,7 +55,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A subclass of PyTorch's, which is not imported before it is wanted.
+    # A subclass of PyTorch's, which is imported only on demand.
     if name == "OutOfMemoryError":
         from ._use import out_of_memory_error
 

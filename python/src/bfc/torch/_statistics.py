@@ -1,4 +1,4 @@
-"""The statistics of ``torch.cuda.memory_*`` for libbfc, with the same names and units. PyTorch has them for its own allocator
+"""The statistics of ``torch.cuda.memory_*`` for libbfc, with the same names and units. PyTorch provides them for its own allocator
 only."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import _summary
 
 @dataclasses.dataclass
 class _Counted:
-    """What was counted before libbfc's own counts were set to 0, less what was there at the last reset of counts."""
+    """The counts from before libbfc's own counts were set to 0, less those at the last reset of counts."""
 
     num_allocs: int = 0
     num_frees: int = 0
@@ -29,7 +29,7 @@ _COUNTS = tuple(field.name for field in dataclasses.fields(_Counted))
 
 
 def _index(device: Any) -> int:
-    """The ordinal that PyTorch means by a device: an int, a string, a ``torch.device``, or None for the current one."""
+    """Returns the ordinal of a PyTorch device: an int, a string, a ``torch.device``, or None for the current one."""
     import torch
 
     _refuse_other_allocators()
@@ -104,7 +104,7 @@ def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
         found, counted = _stats(index), dataclasses.replace(_counted[index])
     if found is None:
         return collections.OrderedDict()
-    # Whoever sets libbfc's own counts to 0 (bfc.reset_stats, a new allocator) sets these back too, and never below 0.
+    # Setting libbfc's own counts to 0 (bfc.reset_stats, a new allocator) reduces these too, but never below 0.
     counts = {name: max(getattr(found, name) + getattr(counted, name), 0) for name in _COUNTS}
     said = {
         "allocated_bytes.all.current": found.bytes_in_use,

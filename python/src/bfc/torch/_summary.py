@@ -16,7 +16,7 @@ _WIDTH = 75
 
 
 def table(index: int, stats: Mapping[str, int]) -> str:
-    """In the manner of PyTorch's; what libbfc does not count is left empty.
+    """Formats the table like PyTorch's. Values that libbfc does not count are left empty.
 
     >>> print(table(0, {"num_ooms": 1, "reserved_bytes.all.current": 2 << 20, "segment.all.current": 1}))
     |===========================================================================|
@@ -57,7 +57,7 @@ def _shown(key: str, value: int | None) -> str:
 
 
 def _size(value: int) -> str:
-    """As PyTorch writes sizes.
+    """Formats a size like PyTorch.
 
     >>> _size(1000), _size(5 << 20), _size(80 << 30)
     ('1000 B  ', '5120 KiB', '81920 MiB')

@@ -21,8 +21,8 @@ _SOURCE = "torch_alloc"
 PREBUILT = _shim.SOURCES / f"{_SOURCE}.so"
 """The shim that was compiled with the wheel, without PyTorch."""
 
-# The optional functions by their setters. None may be left out: without that for record_stream memory that a second
-# stream uses is handed out too early, and without the three for pools a graph's memory while the graph lives.
+# The optional functions by their setters. None may be left out: without the one for record_stream, memory that a second
+# stream uses is reused too early, and without the three for pools, so is a graph's memory while the graph lives.
 _SETTERS = {
     "set_init_fn": "bfc_torch_init",
     "set_reset_fn": "bfc_torch_reset",
@@ -134,7 +134,7 @@ def _refuse_if_late(torch: Any) -> None:
 
 
 def _ordinal(torch: Any, device: Any) -> int:
-    """Without asking CUDA, which would initialise it."""
+    """Converts a device without calling CUDA, which would initialize it."""
     found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if found.type != "cuda" or found.index is None:
         raise ValueError(f"device must be a CUDA device with an index, such as 'cuda:0', not {device!r}")
@@ -148,7 +148,7 @@ def _shim_for(torch: Any) -> tuple[pathlib.Path, type[Exception]]:
         if not PREBUILT.exists():
             raise
     raised = out_of_memory_error()
-    # Borrowed by the shim to the end of the process.
+    # Borrowed by the shim until the end of the process.
     for kind in (raised, RuntimeError):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kind))
     tell = ctypes.CDLL(os.fspath(PREBUILT)).bfc_shim_torch_raises
@@ -159,11 +159,11 @@ def _shim_for(torch: Any) -> tuple[pathlib.Path, type[Exception]]:
 
 @functools.cache
 def out_of_memory_error() -> type[Exception]:
-    """``bfc.torch.OutOfMemoryError``, which cannot be made before PyTorch is imported."""
+    """Returns ``bfc.torch.OutOfMemoryError``, which cannot be created before PyTorch is imported."""
     import torch
 
     class OutOfMemoryError(torch.cuda.OutOfMemoryError, MemoryError):  # type: ignore[misc, name-defined, unused-ignore]
-        """Memory ran out, said by a function that was not compiled against PyTorch."""
+        """Memory ran out, as reported by a function that was not compiled against PyTorch."""
 
     OutOfMemoryError.__module__, OutOfMemoryError.__qualname__ = "bfc.torch", "OutOfMemoryError"
     return OutOfMemoryError
@@ -194,7 +194,7 @@ def mem_pool(**arguments: Any) -> torch.cuda.MemPool:
             "bfc.torch.use()"
         )
     if _source is None:
-        # A failure is NULL here: PyTorch looks at it, tries again and raises its own error.
+        # A failure is NULL here: PyTorch checks it, tries again and raises its own error.
         _source = torch.cuda.memory.CUDAPluggableAllocator(
             os.fspath(library_path()), "bfc_torch_alloc", "bfc_torch_free"
         )

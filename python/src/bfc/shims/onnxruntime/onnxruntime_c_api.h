@@ -1,6 +1,6 @@
-/* What bfc/onnxruntime.hpp needs of ONNX Runtime's C header, which its wheel does not carry: the same names at the same
- * places. ONNX Runtime only ever appends to these tables, so it holds for 1.25 and everything after; with an older one
- * the end of them is not used. A test compares this with the real header.
+/* The parts of ONNX Runtime's C header that bfc/onnxruntime.hpp needs, because the wheel lacks the header: the same
+ * names at the same offsets. ONNX Runtime only appends to these tables, so this is valid for 1.25 and later. With an
+ * older version the end of the tables is not used. A test compares this with the real header.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -35,7 +35,7 @@ struct OrtAllocator {
   OrtStatus *(*Shrink)(OrtAllocator *) noexcept;
 };
 
-/* The functions before the one that follows are left out; numbers count from the first. */
+/* The functions before the next one are left out. Numbers count from the first. */
 struct OrtApi {
   OrtStatus *(*CreateStatus)(OrtErrorCode, const char *) noexcept;
   OrtErrorCode (*GetErrorCode)(const OrtStatus *) noexcept;
