@@ -1,5 +1,5 @@
-//! The adapters on the simulated driver (a simulation, and no device): each framework's contract of streams, of NULL and
-//! of size 0; the first use; failures.
+//! The adapters on the simulated driver (a simulation, and no device): each framework's contract for streams, NULL and
+//! size 0; the first use; failures.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn report_of(device: i32) -> String {
     common::pool::text(|to, room, length| unsafe { bfc_report(device, to, room, length) })
 }
 
-/// Device 0 has so much memory for the allocator, and begins with small regions.
+/// Device 0 has this much memory for the allocator, which begins with small regions.
 fn limited(bytes: u64) {
     let mut wanted = options();
     (wanted.flags, wanted.memory_limit, wanted.initial_region_bytes) = (GROWING, bytes, 64 * KIB);
@@ -83,7 +83,7 @@ fn recorded_streams_are_waited_for() {
     });
 }
 
-/// What is freed without a stream nobody gets, not even on the stream that used it, before the device was idle.
+/// Memory freed without a stream is not reused, even on the stream that used it, until the device was idle.
 #[test]
 fn who_names_no_stream_is_safe_from_all() {
     simulated("who_names_no_stream_is_safe_from_all", |sim| {
@@ -91,7 +91,7 @@ fn who_names_no_stream_is_safe_from_all() {
             with_streams(sim, |gpu, [a, b]| {
                 let Adapter { name, alloc, free } = adapter;
                 limited(4 * MIB);
-                // Work queued on both, on either of which it may be reused, and on none.
+                // Work is queued on both streams, and the memory is used on either of them or on none.
                 let chunk = alloc(MIB, 0);
                 assert!(chunk != 0 && chunk.is_multiple_of(512), "{name}: {}", last_error());
                 gpu.fill(a, chunk, MIB / 2, 1);
@@ -108,10 +108,10 @@ fn who_names_no_stream_is_safe_from_all() {
                     let other = get(MIB, stream);
                     assert!(other != 0 && other != chunk, "{name}: {other:#x} {}", last_error());
                     gpu.fill(a, other, MIB, 3);
-                    // Of PyTorch's kind it comes back to its stream only; here it stays.
+                    // PyTorch's functions return it to its stream only; here it stays.
                 }
                 assert_eq!(sim.calls("cuCtxSynchronize"), 0, "{name}: nothing was waited for");
-                // There is no more, so the device is waited for.
+                // Nothing more is available, so the request waits for the device.
                 let again = alloc(MIB, 0);
                 assert_eq!(again, chunk, "{name}: {}", last_error());
                 assert_eq!(sim.calls("cuCtxSynchronize"), 1, "{name}");
@@ -125,7 +125,7 @@ fn who_names_no_stream_is_safe_from_all() {
     });
 }
 
-/// Also what somebody else got for one stream, if it is freed without any.
+/// The same for memory that another function allocated for one stream, if it is freed without any.
 #[test]
 fn the_free_says_how_it_is_ordered() {
     simulated("the_free_says_how_it_is_ordered", |sim| {
@@ -137,7 +137,7 @@ fn the_free_says_how_it_is_ordered() {
             let other = (TORCH.alloc)(MIB, a);
             assert_ne!(other, chunk);
             gpu.fill(a, other, MIB, 2);
-            // And the other way round: it is a stream's, whoever got it.
+            // The reverse: it belongs to a stream, whichever function allocated it.
             let any = (CUPY.alloc)(MIB, 0);
             (TORCH.free)(any, a);
             assert_eq!((TORCH.alloc)(MIB, a), any);
@@ -146,7 +146,7 @@ fn the_free_says_how_it_is_ordered() {
     });
 }
 
-/// What others free on streams comes to who names none when its work is done, and is waited for otherwise.
+/// Memory freed on streams serves callers that name none once its work has completed. Otherwise they wait for it.
 #[test]
 fn who_names_no_stream_gets_what_others_are_done_with() {
     simulated("who_names_no_stream_gets_what_others_are_done_with", |sim| {
@@ -226,7 +226,7 @@ fn wrong_frees_change_nothing_and_are_told() {
     if child::is_child("wrong_frees_change_nothing_and_are_told") {
         return;
     }
-    // The handlers' callers have statuses.
+    // The handlers return a status.
     for name in ["bfc_torch_free: ", "bfc_cupy_free: ", "bfc_ort_free: "] {
         assert!(told.matches(name).count() >= 3, "{name}\n{told}");
     }
@@ -264,12 +264,12 @@ fn the_program_s_own_allocator_is_used() {
         limited(3 * MIB);
         let small = alloc(0, 1).unwrap();
         let chunks = ALL.map(|adapter| (adapter.alloc)(1, 0));
-        // As the driver's, whatever lies beside.
+        // Aligned like the driver's, whatever the neighbours are.
         assert!(chunks.iter().all(|chunk| chunk.is_multiple_of(512)), "{small:#x} {chunks:#x?}");
         assert_eq!(free(0, small), BFC_OK);
         assert!(!chunks.contains(&0), "{}", last_error());
         assert_eq!((stats_of(0).num_allocs, stats_of(0).bytes_limit), (5, 3 * MIB));
-        // By whom else: each by another's.
+        // Each is freed by another function.
         for (adapter, chunk) in ALL.iter().rev().zip(chunks) {
             (adapter.free)(chunk, 0);
         }
@@ -332,7 +332,7 @@ fn without_memory_they_fail_and_say_so() {
 #[test]
 fn the_status_of_what_failed_stays_with_its_thread() {
     simulated_with("the_status_of_what_failed_stays_with_its_thread", &[("BFC_TIMESTAMPS", "1")], |_| {
-        // The allocator is PyTorch's to create, and fails to serve it for want of something other than memory.
+        // PyTorch's request creates the allocator, which fails to serve it for a reason other than memory.
         assert_eq!(bfc_adapter_status(), BFC_OK);
         assert_eq!((TORCH.alloc)(1000, 0), 0);
         assert_eq!(bfc_adapter_status(), BFC_ERROR_UNSUPPORTED);
@@ -365,9 +365,9 @@ fn a_share_of_the_device_is_the_limit() {
             bfc_torch_memory_fraction(0.25, 0);
             let chunk = (TORCH.alloc)(1000, 0);
             assert_eq!(stats_of(0).bytes_limit, GIB / 4);
-            // As an allocator of the default's it grows.
+            // Like a default allocator it grows.
             assert!(stats_of(0).pool_bytes < GIB / 8);
-            // That of an allocator which is there changes: what is held stays, and what is free goes back.
+            // The limit of an existing allocator changes: memory in use stays, and free memory is released.
             bfc_torch_memory_fraction(0.5, 0);
             assert_eq!(stats_of(0).bytes_limit, GIB / 2);
             let large = (TORCH.alloc)(300 * MIB, 0);
@@ -388,7 +388,7 @@ fn a_share_of_the_device_is_the_limit() {
             bfc_torch_memory_fraction(0.5, 256);
             assert!(last_error().contains("0 to 255"), "{}", last_error());
             end(0);
-            // The share of what the program has said that names no limit.
+            // The fraction applies to options of the program that set no limit.
             let mut wanted = options();
             (wanted.flags, wanted.memory_limit, wanted.name) = (GROWING, 0, c"said".as_ptr());
             // SAFETY: options of this program.
@@ -397,7 +397,7 @@ fn a_share_of_the_device_is_the_limit() {
             assert_eq!((stats_of(0).bytes_limit, report_of(0).contains("\"said\"")), (GIB / 4, true));
             end(0);
         });
-    assert!(!told.contains("bfc_torch_memory_fraction: "), "nobody asked for the log: {told}");
+    assert!(!told.contains("bfc_torch_memory_fraction: "), "the log is off: {told}");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn the_first_request_creates_what_the_program_has_said() {
         assert!(report_of(0).contains("\"said\""), "{}", report_of(0));
         end(0);
         assert_eq!(limit_of(0), 8 * MIB, "it holds for the next one too");
-        // A limit that was said goes before a share, as that of an allocator that is there does.
+        // A given limit takes precedence over a fraction, as the limit of an existing allocator does.
         end(0);
         bfc_torch_memory_fraction(0.5, 0);
         assert!(last_error().contains("takes precedence over the fraction 0."), "{}", last_error());
@@ -461,7 +461,7 @@ fn who_names_no_device_means_the_current_one() {
             chunks.extend([bfc_ort_alloc(1000), pointer(handler_alloc(1000, 0).unwrap_or(0))]);
             assert!(chunks[chunks.len() - 2..].iter().all(|&chunk| owner(chunk as u64) == Ok(device)));
             let context = gpu.current();
-            // Of another device, and with no context at all.
+            // With a context of another device, and without any.
             gpu.set_current(0);
             let last = chunks.pop().unwrap();
             assert_eq!(bfc_handler_free(null_mut(), last, 1000, null_mut()), BFC_OK);
@@ -476,7 +476,7 @@ fn who_names_no_device_means_the_current_one() {
 
 #[test]
 fn there_is_no_driver() {
-    // In a process without the simulation; where the machine has a driver there is nothing to see.
+    // In a process without the simulation. If the machine has a driver, this shows nothing.
     if child::is_child("there_is_no_driver") {
         for Adapter { name, alloc, free } in ALL {
             if alloc(1000, 0) == 0 {
@@ -509,7 +509,7 @@ fn random_sizes_with_failures() {
                     sim.fail(None, random.between(1, 4), code);
                 }
                 let stream = streams[random.index(2)];
-                // Most are small, as they are.
+                // Most are small, as in real programs.
                 let shift = random.between(4, 24);
                 let bytes = random.between(1, 1 << shift);
                 match alloc(bytes, stream) {

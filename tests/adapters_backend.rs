@@ -1,5 +1,5 @@
 //! The backend of an allocator that an adapter creates, on the simulated driver (a simulation, and no device):
-//! `BFC_BACKEND_PREFER_CUDA_VMM`, what it falls back to, and what decides otherwise.
+//! `BFC_BACKEND_PREFER_CUDA_VMM`, its fallback, and the settings that override it.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::simcuda::{Simulation, simulated, simulated_saying, simulated_with};
 use common::*;
 use std::ptr::null;
 
-/// Of these the frameworks' users pass memory to nothing that shares or registers it.
+/// The adapters of frameworks whose users do not share or register memory.
 const MAPPED: [Adapter; 3] = [TORCH, ORT, ORT_ON_STREAM];
 
 /// Creates device 0's allocator by an adapter's first request, and returns whether its memory is mapped.
@@ -53,7 +53,7 @@ fn memory_is_mapped_where_no_program_loses_by_it() {
     });
 }
 
-/// In a simulation with these variables an adapter's allocator is of `cuda`, and the log gives the reason.
+/// In a simulation with these variables an adapter's allocator uses `cuda`, and the log gives the reason.
 #[track_caller]
 fn falls_back(test: &str, variables: &[(&str, &str)], reason: &str) {
     let log = simulated_saying(test, &[variables, &[("BFC_LOG", "info")]].concat(), |sim| {
@@ -90,7 +90,7 @@ fn devices_that_cannot_access_each_other_are_served_by_cuda() {
 fn the_environment_decides_otherwise() {
     for value in ["cuda", "cuda_vmm", "auto", "lots"] {
         simulated_with("the_environment_decides_otherwise", &[("BFC_BACKEND", value)], |sim| {
-            // The child runs this for each of the values, which is not always its own.
+            // The child runs this for each of the values, which may not be its own.
             let value = std::env::var("BFC_BACKEND").unwrap();
             assert_eq!(is_mapped(sim, TORCH), value != "cuda", "{value}");
             assert_eq!(is_mapped_with(sim, BFC_BACKEND_PREFER_CUDA_VMM), value != "cuda", "{value}");
@@ -99,7 +99,7 @@ fn the_environment_decides_otherwise() {
     }
 }
 
-/// Without memory for the range the request fails, as with `cuda_vmm`: that is no reason to take another backend.
+/// Without memory for the range the request fails, as with `cuda_vmm`: this does not select another backend.
 #[test]
 fn a_driver_that_fails_is_no_reason_for_cuda() {
     simulated("a_driver_that_fails_is_no_reason_for_cuda", |sim| {

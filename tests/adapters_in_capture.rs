@@ -1,5 +1,6 @@
 //! Clients that name no stream (ONNX Runtime, CuPy with `streams=False`, Numba) while a stream is captured, on the
-//! simulated driver (a simulation, and no device): what they get may become a graph's, and then it stays the graph's.
+//! simulated driver (a simulation, and no device): their memory may become part of a graph, and then stays with the
+//! graph.
 
 mod common;
 
@@ -10,14 +11,14 @@ use common::*;
 
 const NAMELESS: [Adapter; 3] = [CUPY, ORT, ORT_ON_STREAM];
 
-/// Device 0 has so much memory for the allocator.
+/// Device 0 has this much memory for the allocator.
 fn limited(bytes: u64) {
     let mut wanted = options();
     (wanted.flags, wanted.memory_limit, wanted.initial_region_bytes) = (GROWING, bytes, 64 * KIB);
     assert_eq!(create(0, Some(&wanted)), BFC_OK, "{}", last_error());
 }
 
-/// What other sessions get, up to the limit.
+/// The memory that other sessions get, up to the limit.
 fn others(gpu: Gpu, adapter: Adapter, stream: u64) -> Vec<u64> {
     let mut live = Vec::new();
     loop {
@@ -34,8 +35,8 @@ fn held() -> u64 {
     stats_of(0).pool_bytes
 }
 
-/// As ONNX Runtime's CUDA provider with `enable_cuda_graph`: a run warms up, the next is captured, scratch is requested
-/// and freed in it, and the graph is launched while other sessions run.
+/// Like ONNX Runtime's CUDA provider with `enable_cuda_graph`: a run warms up, the next is captured, scratch is
+/// requested and freed in it, and the graph is launched while other sessions run.
 #[test]
 fn scratch_of_a_captured_run_stays_the_graphs() {
     simulated("scratch_of_a_captured_run_stays_the_graphs", |sim| {
@@ -47,8 +48,8 @@ fn scratch_of_a_captured_run_stays_the_graphs() {
             gpu.enter(0);
             limited(32 * MIB);
             let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
-            // The library cannot see the capture of a non-blocking stream that it was not told of, or that has no memory in
-            // use.
+            // The library cannot see the capture of a non-blocking stream that it was not notified of, or that has no
+            // memory in use.
             let told = !blocking && name != ORT_ON_STREAM.name;
             let in_use = told.then(|| (TORCH.alloc)(256, captured));
             let warm = alloc(4 * MIB, captured);
@@ -63,7 +64,7 @@ fn scratch_of_a_captured_run_stays_the_graphs() {
                 gpu.expect(captured, address, MIB, 2);
             }
             scratch.into_iter().for_each(|address| free(address, captured));
-            // In the capture its kernels may be of several branches.
+            // In the capture its kernels may be on several branches.
             let again = alloc(MIB, captured);
             assert!(!scratch.contains(&again), "{name}");
             free(again, captured);
@@ -85,7 +86,7 @@ fn scratch_of_a_captured_run_stays_the_graphs() {
             gpu.synchronize(other);
             assert_eq!(sim.mismatches(), 0, "{name}, blocking {blocking}");
             live.into_iter().for_each(|address| free(address, other));
-            // Until the program says that the graph is gone.
+            // Until the program declares that the graph no longer exists.
             gpu.destroy_graph(graph);
             assert_eq!(bfc_pool_release(0, BFC_POOL_OF_CAPTURES), BFC_OK, "{}", last_error());
             in_use.into_iter().for_each(|address| (TORCH.free)(address, captured));
@@ -102,7 +103,7 @@ fn scratch_of_a_captured_run_stays_the_graphs() {
     });
 }
 
-/// Outside of a capture nothing is kept apart, however many there were before.
+/// Outside a capture nothing is kept apart, however many captures there were before.
 #[test]
 fn behind_a_capture_memory_is_reused() {
     simulated("behind_a_capture_memory_is_reused", |sim| {

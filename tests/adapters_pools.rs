@@ -1,5 +1,5 @@
-//! PyTorch's private pools on the simulated driver (a simulation, and no device): whose requests are for one, how long
-//! it lives, and captures that nobody names before they begin.
+//! PyTorch's private pools on the simulated driver (a simulation, and no device): which requests are for one, how long
+//! it lives, and captures that are not named before they begin.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn get(stream: u64, bytes: u64) -> u64 {
     address
 }
 
-/// A graph's memory is its own until the graph is gone, also what was freed in the capture.
+/// A graph's memory is its own until the graph is gone, even memory that was freed in the capture.
 #[test]
 fn a_graph_keeps_its_memory() {
     simulated("a_graph_keeps_its_memory", |sim| {
@@ -62,7 +62,7 @@ fn a_graph_keeps_its_memory() {
             (TORCH.free)(chunks[0], a);
             let graph = gpu.end_capture(a);
             end_to_pool(ID);
-            // On the stream of the capture too: its requests are for common memory again.
+            // On the stream of the capture too, whose requests are for common memory again.
             let others: Vec<u64> = std::iter::from_fn(|| match (TORCH.alloc)(MIB, a) {
                 0 => None,
                 address => Some(address),
@@ -79,7 +79,7 @@ fn a_graph_keeps_its_memory() {
             release(ID);
             bfc_torch_reset();
             (TORCH.free)(chunks[1], a);
-            // Now it is everybody's.
+            // Now every stream may reuse it.
             assert_ne!((TORCH.alloc)(14 * MIB, b), 0, "{}", last_error());
             assert_eq!(bfc_destroy_forced(0), BFC_OK);
             assert_eq!(create(0, None), BFC_OK);
@@ -87,7 +87,7 @@ fn a_graph_keeps_its_memory() {
     });
 }
 
-/// Several graphs share a pool; it is released by the last.
+/// Several graphs share a pool, which the last one releases.
 #[test]
 fn it_ends_when_the_last_has_released_it() {
     simulated("it_ends_when_the_last_has_released_it", |sim| {
@@ -116,7 +116,8 @@ fn it_ends_when_the_last_has_released_it() {
     });
 }
 
-/// The filter says which requests; of several pools the one begun last is meant; without one nobody is asked.
+/// The filter selects the requests. Of several pools the one begun last serves them. Without a pool no filter is
+/// called.
 #[test]
 fn the_filter_is_asked() {
     simulated("the_filter_is_asked", |sim| {
@@ -146,7 +147,7 @@ fn the_filter_is_asked() {
             end_to_pool((2, 0));
             let again = get(a, 1000);
             assert_eq!(pool_of(again), first);
-            // Every stream's, on device 0 only.
+            // Requests of every stream, on device 0 only.
             // SAFETY: NULL is allowed.
             unsafe { bfc_torch_begin_allocate_to_pool(0, 3, 0, null_mut::<c_void>()) };
             let any = get(0, 1000);
@@ -204,13 +205,13 @@ fn memory_in_use_at_the_release_waits_for_the_last_launch() {
     });
 }
 
-/// Before its first request nobody knows which stream is captured. No other's request breaks that capture.
+/// Before the first request it is not known which stream is captured. No request of another stream breaks that capture.
 #[test]
 fn a_capture_that_nobody_names_is_left_alone() {
     simulated("a_capture_that_nobody_names_is_left_alone", |sim| {
         sim.set(FREE_SYNCHRONIZES, 0);
         with_pool(sim, 4 * MIB, |gpu, [a, b]| {
-            // What could be synchronised, and given back.
+            // Work that could be synchronized, and memory that could be released.
             let chunks = [get(b, MIB), (CUPY.alloc)(2 * MIB, 0)];
             gpu.hold(b);
             gpu.fill(b, chunks[0], MIB, 1);
@@ -225,7 +226,7 @@ fn a_capture_that_nobody_names_is_left_alone() {
             assert_eq!(sim.calls("cuCtxSynchronize"), 0, "{}", sim.log_text());
             let chunk = get(a, 1000);
             gpu.fill(a, chunk, 1000 / 8 * 8, 1);
-            // From here on the library sees it by itself.
+            // From this point the library sees it by itself.
             bfc_torch_reset();
             assert_eq!((CUPY.alloc)(3 * MIB, 0), 0, "{}", last_error());
             assert_eq!(sim.calls("cuCtxSynchronize"), 0, "{}", sim.log_text());
@@ -234,7 +235,7 @@ fn a_capture_that_nobody_names_is_left_alone() {
             gpu.destroy_graph(graph);
             (TORCH.free)(chunk, a);
             release(ID);
-            // And now it may be waited for.
+            // Now requests may wait for it.
             let chunk = (CUPY.alloc)(3 * MIB, 0);
             assert_ne!(chunk, 0, "{}", last_error());
             (CUPY.free)(chunk, 0);
@@ -242,7 +243,7 @@ fn a_capture_that_nobody_names_is_left_alone() {
     });
 }
 
-/// A capture without a request of its own ends its announcement all the same.
+/// A capture without a request of its own still ends its announcement.
 #[test]
 fn an_announcement_ends_with_its_capture() {
     simulated("an_announcement_ends_with_its_capture", |sim| {
@@ -304,8 +305,8 @@ fn pools_and_requests_of_many_threads() {
     });
 }
 
-/// The debug mode looks at what is freed when the device is idle; between the announcement of a capture and its first request
-/// it does without.
+/// The debug mode checks freed memory when the device is idle. Between the announcement of a capture and its first
+/// request it skips the check.
 #[test]
 fn guards_do_not_break_a_capture_that_nobody_names() {
     let test = "guards_do_not_break_a_capture_that_nobody_names";
@@ -326,7 +327,7 @@ fn guards_do_not_break_a_capture_that_nobody_names() {
     });
 }
 
-/// A child that was forked while another thread looked at the pools is answered at once.
+/// A child that was forked while another thread accessed the pools gets an answer at once.
 #[test]
 fn a_forked_child_does_not_wait_for_the_parent_s_threads() {
     simulated("a_forked_child_does_not_wait_for_the_parent_s_threads", |sim| {
@@ -343,12 +344,12 @@ fn a_forked_child_does_not_wait_for_the_parent_s_threads() {
                     // SAFETY: the child calls the library, which answers there, and ends.
                     let child = unsafe { libc::fork() };
                     if child == 0 {
-                        // SAFETY: whoever waits for ever is ended.
+                        // SAFETY: a child that waits forever is ended.
                         unsafe { libc::alarm(20) };
                         let is_refused = (TORCH.alloc)(1000, a) == 0;
                         end_to_pool(ID);
                         release(ID);
-                        // SAFETY: nothing else is to run in the child.
+                        // SAFETY: nothing else may run in the child.
                         unsafe { libc::_exit(i32::from(!is_refused)) };
                     }
                     let mut status = 0;

@@ -1,5 +1,5 @@
-//! What functions of the driver answer under the interposer, on the simulated driver (a simulation, and no device): in every
-//! context, after a free that is put off, and where the memory that they need is the pool's.
+//! The results of the driver's functions under the interposer, on the simulated driver (a simulation, and no device):
+//! in every context, after a deferred free, and if the memory that they need is the pool's.
 
 mod common;
 #[allow(dead_code)] // what tests/preload_races uses
@@ -25,7 +25,7 @@ fn preloaded(test: &str, more: &[(&str, &str)], program: impl Fn(Hooked)) {
     simulated_with(test, &variables, |sim| program(Hooked::new(Gpu::new(sim))));
 }
 
-/// What the pool does not use is free to every context of the device.
+/// The pool's unused memory is free for every context of the device.
 #[test]
 fn free_memory_is_the_same_in_every_context_of_a_device() {
     preloaded("free_memory_is_the_same_in_every_context_of_a_device", &[], |gpu| {
@@ -46,7 +46,8 @@ fn free_memory_is_the_same_in_every_context_of_a_device() {
     });
 }
 
-/// A capture puts cudaFree off with BFC_PRELOAD_ASYNC=1. To the program the memory is free: in the capture, and afterwards.
+/// A capture defers cudaFree with BFC_PRELOAD_ASYNC=1. To the program the memory is free: in the capture, and
+/// afterwards.
 #[test]
 fn a_free_that_is_put_off_is_a_free() {
     preloaded("a_free_that_is_put_off_is_a_free", &[("BFC_PRELOAD_ASYNC", "1")], |gpu| {
@@ -72,7 +73,7 @@ fn a_free_that_is_put_off_is_a_free() {
     });
 }
 
-/// A driver that has no more memory for a call on a green context's stream: up to CUDA 12.9 a green context is current to one
+/// A driver without memory for a call on a green context's stream. Up to CUDA 12.9 a green context is current to one
 /// thread at a time.
 #[test]
 fn room_for_a_green_stream_needs_no_current_green_context() {
@@ -103,7 +104,7 @@ fn room_for_a_green_stream_needs_no_current_green_context() {
     });
 }
 
-/// Registered memory of the host has to stay in place, as pinned memory does: there is less of it for both.
+/// Registered host memory must stay in place, like pinned memory, so both share what there is.
 #[test]
 fn idle_pinned_memory_serves_registrations() {
     preloaded("idle_pinned_memory_serves_registrations", &[("BFC_PRELOAD_PINNED", "1")], |gpu| {

@@ -15,7 +15,7 @@ unsafe extern "C" {
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
-/// What a callback that writes a file does, once its thread is cancelled.
+/// Acts like a callback that writes a file after its thread was cancelled.
 fn reach_cancellation_point() {
     CALLS.fetch_add(1, Relaxed);
     // SAFETY: no preconditions.
@@ -46,7 +46,7 @@ unsafe extern "C" fn on_free(_: *mut c_void, memory: *mut c_void, _: usize) {
     unsafe { libc::free(memory) };
 }
 
-/// Runs work in a child, and expects so many calls of callbacks in it.
+/// Runs work in a child, and expects this number of callbacks in it.
 fn cancelled_in(test: &str, calls: u32, work: impl FnOnce()) {
     if !is_child(test) {
         // A variable that the library warns about.
@@ -55,7 +55,7 @@ fn cancelled_in(test: &str, calls: u32, work: impl FnOnce()) {
     }
     work();
     let mut before = -1;
-    // The request is pending still. It must not end the test's own thread.
+    // The request is still pending. It must not end the test's own thread.
     // SAFETY: the state, which is "disabled", is valid, and the place is writable.
     unsafe { pthread_setcancelstate(1, &mut before) };
     assert_eq!((before, CALLS.load(Relaxed)), (0, calls), "cancellation is enabled again");

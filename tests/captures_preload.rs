@@ -1,5 +1,5 @@
-//! Captures under the interposer, on the simulated driver (a simulation, and no device): its own questions end none, whatever
-//! the driver answers to a question about a stream, and none is counted for ever.
+//! Captures under the interposer, on the simulated driver (a simulation, and no device): its own queries end none,
+//! whatever the driver returns for a query about a stream, and none is counted forever.
 
 mod common;
 #[allow(dead_code)] // what tests/preload_races uses
@@ -19,15 +19,15 @@ use hooked::Hooked;
 const MODES: [CUstreamCaptureMode; 3] =
     [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED];
 
-/// What a driver may answer to cuStreamGetCtx during a capture: refuse it as an unsafe call, of a captured stream even in the
-/// relaxed mode, or not at all.
+/// The possible results of cuStreamGetCtx during a capture: refused as an unsafe call, for a captured stream even in
+/// the relaxed mode, or accepted.
 const ANSWERS: [[(&str, &str); 2]; 3] = [
     [("SIMCUDA_STREAM_QUERIES_UNSAFE", "1"), ("SIMCUDA_CAPTURED_STREAMS_HIDE", "0")],
     [("SIMCUDA_STREAM_QUERIES_UNSAFE", "1"), ("SIMCUDA_CAPTURED_STREAMS_HIDE", "1")],
     [("SIMCUDA_STREAM_QUERIES_UNSAFE", "0"), ("SIMCUDA_CAPTURED_STREAMS_HIDE", "0")],
 ];
 
-/// Runs a program on two devices in processes of their own, one with each answer of the driver.
+/// Runs a program on two devices in processes of their own, one with each result of the driver.
 fn preloaded(test: &str, settings: &[(&'static str, &'static str)], program: impl Fn(Hooked)) {
     for answers in ANSWERS {
         let mut variables = vec![("SIMCUDA_DEVICES", "2")];
@@ -43,7 +43,7 @@ fn preloaded(test: &str, settings: &[(&'static str, &'static str)], program: imp
     }
 }
 
-/// A device's context, with memory that is pooled.
+/// Enters a device's context, and allocates pooled memory.
 fn begin(gpu: Hooked, device: i32) -> (u64, u64) {
     let context = gpu.enter(device);
     (context, gpu.alloc(MIB).expect("there is room"))
@@ -64,8 +64,8 @@ fn end(gpu: Hooked, device: i32, (context, memory): (u64, u64)) {
     gpu.leave(device);
 }
 
-/// Copies, fills, and a second capture, as conditional nodes begin one: of streams that the interposer saw created, and of those
-/// that it did not.
+/// Copies, fills, and a second capture, as for conditional nodes, on streams whose creation the interposer saw, and on
+/// those that it did not see.
 #[test]
 fn work_on_a_captured_stream_leaves_it_whole() {
     preloaded("work_on_a_captured_stream_leaves_it_whole", &[], |gpu| {
@@ -117,7 +117,7 @@ fn frees_in_stream_order_leave_another_thread_s_capture_whole() {
     }
 }
 
-/// How many contexts a request asks about, or waits for, that needs what was just freed.
+/// Returns how many contexts a request that needs the memory just freed queries or waits for.
 fn contexts_waited_for(gpu: Hooked, bytes: u64) -> u64 {
     let counted = || gpu.sim.calls("cuCtxSynchronize") + gpu.sim.calls("cuCtxRecordEvent");
     let chunk = gpu.alloc(bytes).expect("there is room");
@@ -129,7 +129,7 @@ fn contexts_waited_for(gpu: Hooked, bytes: u64) -> u64 {
     waited
 }
 
-/// A question that has no answer yet relates a pool to no other context for ever.
+/// An unanswered query does not relate a pool to other contexts forever.
 #[test]
 fn a_stream_that_cannot_be_asked_about_is_asked_about_later() {
     let test = "a_stream_that_cannot_be_asked_about_is_asked_about_later";
@@ -153,8 +153,8 @@ fn a_stream_that_cannot_be_asked_about_is_asked_about_later() {
     });
 }
 
-/// In a capture nothing is asked, so the interposer asks before one. Another device's work may use the memory, so no
-/// synchronization of one device tells.
+/// In a capture nothing is queried, so the interposer queries before one. Another device's work may use the memory, so
+/// no synchronization of a single device is sufficient.
 #[test]
 fn what_is_done_before_a_capture_serves_requests_in_it() {
     let test = "what_is_done_before_a_capture_serves_requests_in_it";
@@ -178,13 +178,13 @@ fn what_is_done_before_a_capture_serves_requests_in_it() {
     });
 }
 
-/// The thread is gone for the system too when this returns.
+/// When this returns, the thread no longer exists for the system either.
 fn on_a_thread_that_ends(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
 }
 
-/// It ends in a capture of its own default stream, or of another one that only it can end. Nothing in that context can be
-/// waited for any more, not by the program either; but memory is used again, there and elsewhere.
+/// The thread ends in a capture of its own default stream, or of another one that only it can end. Nothing can then
+/// wait for that context, not even the program, but memory is reused, there and elsewhere.
 #[test]
 fn a_thread_that_ends_in_a_capture_is_not_counted_for_ever() {
     preloaded("a_thread_that_ends_in_a_capture_is_not_counted_for_ever", &[], |gpu| {
@@ -196,7 +196,7 @@ fn a_thread_that_ends_in_a_capture_is_not_counted_for_ever() {
                 gpu.set_current(first);
                 gpu.begin_capture(stream, mode);
             });
-            // That of a living thread, with the same handle.
+            // The default stream of a living thread, with the same handle.
             gpu.begin_capture(PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED);
             end_whole(gpu, PER_THREAD);
             for context in [second, first] {

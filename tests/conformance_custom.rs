@@ -1,4 +1,4 @@
-//! The conformance suite over `BFC_BACKEND_CUSTOM`, with functions that give real memory.
+//! The conformance suite over `BFC_BACKEND_CUSTOM`, with functions that provide real memory.
 
 mod common;
 #[macro_use]

@@ -1,4 +1,4 @@
-//! The limit of a control group, which counts where nobody has set another one: also when it changes. With real control
+//! The limit of a control group, which applies if no other is set, even when it changes. With real control
 //! groups, which only root can make; skipped elsewhere.
 
 mod common;
@@ -11,19 +11,19 @@ use std::{fs, thread};
 
 const HOST: i32 = 256;
 
-/// The folder of the group that a child is to enter.
+/// The folder of the group that a child enters.
 const GROUP: &str = "TEST_GROUP";
 
 /// A control group of this test, without members.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one with a limit. Returns `None` where that is not allowed.
+    /// Makes one with a limit. Returns `None` if that is not allowed.
     fn new(name: &str, limit: u64) -> Option<Group> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let first = groups.lines().find_map(|line| line.split_once(":memory:")).map(|found| found.1);
         let second = groups.lines().find_map(|line| line.strip_prefix("0::"));
-        // Inside a container this process's group is the root of what can be seen.
+        // Inside a container this process's group is the root of the visible hierarchy.
         let candidates =
             [("/sys/fs/cgroup/memory", first), ("/sys/fs/cgroup", second)].map(|(root, path)| {
                 let own = path.map(|path| format!("{root}{path}"));
@@ -62,7 +62,7 @@ impl Drop for Group {
     }
 }
 
-/// Enters the group that the parent has made.
+/// Enters the group that the parent has created.
 fn enter() -> Group {
     let group = Group(PathBuf::from(std::env::var(GROUP).expect("set by the parent")));
     fs::write(group.0.join("cgroup.procs"), std::process::id().to_string()).expect("root may enter it");

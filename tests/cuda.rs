@@ -1,5 +1,5 @@
-//! `BFC_BACKEND_CUDA` on the simulated driver: a simulation, which shows what is asked of the driver and in which
-//! order, and not how a device behaves.
+//! `BFC_BACKEND_CUDA` on the simulated driver: a simulation, which shows the calls of the driver and their
+//! order, and not the behaviour of a device.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn auto_on_a_device_s_ordinal_is_cuda() {
         assert_eq!((sim.used(0), sim.used(1)), (0, 2 * MIB));
         assert_eq!(owner(address), Ok(1));
         assert_eq!((free(1, address), bfc_destroy(1)), (BFC_OK, BFC_OK));
-        // There is no third, and that is said with what to do.
+        // There is no third device. The message says so, and what to do.
         assert_eq!(create(2, None), BFC_ERROR_BACKEND_UNAVAILABLE);
         let words = last_error();
         assert!(words.contains("no CUDA device 2: the NVIDIA driver shows 2"), "{words}");
@@ -110,7 +110,7 @@ fn the_caller_s_context_stays_current() {
         rounds(0);
         let own = gpu.own_context(1);
         rounds(own);
-        // A failure leaves it too.
+        // A failure does not change it either.
         sim.fail(Some("cuMemAlloc"), 1, CUDA_ERROR_UNKNOWN);
         assert_eq!(pool.alloc(MIB), Err(BFC_ERROR_BACKEND_FAILED));
         rounds(own);
@@ -122,7 +122,7 @@ fn the_caller_s_context_stays_current() {
     });
 }
 
-/// Captures a stream while `work` is done; gives the code of the capture's end.
+/// Captures a stream while `work` runs. Returns the code of the capture's end.
 fn captured(gpu: Gpu, stream: u64, work: impl FnOnce()) -> CUresult {
     gpu.begin_capture(stream);
     work();
@@ -200,7 +200,7 @@ fn a_region_stays_while_a_blocking_stream_is_captured() {
     });
 }
 
-/// cuMemFree "may perform implicit synchronization": here it does not, so that it is seen that somebody else does.
+/// cuMemFree "may perform implicit synchronization": here it does not, which shows that another call does.
 #[test]
 fn a_region_goes_back_when_the_work_on_it_is_done() {
     simulated("a_region_goes_back_when_the_work_on_it_is_done", |sim| {
@@ -282,7 +282,7 @@ fn beside_an_interposer() {
 fn limits() {
     let memory = (8 * GIB).to_string();
     simulated_with("limits", &[("SIMCUDA_MEMORY", &memory)], |sim| {
-        // Granules are whole.
+        // Only whole granules count.
         for (backend, unit) in [(BFC_BACKEND_CUDA, 1), (BFC_BACKEND_CUDA_VMM, 2 * MIB)] {
             limits_of(sim, backend, unit);
         }
@@ -300,7 +300,7 @@ fn limits_of(sim: Simulation, backend: u32, unit: u64) {
     assert_eq!(limit(|wanted| wanted.memory_limit = 5 * MIB), Ok(round(5 * MIB)));
     assert_eq!(limit(|wanted| wanted.memory_fraction = 0.25), Ok(2 * GIB));
     let whole = limit(|_| ()).unwrap();
-    // What is free before the context may be less than all.
+    // The memory free before the context may be less than the total.
     assert!(whole <= 8 * GIB - 8 * GIB / 20 && whole > 7 * GIB, "{whole}");
     let gpu = Gpu::new(sim);
     gpu.enter(0);
@@ -318,7 +318,7 @@ fn limits_of(sim: Simulation, backend: u32, unit: u64) {
     gpu.leave(0);
 }
 
-/// What a program does, so that each of its calls of the driver can fail. Gives the statuses that were no success.
+/// A program whose calls of the driver can each fail. Returns the statuses that were not a success.
 fn program(sim: Simulation) -> Vec<Status> {
     let mut failed = Vec::new();
     let mut note = |status: Status| {
@@ -369,7 +369,7 @@ fn every_call_of_the_driver_may_fail() {
                 assert!(failed.iter().all(fine), "call {nth}, code {code}: {failed:?}, {}", last_error());
                 sim.clear_faults();
                 assert_eq!(sim.misuses(), 0, "call {nth}");
-                // Only where the context itself could not be released anything is left.
+                // Something is left only if the context itself could not be released.
                 let left = [RETAINS, ALLOCATIONS, EVENTS].map(|kind| sim.live(kind));
                 assert!(left == [0; 3] || left == [1, 0, 0], "call {nth}, code {code}: {left:?} are left");
                 unreleased += left[0];
@@ -383,7 +383,7 @@ fn every_call_of_the_driver_may_fail() {
 }
 
 /// Two threads that create the same allocator have both opened the device before one of them is too late.
-/// A stub, or whatever else there is in place of a driver for the moment, is not remembered for one.
+/// A stub, or another temporary replacement of a driver, is not remembered.
 #[test]
 fn a_driver_that_does_not_say_its_version_is_looked_at_again() {
     simulated("a_driver_that_does_not_say_its_version_is_looked_at_again", |sim| {
@@ -425,7 +425,8 @@ fn what_does_not_go_back_is_kept() {
         let addresses = [MIB, 3 * MIB, 7 * MIB].map(|bytes| pool.get(bytes));
         addresses.into_iter().for_each(|address| pool.put(address));
         assert_eq!(pool.stats().pool_bytes, 14 * MIB);
-        // The fifth exchange of the mode is the one before the second region: two are of the synchronization before. Asking whether a stream is captured takes none.
+        // The fifth exchange of the mode is the one before the second region: two are of the synchronization before.
+        // Querying whether a stream is captured takes none.
         let exchange = "cuThreadExchangeStreamCaptureMode";
         let calls = [("cuMemFree", 2), ("cuCtxPushCurrent", 4), (exchange, 5)];
         for (function, nth) in calls {
@@ -441,7 +442,7 @@ fn what_does_not_go_back_is_kept() {
             let addresses = [MIB, 3 * MIB, 7 * MIB].map(|bytes| pool.get(bytes));
             addresses.into_iter().for_each(|address| pool.put(address));
         }
-        // Before it takes anything out of the pool, and once more after that.
+        // Before it takes anything out of the pool, and once more afterwards.
         (1..=2).for_each(|nth| sim.fail(Some("cuCtxSynchronize"), nth, CUDA_ERROR_UNKNOWN));
         assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
         let words = last_error();
@@ -530,7 +531,7 @@ fn a_forked_child_has_nothing_of_it() {
     });
 }
 
-/// Whatever call on the way back fails.
+/// Any call on the way back may fail.
 #[test]
 fn a_thread_is_left_as_it_was_where_a_call_fails() {
     simulated("a_thread_is_left_as_it_was_where_a_call_fails", |sim| {

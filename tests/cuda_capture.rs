@@ -1,5 +1,5 @@
-//! Captures on the simulated driver (a simulation, and no device): what other threads do with the allocator, and its
-//! end, break none that is announced by `bfc_pool_begin`.
+//! Captures on the simulated driver (a simulation, and no device): other threads' use of the allocator, and its
+//! destruction, break no capture that is announced by `bfc_pool_begin`.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn pool_of(backend: u32, limit: u64) -> Pool {
     Pool::in_small_regions(backend, 0, limit, GROWING)
 }
 
-/// Ends the other thread's loop, in a panic too.
+/// Ends the other thread's loop, even in a panic.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -25,7 +25,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// One thread captures and captures, another allocates, gives back and trims.
+/// One thread captures repeatedly, another allocates, frees and trims.
 #[test]
 fn captures_that_are_announced_stay_whole_while_others_allocate() {
     simulated("captures_that_are_announced_stay_whole_while_others_allocate", |sim| {
@@ -33,7 +33,7 @@ fn captures_that_are_announced_stay_whole_while_others_allocate() {
         let context = gpu.enter(0);
         for backend in [BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
             let (a, b) = (gpu.stream(true), gpu.stream(false));
-            // In a capture nobody gets what others have freed, so others leave some of it.
+            // In a capture memory freed by others is not reused, so others leave some of it.
             let pool = pool_of(backend, 4 * GIB);
             let (stop, served, start) = (AtomicBool::new(false), AtomicU64::new(0), Instant::now());
             std::thread::scope(|scope| {
@@ -46,7 +46,7 @@ fn captures_that_are_announced_stay_whole_while_others_allocate() {
                             let _ = pool.try_trim(0);
                             continue;
                         }
-                        // Each is served by growth, once nothing of others is free for it.
+                        // Each is served by growth, once no memory of others is reusable for it.
                         match pool.alloc_on(bytes, if bytes.is_multiple_of(5) { LEGACY } else { b }) {
                             Ok(chunk) => {
                                 pool.put_on(chunk, b);
@@ -82,7 +82,7 @@ fn captures_that_are_announced_stay_whole_while_others_allocate() {
     });
 }
 
-/// What may not be called where a capture may begin at any time.
+/// The calls that are prohibited while a capture may begin at any time.
 const FORBIDDEN: [&str; 3] = ["cuStreamWaitEvent", "cuCtxSynchronize", "cuMemFree_v2"];
 
 #[test]
@@ -99,7 +99,7 @@ fn where_a_capture_is_announced_nothing_is_queued_and_nothing_waits_for_the_devi
         pool.put_on(chunks[0], a);
         pool.put_on(chunks[1], LEGACY);
         sim.clear_log();
-        // By growth, and then there is nothing left but what streams do that are to be left alone.
+        // By growth, after which only memory is left whose streams must not be accessed.
         pool.put_on(pool.get_on(60 * KIB, b), b);
         assert_eq!(pool.alloc_on(100 * KIB, b), Err(BFC_ERROR_OUT_OF_MEMORY));
         assert_eq!(pool.alloc(100 * KIB), Err(BFC_ERROR_OUT_OF_MEMORY));
@@ -148,7 +148,7 @@ fn the_announcement_waits_for_who_is_recording() {
                 pool.put_on(chunk, a);
             });
             gpu.await_call("cuEventRecord");
-            // Whoever waits for the device waits for the stream too.
+            // A call that waits for the device waits for the stream too.
             sim.release_all();
             assert_eq!(pool.begin_private(1, a), BFC_OK);
             gpu.begin_capture(a);
@@ -165,8 +165,8 @@ fn the_announcement_waits_for_who_is_recording() {
     });
 }
 
-/// Nothing is promised of a capture that nobody has announced; but where it is seen to have begun it stays whole, and
-/// the pool goes on in any case.
+/// Nothing is guaranteed for a capture that is not announced, but if its beginning was seen it stays valid, and
+/// the pool continues to work in any case.
 #[test]
 fn an_event_that_was_captured_counts_for_nothing() {
     simulated("an_event_that_was_captured_counts_for_nothing", |sim| {
@@ -189,11 +189,11 @@ fn an_event_that_was_captured_counts_for_nothing() {
         });
         sim.clear_faults();
         gpu.destroy_graph(gpu.end_capture(a));
-        // It was not looked at; the event of the next free on the stream stands for this one too.
+        // It was not queried. The event of the next free on the stream covers this one too.
         assert_ne!(pool.get_on(60 * KIB, b), chunk);
         pool.put_on(pool.get_on(KIB, a), a);
         assert!((0..8).any(|_| pool.get_on(60 * KIB, b) == chunk));
-        // A third stream that has nothing to do with it, and work that is not done.
+        // A third, unrelated stream, and pending work.
         pool.forget(a);
         gpu.destroy_stream(a);
         let c = gpu.stream(false);
@@ -211,7 +211,7 @@ fn an_event_that_was_captured_counts_for_nothing() {
     });
 }
 
-/// The pool is still there, and so is the capture; when that is over the pool ends.
+/// The pool still exists, and so does the capture. When that has ended, the pool can be destroyed.
 #[test]
 fn no_pool_ends_while_a_stream_is_captured() {
     simulated("no_pool_ends_while_a_stream_is_captured", |sim| {
@@ -248,7 +248,7 @@ fn no_pool_ends_while_a_stream_is_captured() {
     });
 }
 
-/// A trim is refused where it would break a capture, and not where there is nothing to give back.
+/// A trim is refused if it would break a capture, and not if there is nothing to release.
 #[test]
 fn a_trim_with_nothing_to_give_back_is_no_failure() {
     simulated("a_trim_with_nothing_to_give_back_is_no_failure", |sim| {

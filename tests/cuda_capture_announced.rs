@@ -17,7 +17,7 @@ const KINDS: [(u32, u32); 4] = [
     (BFC_BACKEND_CUDA_VMM, GROWING | BFC_TIMESTAMPS | BFC_QUARANTINE),
 ];
 
-/// A request that only giving back or moving memory would serve, a trim and the end of the allocator.
+/// A request that only releasing or moving memory would serve, a trim, and the destruction of the allocator.
 #[test]
 fn nothing_is_synchronized_or_given_back() {
     simulated("nothing_is_synchronized_or_given_back", |sim| {
@@ -43,7 +43,7 @@ fn nothing_is_synchronized_or_given_back() {
             assert_eq!(pool.try_trim(0), Err(BFC_ERROR_BACKEND_FAILED));
             assert!(last_error().contains("bfc_capture_begin"), "{}", last_error());
             assert_eq!(pool.destroy_forced(), BFC_ERROR_BACKEND_FAILED);
-            // Growth, and what is free, are there.
+            // Growth and free memory are available.
             let more = [6, 4].map(|size| pool.get(size * MIB));
             assert_eq!(["cuCtxSynchronize", "cuMemFree", "cuMemUnmap"].map(|name| sim.calls(name)), before);
             gpu.destroy_graph(gpu.end_capture(stream));
@@ -60,8 +60,8 @@ fn nothing_is_synchronized_or_given_back() {
     });
 }
 
-/// An announcement waits a second for a request that is about to wait for the device. One that maps memory for longer asks
-/// again before it does.
+/// An announcement waits a second for a request that is about to wait for the device. One that maps memory for longer
+/// checks again before it waits.
 #[test]
 fn a_request_that_maps_for_long_breaks_no_capture() {
     simulated("a_request_that_maps_for_long_breaks_no_capture", |sim| {
@@ -102,7 +102,7 @@ fn a_request_that_maps_for_long_breaks_no_capture() {
 static RETURNING: AtomicBool = AtomicBool::new(false);
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 
-/// With the first memory that goes back another thread announces a capture. With `user_data` this takes longer than an
+/// When the first memory is released, another thread announces a capture. With `user_data` this takes longer than an
 /// announcement waits.
 extern "C" fn announced_meanwhile(user_data: *mut c_void, _: i32, _: *mut c_void, _: usize, event: i32) {
     if event != BFC_REGION_RETURNING || RETURNING.swap(true, SeqCst) {
@@ -134,7 +134,7 @@ fn end(gpu: Gpu, pool: &Pool, stream: u64, by_pool: bool) {
     assert_eq!(if by_pool { pool.end_private(1, stream) } else { bfc_capture_end() }, BFC_OK);
 }
 
-/// A capture is announced while the callback is told that memory goes back. It stays.
+/// A capture is announced while the callback is called for a release. The memory stays.
 fn announced_in_a_callback(
     test: &str,
     (backend, unit): (u32, u64),
@@ -147,7 +147,7 @@ fn announced_in_a_callback(
         let (captured, other) = (gpu.stream(false), gpu.stream(false));
         let pool = Pool::in_small_regions(backend, 0, 1024 * unit, GROWING);
         let user_data = if is_long { pointer(1) } else { std::ptr::null_mut() };
-        // SAFETY: the function takes anything.
+        // SAFETY: the function accepts any value.
         assert_eq!(unsafe { bfc_set_region_callback(0, Some(announced_meanwhile), user_data) }, BFC_OK);
         let chunks = [60, 120, 250].map(|size| pool.get_on(size * unit, other));
         chunks.into_iter().for_each(|chunk| pool.put_on(chunk, other));
@@ -237,7 +237,7 @@ fn announced_in_a_wait(test: &str, (backend, unit): (u32, u64), by_pool: bool) {
             let before = returns();
             begin(gpu, &pool, captured, by_pool);
             sim.release_all();
-            // To the pool's own capture the free memory may be in use.
+            // The pool's own capture may use the free memory.
             let trimmed = trimmer.join().expect("no panic");
             assert!(matches!(trimmed, Ok(0) | Err(BFC_ERROR_BACKEND_FAILED)), "{trimmed:?}");
             assert_eq!(returns(), before);
@@ -261,8 +261,8 @@ fn no_granules_go_back_after_a_long_wait() {
     announced_in_a_wait("no_granules_go_back_after_a_long_wait", GRANULES, false);
 }
 
-/// A trim waits for the device twice: before it looks for what can go back, and before that does. In between the pool announces
-/// a capture, and begins it while the second call would enter the driver.
+/// A trim waits for the device twice: before it looks for releasable memory, and before the release. In between the
+/// pool announces a capture, and begins it while the second call is about to enter the driver.
 #[test]
 fn a_trim_waits_no_second_time_after_an_announcement() {
     simulated("a_trim_waits_no_second_time_after_an_announcement", |sim| {
@@ -295,7 +295,7 @@ fn a_trim_waits_no_second_time_after_an_announcement() {
     });
 }
 
-/// Announcements are counted, and an end without a beginning is an error. Host memory is not concerned.
+/// Announcements are counted, and an end without a beginning is an error. Host memory is not affected.
 #[test]
 fn announcements_are_counted() {
     assert_eq!(bfc_capture_end(), BFC_ERROR_INVALID_ARGUMENT);
@@ -319,7 +319,7 @@ fn no_event_is_recorded_on_the_legacy_stream_in_an_announced_capture() {
         // Freed while its stream is the only one, so that its event comes late.
         pool.put_on(pool.get_on(40 * KIB, LEGACY), LEGACY);
         let late = || pool.put_on(pool.get_on(100 * KIB, third), third);
-        // Meanwhile none is recorded.
+        // None is recorded meanwhile.
         let meanwhile = || pool.put_on(pool.get_on(200 * KIB, third), third);
         begun_during(gpu, context, captured, c"cuEventRecord", late, meanwhile);
         drop(pool);
@@ -329,7 +329,7 @@ fn no_event_is_recorded_on_the_legacy_stream_in_an_announced_capture() {
     });
 }
 
-/// Does `work` with a pool, the current context, which the program has created, and a blocking stream of it.
+/// Runs `work` with a pool, the current context, which the program has created, and a blocking stream of it.
 fn in_created_context(test: &str, work: impl FnOnce(Gpu, &Pool, u64, u64)) {
     simulated(test, |sim| {
         let gpu = Gpu::new(sim);
@@ -346,7 +346,7 @@ fn in_created_context(test: &str, work: impl FnOnce(Gpu, &Pool, u64, u64)) {
     });
 }
 
-/// The same for the legacy stream of a context that the program has created.
+/// No event is recorded on the legacy stream of a context that the program has created.
 #[test]
 fn no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture() {
     let test = "no_event_is_recorded_on_another_context_s_legacy_stream_in_an_announced_capture";
@@ -370,7 +370,7 @@ fn the_end_of_an_allocator_records_nothing_on_a_legacy_stream_in_an_announced_ca
     });
 }
 
-/// A wait there breaks it as an event does.
+/// A wait there breaks the capture like an event.
 #[test]
 fn the_legacy_stream_does_not_wait_in_an_announced_capture() {
     simulated("the_legacy_stream_does_not_wait_in_an_announced_capture", |sim| {
@@ -398,7 +398,7 @@ fn the_legacy_stream_does_not_wait_in_an_announced_capture() {
     });
 }
 
-/// Announces and begins a capture while another thread's work is in a call of that function, and does more before its end.
+/// Announces and begins a capture while another thread is in a call of that function, and does more before its end.
 /// Nothing breaks it.
 #[track_caller]
 fn begun_during(

@@ -1,5 +1,5 @@
-//! A capture is known from its begin to its end, on the simulated driver (a simulation, and no device): whatever is allocated
-//! and freed in it, and also without an announcement, once a request named its stream.
+//! A capture is known from its beginning to its end, on the simulated driver (a simulation, and no device): whatever is
+//! allocated and freed in it, even without an announcement, once a request named its stream.
 
 mod common;
 
@@ -19,7 +19,7 @@ struct Way {
     name: &'static str,
     /// Begins the capture of a stream that does not block. Returns what is in use.
     begin: fn(Gpu, &Pool, u64) -> Option<u64>,
-    /// What else ends with the capture.
+    /// Other things that end with the capture.
     end: fn(),
 }
 
@@ -95,8 +95,8 @@ const WAYS: [Way; 6] = [
     },
 ];
 
-/// Runs `others` while a stream is captured that the library learnt of in each way. The pool has free memory that waits for a
-/// synchronization.
+/// Runs `others` while a stream is captured that the library learned of in each way. The pool has free memory that
+/// waits for a synchronization.
 fn in_each_way(gpu: Gpu, others: impl Fn(&Pool, u64)) {
     gpu.enter(0);
     for Way { name, begin, end } in WAYS {
@@ -130,7 +130,7 @@ fn requests_trims_and_the_end_leave_it_whole() {
         in_each_way(Gpu::new(sim), |pool, other| {
             assert_eq!(pool.alloc_on(240 * KIB, other), Err(BFC_ERROR_OUT_OF_MEMORY));
             assert_eq!(pool.alloc(240 * KIB), Err(BFC_ERROR_OUT_OF_MEMORY));
-            // Free memory that waits for work is nothing to give back.
+            // Free memory that waits for work cannot be released.
             let trimmed = pool.try_trim(0);
             assert!(matches!(trimmed, Err(BFC_ERROR_BACKEND_FAILED) | Ok(0)), "{trimmed:?}");
             assert_eq!(pool.destroy_forced(), BFC_ERROR_BACKEND_FAILED);
@@ -149,7 +149,7 @@ fn the_thread_that_trims_leaves_it_whole() {
     });
 }
 
-/// What is announced needs the allocator, also while there is no memory to give back.
+/// An announcement needs the allocator, even while there is no memory to release.
 #[test]
 fn no_allocator_ends_between_an_announcement_and_the_first_request() {
     simulated("no_allocator_ends_between_an_announcement_and_the_first_request", |sim| {
@@ -205,7 +205,7 @@ fn a_default_stream_of_a_green_context_is_asked_about() {
     });
 }
 
-/// The same by a thread that trims while another one captures its default stream there.
+/// A thread trims while another one captures its default stream there.
 #[test]
 fn a_default_stream_of_another_thread_is_asked_about() {
     simulated("a_default_stream_of_another_thread_is_asked_about", |sim| {
@@ -238,8 +238,8 @@ fn a_default_stream_of_another_thread_is_asked_about() {
     });
 }
 
-/// Once bfc_forget_stream has returned, the handle is not used any more: not by threads either that began to query streams
-/// while it waited for others, and that know of the stream by its capture alone.
+/// Once bfc_forget_stream has returned, the handle is no longer used, not even by threads that began to query streams
+/// while it waited for others, and that know the stream only by its capture.
 #[test]
 fn a_forgotten_stream_that_was_captured_is_not_queried() {
     const DELAY: Duration = Duration::from_millis(50);
@@ -261,7 +261,7 @@ fn a_forgotten_stream_that_was_captured_is_not_queried() {
             scope.spawn(trim);
             std::thread::sleep(DELAY / 2);
             scope.spawn(|| {
-                // While the first one's query is awaited.
+                // While the query of the first one is awaited.
                 std::thread::sleep(DELAY / 2);
                 trim();
             });

@@ -1,5 +1,5 @@
 //! The end of a process that has memory of the simulated device (a simulation) in use: nothing is freed, and a driver that
-//! is down already is no error.
+//! has already shut down is no error.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn a_process_may_end_with_live_allocations_in_granules() {
     end_with_live_allocations("a_process_may_end_with_live_allocations_in_granules", BFC_BACKEND_CUDA_VMM);
 }
 
-/// And without a word to anybody: nothing is called at the exit.
+/// The same without notification: nothing is called at the exit.
 fn nothing_is_freed_at_the_exit(test: &str, backend: u32) {
     simulated(test, |sim| {
         static SIM: std::sync::OnceLock<simcuda::Simulation> = std::sync::OnceLock::new();

@@ -1,5 +1,6 @@
-//! Every call of the (simulated) driver made to fail, one after the other, in programs that use everything there is:
-//! the library says so or serves otherwise, hands out nothing too early, loses nothing, and its books are right.
+//! Every call of the (simulated) driver made to fail, one after the other, in programs that use all features:
+//! the library reports the failure or serves the request in another way, reuses nothing too early, loses nothing, and
+//! its statistics are correct.
 
 mod common;
 
@@ -19,7 +20,7 @@ fn growing(limit: u64) -> Pool {
     Pool::in_small_regions(BFC_BACKEND_CUDA, 0, limit, GROWING)
 }
 
-/// What others have freed is looked at to save memory; where that fails, there is the memory that is not saved.
+/// Memory freed by others is examined to save memory. If that fails, other memory is used.
 #[test]
 fn a_failing_look_at_others_fails_no_request_that_growth_serves() {
     simulated("a_failing_look_at_others_fails_no_request_that_growth_serves", |sim| {
@@ -65,7 +66,7 @@ fn a_failing_look_at_others_fails_no_request_that_growth_serves() {
     });
 }
 
-/// But where nothing else serves it, the request fails for what failed.
+/// If nothing else serves it, the request fails with that failure.
 #[test]
 fn a_failing_look_at_others_is_why_a_request_fails_that_nothing_else_serves() {
     simulated("a_failing_look_at_others_is_why_a_request_fails_that_nothing_else_serves", |sim| {
@@ -114,7 +115,7 @@ fn a_foreign_stream_does_not_spoil_the_pool() {
     });
 }
 
-/// A free that succeeds and a bfc_pool_begin that does say nothing of what the driver failed to do meanwhile.
+/// A free or a bfc_pool_begin that succeeds does not report what the driver failed to do meanwhile.
 #[test]
 fn a_success_leaves_the_last_error() {
     simulated("a_success_leaves_the_last_error", |sim| {
@@ -139,7 +140,7 @@ fn a_success_leaves_the_last_error() {
     });
 }
 
-/// It is tried once more, for nobody comes back to it.
+/// It is tried once more, because there is no later attempt.
 #[test]
 fn a_pool_that_ends_gives_back_what_failed_once() {
     simulated("a_pool_that_ends_gives_back_what_failed_once", |sim| {

@@ -1,5 +1,5 @@
-//! Memory of a private pool in a capture with two branches: what one branch still uses is not handed to the other. The
-//! simulated driver launches the branches in the order of the capture and in the reverse one.
+//! Memory of a private pool in a capture with two branches: memory that one branch still uses is not given to the
+//! other. The simulated driver launches the branches in the order of the capture and in the reverse one.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::gpu::{BACKENDS, Gpu};
 use common::simcuda::simulated_with;
 use common::*;
 
-/// How the first branch gives its chunk back while the second one uses it.
+/// How the first branch frees its chunk while the second one uses it.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// The use is recorded, and the stream of the allocation frees.
@@ -39,7 +39,7 @@ fn branches(order: &str, test: &str) {
                     }
                     Way::FreedThere => pool.put_on(shared, b),
                 }
-                // The first branch goes on with memory of its own.
+                // The first branch continues with memory of its own.
                 let mut own = Vec::new();
                 for pattern in 2..5 {
                     let chunk = pool.get_on(unit, a);

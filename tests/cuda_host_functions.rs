@@ -46,7 +46,7 @@ fn memory_of_one_stream_is_freed_and_served_without_the_driver() {
     });
 }
 
-/// Where the driver would have to be asked it refuses: the request fails with a message, a free succeeds, and the pool
+/// Where a driver call is needed it is refused: the request fails with a message, a free succeeds, and the pool
 /// serves all streams correctly afterwards.
 #[test]
 fn a_refusal_of_the_driver_does_no_harm() {
@@ -72,7 +72,7 @@ fn a_refusal_of_the_driver_does_no_harm() {
             if let Some(Ok(grown)) = growth {
                 panic!("{grown:#x} was served without the driver");
             }
-            // What the other stream still works on is not handed out.
+            // Memory that the other stream still uses is not handed out.
             for _ in 0..3 {
                 let again = pool.get_on(unit, ours);
                 gpu.fill(ours, again, unit, 2);
@@ -85,13 +85,14 @@ fn a_refusal_of_the_driver_does_no_harm() {
             [ours, other].into_iter().for_each(|stream| gpu.destroy_stream(stream));
         }
         gpu.leave(0);
-        // Each refused call is a misuse of the program's; nothing else is.
+        // Each refused call is a misuse by the program, and there is no other.
         let others = sim.misuse_texts().into_iter().filter(|text| !text.starts_with("a host function"));
         assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
     });
 }
 
-/// Where the driver lets the calls pass, a free waits for nothing, and what other streams still work on is not handed out.
+/// If the driver accepts the calls, a free waits for nothing, and memory that other streams still use is not handed
+/// out.
 #[test]
 fn a_free_waits_for_nothing_where_the_driver_refuses_nothing() {
     simulated("a_free_waits_for_nothing_where_the_driver_refuses_nothing", |sim| {
@@ -112,7 +113,7 @@ fn a_free_waits_for_nothing_where_the_driver_refuses_nothing() {
                 pool.put(of_nobody);
                 pool.put_on(recorded, ours);
             });
-            // The fill and the look, and behind them the event.
+            // The fill and the check, followed by the event.
             assert_eq!(gpu.pending(other), 3, "a free has waited, or recorded no event");
             for _ in 0..3 {
                 let again = pool.get_on(unit, ours);

@@ -1,4 +1,4 @@
-//! Captures on the simulated driver (a simulation, and no device): what the library leaves alone in the midst of one, and
+//! Captures on the simulated driver (a simulation, and no device): what the library leaves alone during one, and
 //! what stays for the graph.
 
 mod common;
@@ -9,7 +9,7 @@ use common::simcuda::steer::FREE_SYNCHRONIZES;
 use common::*;
 use cuda_sys::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
-/// What may not be called for a stream that is captured, nor for anything that encompasses it.
+/// The calls that are prohibited for a captured stream, and for anything that encompasses it.
 const FORBIDDEN: [&str; 9] = [
     "cuEventQuery",
     "cuEventRecord",
@@ -34,7 +34,7 @@ fn in_a_capture_nothing_is_queried_or_synchronised() {
                 let pool = Pool::in_small_regions(backend, 0, 256 * unit, GROWING);
                 let (captured, other) = (gpu.stream(blocking), gpu.stream(false));
                 [captured, other].into_iter().for_each(|stream| gpu.hold(stream));
-                // What could be polled, waited for, synchronised and given back.
+                // Work that could be polled, waited for and synchronized, and memory that could be released.
                 let chunks =
                     [pool.get_on(60 * unit, other), pool.get_on(20 * unit, captured), pool.get(30 * unit)];
                 gpu.fill(other, chunks[0], 60 * unit, 1);
@@ -68,7 +68,8 @@ fn in_a_capture_nothing_is_queried_or_synchronised() {
                 gpu.launch(graph, captured);
                 if private {
                     assert_eq!(pool.end_private(1, captured), BFC_OK);
-                    // What the graph uses is its own, also of what was freed in it, whatever else goes and comes.
+                    // Memory that the graph uses is its own, even if freed in the capture, whatever else is allocated
+                    // and freed.
                     let before = pool.stats().pool_bytes;
                     sim.release_all();
                     assert!(pool.try_trim(0).is_ok(), "{}", last_error());
@@ -99,8 +100,8 @@ fn in_a_capture_nothing_is_queried_or_synchronised() {
     });
 }
 
-/// A request of a stream that is not captured may wait for others; but not for the device as a whole, nor give memory
-/// back, which waits for it: so far as the library can see, that some stream is captured.
+/// A request of a stream that is not captured may wait for others, but neither for the whole device nor release memory,
+/// which waits for the device, as far as the library can see that some stream is captured.
 #[test]
 fn others_do_not_break_a_capture() {
     simulated("others_do_not_break_a_capture", |sim| {
@@ -121,14 +122,14 @@ fn others_do_not_break_a_capture() {
             if private {
                 assert_eq!(pool.begin_private(1, captured), BFC_OK);
             }
-            // The library knows that the stream lives: memory of it is in use, or it is announced.
+            // The library knows that the stream exists: memory of it is in use, or it is announced.
             if private {
                 pool.put_on(chunks[2], captured);
             }
             gpu.begin_capture(captured);
             pool.put_on(chunks[0], other);
             pool.put(chunks[1]);
-            // Nothing fits, but for what goes back first.
+            // Nothing fits unless memory is released first.
             assert_eq!(pool.alloc_on(200 * unit, other), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
             assert_eq!(pool.alloc(200 * unit), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
             let trimmed = pool.try_trim(0);
@@ -157,11 +158,11 @@ fn others_do_not_break_a_capture() {
     });
 }
 
-/// A capture on a non-blocking stream cannot be seen unless the library was told of the stream and it surely lives, and
-/// what waits for the device breaks it: "It is also invalid to query the execution status of or synchronize [...] the
-/// broader handle [...] when any associated stream is in capture mode" (CUDA C++ Programming Guide, Prohibited and
-/// Unhandled Operations). Each way of telling that the header names is one. A stream whose memory was all given back may
-/// have been destroyed since, so its handle is not given to the driver.
+/// A capture on a non-blocking stream cannot be seen unless the library was told of the stream and it certainly exists,
+/// and a call that waits for the device breaks it: "It is also invalid to query the execution status of or synchronize
+/// [...] the broader handle [...] when any associated stream is in capture mode" (CUDA C++ Programming Guide,
+/// Prohibited and Unhandled Operations). Each way that the header names is tested. A stream whose memory was all freed
+/// may have been destroyed since, so its handle is not given to the driver.
 #[test]
 fn a_capture_that_was_not_announced() {
     simulated("a_capture_that_was_not_announced", |sim| {
@@ -217,7 +218,7 @@ fn a_capture_that_was_not_announced() {
             if !within {
                 gpu.begin_capture(stream);
             }
-            // Something that only a synchronization makes reusable.
+            // Memory that only a synchronization makes reusable.
             pool.put(pool.get(1000));
             let trimmed = pool.try_trim(0);
             assert!(matches!(trimmed, Err(BFC_ERROR_BACKEND_FAILED) | Ok(0)), "{way}: {trimmed:?}");
@@ -236,7 +237,7 @@ fn a_capture_that_was_not_announced() {
     });
 }
 
-/// Free regions would make a larger one, but giving them back waits for the device.
+/// Free regions would make room for a larger one, but releasing them waits for the device.
 #[test]
 fn regions_stay_while_a_stream_is_captured() {
     simulated("regions_stay_while_a_stream_is_captured", |sim| {
@@ -263,7 +264,7 @@ fn regions_stay_while_a_stream_is_captured() {
     });
 }
 
-/// Free granules would make room, but to move them the device is waited for. Growth needs no wait.
+/// Free granules would make room, but moving them waits for the device. Growth needs no wait.
 #[test]
 fn granules_stay_while_a_stream_is_captured() {
     simulated("granules_stay_while_a_stream_is_captured", |sim| {
@@ -289,14 +290,14 @@ fn granules_stay_while_a_stream_is_captured() {
                 assert_eq!(sim.calls(function), 0, "{function}:\n{}", sim.log_text());
             }
             gpu.destroy_graph(gpu.end_capture(captured));
-            // As long as one is announced it might begin.
+            // As long as a capture is announced it may begin.
             assert_eq!(pool.alloc_on(6 * MIB, other), Err(BFC_ERROR_OUT_OF_MEMORY), "{}", last_error());
             assert_eq!(pool.end_private(1, captured), BFC_OK);
             // Three granules that are free, and none that the limit leaves.
             pool.put_on(pool.get_on(6 * MIB, other), other);
             assert_eq!(sim.calls("cuMemUnmap"), 3);
             pool.put_on(grown, captured);
-            // Of the private pool nothing moves, nor goes.
+            // No memory of the private pool is moved or released.
             assert_eq!(pool.try_trim(0), Ok(6 * MIB));
             assert_eq!(pool.alloc_on(12 * MIB, other), Err(BFC_ERROR_OUT_OF_MEMORY));
             assert_eq!(pool.release_private(1), BFC_OK);
@@ -310,7 +311,7 @@ fn granules_stay_while_a_stream_is_captured() {
     });
 }
 
-/// The simulation knows what these tests are about.
+/// The simulation implements the rules that these tests check.
 #[test]
 fn a_synchronisation_would_break_it() {
     simulated("a_synchronisation_would_break_it", |sim| {

@@ -1,5 +1,5 @@
-//! Stream order on the simulated driver (a simulation, and no device): which calls of the driver are made, and which
-//! are not, in steady states, with contexts and devices of several kinds, and when the driver is down.
+//! Stream order on the simulated driver (a simulation, and no device): the driver calls that are made, and those that
+//! are not, in steady states, with contexts and devices of several kinds, and when the driver has shut down.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::simcuda::steer::EVENTS;
 use common::simcuda::{simulated, simulated_with};
 use common::*;
 
-/// Allocations and frees of many sizes, of which some live for a while.
+/// Allocations and frees of many sizes, some of which live for a while.
 fn churn(random: &mut Random, rounds: u64, get: impl Fn(u64) -> u64, put: impl Fn(u64)) {
     let mut live = Vec::new();
     for _ in 0..rounds {
@@ -32,14 +32,14 @@ fn in_a_steady_state_the_driver_is_not_called() {
             let get = |bytes| stream.map_or_else(|| pool.get(bytes), |stream| pool.get_on(bytes, stream));
             let put =
                 |address| stream.map_or_else(|| pool.put(address), |stream| pool.put_on(address, stream));
-            // Enough for all that will live at a time.
+            // Enough for all that will be live at the same time.
             put(get(MIB));
             sim.hold(pointer(stream.unwrap_or(LEGACY)));
             sim.clear_log();
             let made = || pool.stats().num_allocs + pool.stats().num_frees;
             let before = made();
             churn(&mut Random::new(1), 5000, get, put);
-            // A default stream is that of the current context, which only the driver knows.
+            // A default stream belongs to the current context, which only the driver knows.
             let asks = if matches!(stream, Some(0 | LEGACY)) { made() - before } else { 0 };
             assert_eq!(sim.calls("cuCtxGetCurrent"), asks, "{stream:x?}");
             assert_eq!(sim.all_calls(), asks, "{stream:x?}:\n{}", sim.log_text());
@@ -50,8 +50,8 @@ fn in_a_steady_state_the_driver_is_not_called() {
     });
 }
 
-/// Where others have been, each free has an event recorded, and nothing else is asked as long as what the stream itself
-/// has freed is enough for it. The same events are recorded again and again.
+/// With several streams, each free records an event, and no other call is made as long as the memory that the stream
+/// itself has freed is sufficient. The same events are recorded repeatedly.
 #[test]
 fn where_others_have_been_each_free_records_one_event() {
     simulated("where_others_have_been_each_free_records_one_event", |sim| {
@@ -74,7 +74,7 @@ fn where_others_have_been_each_free_records_one_event() {
             }
             let frees = pool.stats().num_frees - before;
             assert_eq!(sim.calls("cuEventRecord"), frees);
-            // The thread's context and its number, and two looks for a capture.
+            // The thread's context and its number, and two queries for a capture.
             let created = sim.calls("cuEventCreate") * 3;
             let asked = sim.calls("cuStreamGetCtx");
             assert!(sim.all_calls() <= 5 * frees + created + asked, "{}", sim.log_text());
@@ -88,7 +88,7 @@ fn where_others_have_been_each_free_records_one_event() {
     });
 }
 
-/// The context is entered once for all that a step has to ask, and not for each question.
+/// The context is entered once for all queries of a step, and not for each query.
 #[test]
 fn a_request_behind_four_streams_enters_the_context_a_few_times() {
     simulated("a_request_behind_four_streams_enters_the_context_a_few_times", |sim| {
@@ -103,11 +103,11 @@ fn a_request_behind_four_streams_enters_the_context_a_few_times() {
             gpu.fill(stream, chunk, 10 * KIB, 1);
             pool.put_on(chunk, stream);
         }
-        // As it is for a thread that uses another device.
+        // As in a thread that uses another device.
         gpu.set_current(0);
         sim.clear_log();
         pool.get_on(40 * KIB, streams[0]);
-        // For what the stream freed alone, and for what is its own now.
+        // For memory that only the stream freed, and for memory that is now its own.
         assert_eq!(sim.calls("cuEventRecord"), 2, "{}", sim.log_text());
         assert_eq!(sim.calls("cuStreamWaitEvent"), 4, "{}", sim.log_text());
         let entered = ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxGetId"].map(|call| sim.calls(call));
@@ -121,7 +121,7 @@ fn a_request_behind_four_streams_enters_the_context_a_few_times() {
     });
 }
 
-/// What a pool needs events, waits and synchronisations for.
+/// The operations for which a pool needs events, waits and synchronizations.
 fn all_kinds_of_order(gpu: Gpu, pool: &Pool, [a, b]: [u64; 2]) {
     [a, b].into_iter().for_each(|stream| gpu.hold(stream));
     let whole = 64 * KIB;
@@ -134,7 +134,7 @@ fn all_kinds_of_order(gpu: Gpu, pool: &Pool, [a, b]: [u64; 2]) {
             gpu.expect(b, chunk, whole, round);
         }
         pool.put_on(chunk, a);
-        // Behind a, and then without any stream at all.
+        // Ordered after a, and then without any stream.
         let chunk = pool.get_on(whole, b);
         gpu.fill(b, chunk, whole, !round);
         gpu.expect(b, chunk, whole, !round);
@@ -156,7 +156,7 @@ fn whatever_context_is_current_stays_so() {
         gpu.set_current(0);
         let own = gpu.own_context(1);
         for current in [0, own, elsewhere, primary] {
-            // Streams are the primary context's of device 0, whatever is current where they are used.
+            // Streams belong to the primary context of device 0, whichever context is current where they are used.
             gpu.set_current(primary);
             let streams = [gpu.stream(false), gpu.stream(false)];
             gpu.set_current(current);
@@ -194,7 +194,7 @@ fn whatever_context_is_current_stays_so() {
     });
 }
 
-/// Default streams are those of the pool's device, whatever device is current.
+/// Default streams are those of the pool's device, whichever device is current.
 #[test]
 fn each_device_has_its_own_order() {
     simulated_with("each_device_has_its_own_order", &[("SIMCUDA_DEVICES", "3")], |sim| {
@@ -236,7 +236,7 @@ fn each_device_has_its_own_order() {
     });
 }
 
-/// docs/algorithm.md: synchronising comes before remapping and before giving regions back, which could serve too here.
+/// docs/algorithm.md: synchronization comes before remapping and before releasing regions, which could also serve here.
 #[test]
 fn what_a_synchronisation_serves_moves_nothing_and_gives_nothing_back() {
     simulated("what_a_synchronisation_serves_moves_nothing_and_gives_nothing_back", |sim| {
@@ -248,13 +248,13 @@ fn what_a_synchronisation_serves_moves_nothing_and_gives_nothing_back() {
             let pieces: Vec<u64> = (0..6).map(|_| pool.get_on(32 * unit, a)).collect();
             let large = pool.get(192 * unit);
             assert_eq!(pool.stats().pool_bytes, 384 * unit);
-            // Free for everybody: two regions, or three granules, that are apart and together enough.
+            // Free for every stream: two regions, or three granules, that are apart and together sufficient.
             pool.put_on(pool.get_on(0, b), b);
             let (idle, wanted) = if backend == BFC_BACKEND_CUDA { (1, 150) } else { (2, 70) };
             pieces.iter().step_by(idle).for_each(|&piece| pool.put_on(piece, a));
             gpu.synchronize(a);
             assert_eq!(pool.vouch(a), BFC_OK);
-            // Free for nobody else, before the device is waited for: it is without a stream.
+            // Not reusable by others before a wait for the device, because it has no stream.
             pool.put(large);
             sim.clear_log();
             assert_eq!(pool.alloc_on(wanted * unit, b), Ok(large), "{}", last_error());
@@ -268,7 +268,7 @@ fn what_a_synchronisation_serves_moves_nothing_and_gives_nothing_back() {
     });
 }
 
-/// Nobody else can name the default stream of a thread: its events are recorded at the free.
+/// Only a thread itself can name its default stream, so its events are recorded at the free.
 #[test]
 fn what_a_thread_frees_on_its_default_stream_is_known_by_an_event() {
     simulated("what_a_thread_frees_on_its_default_stream_is_known_by_an_event", |sim| {
@@ -290,7 +290,7 @@ fn what_a_thread_frees_on_its_default_stream_is_known_by_an_event() {
                 chunk
             };
             let chunk = scope.spawn(work).join().expect("no panic");
-            assert_eq!(pool.get_on(64 * KIB, other), chunk, "behind the event");
+            assert_eq!(pool.get_on(64 * KIB, other), chunk, "after the event");
             assert_eq!((sim.calls("cuStreamWaitEvent"), sim.calls("cuCtxSynchronize")), (1, 0));
             gpu.fill(other, chunk, 64 * KIB, 2);
             gpu.step(other, 100);
@@ -329,7 +329,7 @@ fn a_driver_that_is_down_ends_the_order() {
     });
 }
 
-/// Uses a stream once, as the program may that does not forget it: it is synchronized, and then destroyed.
+/// Uses a stream once, like a program that does not forget it: it is synchronized, and then destroyed.
 fn use_once(gpu: Gpu, pool: &Pool, bytes: u64) {
     let stream = gpu.stream(false);
     pool.put_on(pool.get_on(bytes, stream), stream);
@@ -361,13 +361,13 @@ fn idle_streams_come_and_go() {
     });
 }
 
-/// A stream of another context must be forgotten. After that there is no event of its context, however long it was idle.
+/// A stream of another context must be forgotten. After that no event of its context exists, however long it was idle.
 #[test]
 fn an_idle_stream_of_another_context_is_known_until_it_is_forgotten() {
     simulated("an_idle_stream_of_another_context_is_known_until_it_is_forgotten", |sim| {
         let gpu = Gpu::new(sim);
         let context = gpu.enter(0);
-        // However far the search for idle streams has come.
+        // However far the search for idle streams has progressed.
         for others in (150..350).step_by(10) {
             let foreign = gpu.own_context(0);
             let elsewhere: Vec<u64> = (0..32).map(|_| gpu.stream(false)).collect();

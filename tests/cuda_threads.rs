@@ -1,4 +1,4 @@
-//! Several threads with one allocator on the simulated driver (a simulation, and no device): who waits for whom.
+//! Several threads with one allocator on the simulated driver (a simulation, and no device): which waits for which.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Versions of the driver: contexts are numbered from CUDA 12 on.
+/// Versions of the driver: contexts are numbered since CUDA 12.
 const NUMBERED: &str = "13000";
 const UNNUMBERED: &str = "11080";
 
@@ -40,7 +40,7 @@ fn forgetting_a_stream_waits_for_nobody_s_work() {
                 pool.get(60 * KIB)
             });
             gpu.await_call("cuEventSynchronize");
-            // Lets the stream go in the end, which nobody else would.
+            // Releases the stream in the end, because nothing else would.
             scope.spawn(|| {
                 let start = Instant::now();
                 while !forgotten.load(SeqCst) && start.elapsed() < Duration::from_secs(5) {
@@ -51,7 +51,7 @@ fn forgetting_a_stream_waits_for_nobody_s_work() {
                 sim.release_all();
                 assert!(in_time, "bfc_forget_stream waits for work that waits for it");
             });
-            // One that has to do with it, and one that has nothing.
+            // One that is related to it, and one that is not.
             [b, a].into_iter().for_each(|stream| pool.forget(stream));
             forgotten.store(true, SeqCst);
             assert_eq!(waiting.join().expect("no panic"), chunk);
@@ -64,7 +64,7 @@ fn forgetting_a_stream_waits_for_nobody_s_work() {
     });
 }
 
-/// The debug mode asks every stream whether it is captured.
+/// The debug mode queries every stream for a capture.
 #[test]
 fn nobody_asks_about_a_forgotten_stream() {
     simulated_with("nobody_asks_about_a_forgotten_stream", &[("BFC_DEBUG", "guard")], |sim| {
@@ -93,7 +93,7 @@ fn nobody_asks_about_a_forgotten_stream() {
     });
 }
 
-/// A thread that waits for several events does not come to wait for what one of them stands for later.
+/// A thread that waits for several events does not end up waiting for later work that one of them represents.
 #[test]
 fn an_event_that_is_waited_for_is_recorded_for_nothing_else() {
     simulated("an_event_that_is_waited_for_is_recorded_for_nothing_else", |sim| {
@@ -117,7 +117,7 @@ fn an_event_that_is_waited_for_is_recorded_for_nothing_else() {
                 sender.send(pool.alloc(32 * KIB)).unwrap();
             });
             gpu.await_call("cuEventSynchronize");
-            // Another request sees that the second is done. Its event would be the third's now.
+            // Another request sees that the second has completed. Its event would now be the third's.
             sim.release(pointer(second));
             let mut small = vec![pool.get_on(256, other)];
             gpu.hold(third);
@@ -137,7 +137,7 @@ fn an_event_that_is_waited_for_is_recorded_for_nothing_else() {
     });
 }
 
-/// While a stream is being forgotten all its work is seen to be done, and what was its place is another stream's.
+/// While a stream is being forgotten all its work is seen to have completed, and its place is given to another stream.
 #[test]
 fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
     simulated("a_stream_that_is_forgotten_leaves_its_successors_events_alone", |sim| {
@@ -149,7 +149,7 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
         let other_one = pool.get_on(28 * KIB, other);
         pool.get_on(256, asking);
         let dying_one = pool.get_on(KIB, dying);
-        // Pieces that never merge, each with what stays beside it.
+        // Pieces that never merge, because an allocation in use lies beside each.
         let pieces = |bytes: u64| {
             [(); 3].map(|()| {
                 let piece = pool.get_on(bytes, asking);
@@ -170,11 +170,11 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
             gpu.set_current(context);
             pool.forget(stream);
         };
-        // A request that looks for more asks about the events of both.
+        // A request that looks for more queries the events of both.
         pool.put_on(small[2], done);
         assert_eq!(pool.get_on(2 * KIB, asking), small[2]);
         std::thread::scope(|scope| {
-            // While somebody else is slow to do the same the stream is not forgotten.
+            // While another thread's query is slow, the stream is not forgotten.
             let recorded = sim.calls("cuEventRecord");
             late(c"cuEventRecord", 1500);
             scope.spawn(|| forget(other));
@@ -185,7 +185,7 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
             let forgetting = scope.spawn(|| forget(dying));
             std::thread::sleep(Duration::from_millis(200));
             sim.release(pointer(dying));
-            // Its work is done, and nothing of it is left. Another gets its place, and has two events.
+            // Its work has completed, and nothing of it is left. Another gets its place, and has two events.
             assert_eq!(pool.get_on(KIB, asking), dying_one);
             gpu.hold(next);
             for place in 0..2 {
@@ -194,7 +194,7 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
                 pool.put_on(small[place], done);
                 assert_eq!(pool.get_on(2 * KIB, asking), small[place]);
             }
-            // A request is asking about them when the first stream is forgotten at last.
+            // A request is querying them when the first stream is finally forgotten.
             late(c"cuEventQuery", 2500);
             pool.put_on(small[2], done);
             let meanwhile = scope.spawn(|| {
@@ -204,7 +204,7 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
             forgetting.join().unwrap();
             sim.clear_faults();
             assert_eq!(meanwhile.join().unwrap(), small[2]);
-            // What was freed first is taken first.
+            // Memory freed first is taken first.
             assert_eq!(pool.get_on(28 * KIB, asking), other_one);
             let waits = sim.calls("cuStreamWaitEvent");
             let got = pool.get_on(6 * KIB, asking);
@@ -217,7 +217,7 @@ fn a_stream_that_is_forgotten_leaves_its_successors_events_alone() {
     });
 }
 
-/// One thread fails for want of memory, and looks whether the context is there; another gives back meanwhile what it
+/// One thread runs out of memory, and checks whether the context exists; another releases meanwhile the memory that it
 /// looks for.
 fn a_trim_is_no_end(gpu: Gpu, pool: &Pool) {
     let sim = gpu.sim;
@@ -236,8 +236,8 @@ fn a_trim_is_no_end(gpu: Gpu, pool: &Pool) {
     sim.clear_faults();
 }
 
-/// What threads do is no reason to forget live memory of a live context, whether contexts have numbers or only a region
-/// tells.
+/// Concurrent calls must not make the pool forget live memory of a live context, whether contexts have numbers or only
+/// a region identifies them.
 fn nothing_is_lost(test: &str, driver_version: &str, work: fn(Gpu, &Pool)) {
     simulated_with(test, &[("SIMCUDA_DRIVER_VERSION", driver_version)], |sim| {
         let gpu = Gpu::new(sim);
@@ -296,7 +296,7 @@ fn nothing_is_forgotten_while_threads_trim_without_a_number() {
     nothing_is_lost("nothing_is_forgotten_while_threads_trim_without_a_number", UNNUMBERED, threads_trim);
 }
 
-/// What another thread is giving back when bfc_trim is called has been given back when it returns, and counts.
+/// Memory that another thread is releasing when bfc_trim is called has been released when it returns, and counts.
 #[test]
 fn a_trim_waits_for_what_others_are_giving_back() {
     const DELAY: Duration = Duration::from_millis(60);
@@ -328,7 +328,7 @@ fn a_trim_waits_for_what_others_are_giving_back() {
     });
 }
 
-/// A thread gives memory back, which waits for a receive. Another one, which sends only later, needs more memory.
+/// A thread releases memory, which waits for a receive. Another one, which sends only later, needs more memory.
 #[test]
 fn a_request_does_not_wait_for_a_trim_that_waits_for_it() {
     let variables = [("SIMCUDA_SYNCHRONIZE_WAITS", "1"), ("SIMCUDA_DEADLOCK_MILLISECONDS", "2000")];
@@ -341,7 +341,7 @@ fn a_request_does_not_wait_for_a_trim_that_waits_for_it() {
         for (backend, unit, waits_in) in [
             (BFC_BACKEND_CUDA, KIB, "cuCtxSynchronize"),
             (BFC_BACKEND_CUDA_VMM, 64 * KIB, "cuCtxSynchronize"),
-            // For another context's work, which the pool does not know.
+            // For another context's work, which is unknown to the pool.
             (BFC_BACKEND_CUDA, KIB, "cuMemFree_v2"),
         ] {
             let is_foreign = waits_in == "cuMemFree_v2";
@@ -378,7 +378,7 @@ fn a_request_does_not_wait_for_a_trim_that_waits_for_it() {
     });
 }
 
-/// The driver has no memory left, except what another thread is giving back.
+/// The driver has no memory left, except the memory that another thread is releasing.
 #[test]
 fn a_refused_request_waits_for_what_goes_back() {
     const DELAY: Duration = Duration::from_millis(60);

@@ -1,6 +1,6 @@
-//! `BFC_BACKEND_CUDA_VMM` on the simulated driver: a simulation, which shows what is asked of the driver and in which
-//! order, and not how a device behaves. It refuses what the driver's manual forbids: a part of a mapping unmapped, a
-//! mapping over another, access to what is not mapped.
+//! `BFC_BACKEND_CUDA_VMM` on the simulated driver: a simulation, which shows the calls of the driver and their
+//! order, and not the behaviour of a device. It refuses what the driver's manual forbids: unmapping a part of a
+//! mapping, a mapping over another, access to unmapped addresses.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn vmm(limit: u64) -> Pool {
     })
 }
 
-/// What the driver has out is what the pool holds.
+/// The memory that the driver has allocated is what the pool holds.
 #[track_caller]
 fn agree(sim: &Simulation, pool: &Pool) {
     pool.check();
@@ -49,7 +49,7 @@ fn read(driver: Driver, at: u64) -> u64 {
     value
 }
 
-/// Makes the device's context current in this thread, as a program has it.
+/// Makes the device's context current in this thread, as in a program.
 fn enter(driver: Driver) {
     let mut context = std::ptr::null_mut();
     // SAFETY: the pointer is valid.
@@ -79,7 +79,7 @@ fn a_range_that_grows_and_is_remapped() {
             all.iter().partition(|&&address| (address / MIB / 8).is_multiple_of(2));
         gone.iter().for_each(|&address| pool.put(address));
         let created = sim.calls("cuMemCreate");
-        // No piece is so large.
+        // No piece is large enough.
         let large = pool.get(4 * gone.len() as u64 * GRANULE);
         assert_eq!(sim.calls("cuMemCreate"), created, "granules move with their handles");
         assert_eq!(sim.calls("cuMemRelease"), 0);
@@ -101,7 +101,8 @@ fn a_range_that_grows_and_is_remapped() {
     });
 }
 
-/// What must hold after a call of the driver has failed: granules that were not taken back are the device's still.
+/// What must hold after a call of the driver has failed: granules that were not released are still allocated on the
+/// device.
 #[track_caller]
 fn agree_but_for_refusals(sim: &Simulation, pool: &Pool) {
     pool.check();
@@ -151,7 +152,7 @@ fn every_call_of_the_driver_fails_once() {
     fails_once("every_call_of_the_driver_fails_once", "1");
 }
 
-/// With peers, which a mapping can do without.
+/// With peers, which are optional for a mapping.
 #[test]
 fn every_call_of_the_driver_fails_once_among_peers() {
     fails_once("every_call_of_the_driver_fails_once_among_peers", "3");
@@ -169,7 +170,7 @@ fn fails_once(test: &str, devices: &str) {
                 let well = program(&pool, &sim);
                 let struck = sim.struck() != 0;
                 noticed += u64::from(!well);
-                // Everything is there again.
+                // Everything works again.
                 sim.clear_faults();
                 let all = pool.get(24 * MIB);
                 pool.put(all);
@@ -186,7 +187,7 @@ fn fails_once(test: &str, devices: &str) {
     });
 }
 
-/// What goes back goes without a word, as with BFC_BACKEND_CUDA; what is to be had anew, or moved, is refused.
+/// Releases succeed silently, as with BFC_BACKEND_CUDA. Requests for new memory, and moves, are refused.
 #[test]
 fn a_driver_past_its_end_is_no_error_for_what_goes_back() {
     let test = "a_driver_past_its_end_is_no_error_for_what_goes_back";
@@ -215,7 +216,8 @@ fn a_driver_past_its_end_is_no_error_for_what_goes_back() {
     });
 }
 
-/// What one stream's work may still touch is mapped until that is done: on a device unmapping waits for nothing.
+/// Memory that one stream's work may still touch stays mapped until the work has completed, because unmapping on a
+/// device does not wait.
 #[test]
 fn granules_go_back_when_the_work_on_them_is_done() {
     simulated("granules_go_back_when_the_work_on_them_is_done", |sim| {
@@ -250,7 +252,7 @@ fn granules_go_back_when_the_work_on_them_is_done() {
     });
 }
 
-/// The range is had back, and the context released, when the allocator cannot be created.
+/// The range is freed, and the context released, if the allocator cannot be created.
 #[test]
 fn a_creation_that_fails_leaves_nothing() {
     simulated("a_creation_that_fails_leaves_nothing", |sim| {
@@ -268,7 +270,7 @@ fn a_creation_that_fails_leaves_nothing() {
             );
             nothing_is_left(&sim);
         }
-        // Fewer addresses are enough.
+        // Fewer addresses are sufficient.
         sim.fail(Some("cuMemAddressReserve"), 1, CUDA_ERROR_OUT_OF_MEMORY);
         assert_eq!(create(), BFC_OK, "{}", last_error());
         assert_eq!(create(), BFC_ERROR_ALREADY_EXISTS);
@@ -282,7 +284,7 @@ fn no_vmm() -> String {
     (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA_VMM, GIB);
     assert_eq!(create(0, Some(&wanted)), BFC_ERROR_BACKEND_UNAVAILABLE);
     let words = last_error();
-    // What there is serves.
+    // Existing memory serves the request.
     let mut wanted = options();
     (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_CUDA, GIB);
     let pool = Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("{status}: {}", last_error()));
@@ -290,7 +292,7 @@ fn no_vmm() -> String {
     words
 }
 
-/// cuMemCreate and what belongs to it came with CUDA 10.2.
+/// cuMemCreate and related functions were added in CUDA 10.2.
 #[test]
 fn a_driver_from_before_granules_is_told_so() {
     let variables = [("SIMCUDA_DRIVER_VERSION", "10010")];
@@ -316,7 +318,7 @@ fn a_device_without_granules_is_told_so() {
     });
 }
 
-/// The device has less than the limit: what is free in pieces moves.
+/// The device has less than the limit, so free pieces move.
 #[test]
 fn the_device_is_full_before_the_limit() {
     simulated("the_device_is_full_before_the_limit", |sim| {
@@ -338,14 +340,14 @@ fn the_device_is_full_before_the_limit() {
     });
 }
 
-/// One that cannot be unmapped keeps none of the others.
+/// A granule that cannot be unmapped does not keep the others.
 #[test]
 fn at_the_end_all_that_can_go_goes() {
     simulated("at_the_end_all_that_can_go_goes", |sim| {
         let pool = vmm(GIB);
         let chunks: Vec<u64> = (0..8).map(|_| pool.get(GRANULE)).collect();
         chunks.into_iter().for_each(|chunk| pool.put(chunk));
-        // They are tried once more, behind the others.
+        // They are tried once more, after the others.
         (2..=4).for_each(|nth| sim.fail(Some("cuMemUnmap"), nth, CUDA_ERROR_UNKNOWN));
         assert_eq!(pool.destroy(), BFC_OK);
         assert_eq!(sim.struck(), 3);
@@ -353,7 +355,7 @@ fn at_the_end_all_that_can_go_goes() {
     });
 }
 
-/// What was refused on the way is nobody's concern.
+/// Intermediate refusals are not reported.
 #[test]
 fn a_success_leaves_the_last_error() {
     simulated_with("a_success_leaves_the_last_error", &[("SIMCUDA_MEMORY", "33554432")], |_| {

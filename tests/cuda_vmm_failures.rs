@@ -1,6 +1,6 @@
-//! Every call of the (simulated) driver made to fail, one after the other, where memory is mapped and remapped by
-//! granules: what `cuda_failures.rs` looks at, and that the device never holds more than the limit says, that granules
-//! which could not be given back are given back later, and that no live chunk's contents are lost.
+//! Every call of the (simulated) driver made to fail, one after the other, while memory is mapped and remapped in
+//! granules: the checks of `cuda_failures.rs`, and that the device never holds more than the limit, that granules
+//! which could not be released are released later, and that no live chunk's contents are lost.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn remapping(program: &mut Program) {
         let gone = chunks[place].take();
         program.put(a, gone);
     }
-    // No piece is so large: three move.
+    // No piece is large enough: three move.
     let large = program.get(b, 24);
     program.put(b, large);
     let gone = chunks[7].take();
@@ -41,7 +41,8 @@ fn remapping(program: &mut Program) {
 
 every_call_fails!(KIND);
 
-/// A trim that the driver lets down in its second half: the memory is out of the pool's books, and on the device still.
+/// A trim that fails in the driver in its second half: the memory is no longer counted by the pool, and still allocated
+/// on the device.
 #[test]
 fn what_was_not_given_back_is_used_first_and_given_back_later() {
     simulated("what_was_not_given_back_is_used_first_and_given_back_later", |sim| {
@@ -54,7 +55,7 @@ fn what_was_not_given_back_is_used_first_and_given_back_later() {
                 wanted.memory_limit = LIMIT;
                 let pool = Pool::create(0, &wanted, None).unwrap();
                 pool.put(pool.get(LIMIT));
-                // What stays is in use.
+                // The remaining memory is in use.
                 let kept = pool.get(MIB);
                 pool.put(pool.get(LIMIT - 2 * MIB));
                 sim.fail(Some(function), nth, CUDA_ERROR_UNKNOWN);
@@ -109,7 +110,7 @@ fn a_piece_is_unmapped_and_released_at_once() {
     });
 }
 
-/// Granules of which neither the new place nor the old one could be mapped, and then the context cannot be entered to
+/// Granules that could be mapped neither at the new place nor at the old one, and the context cannot be entered to
 /// release them.
 #[test]
 fn what_is_left_of_a_remapping_is_used_first_and_given_back_later() {
@@ -150,7 +151,7 @@ fn what_is_left_of_a_remapping_is_used_first_and_given_back_later() {
     });
 }
 
-/// At the end whatever fails once is tried once more.
+/// At the end everything that fails once is tried again.
 #[test]
 fn one_refusal_does_not_keep_the_rest() {
     simulated("one_refusal_does_not_keep_the_rest", |sim| {
@@ -170,7 +171,7 @@ fn one_refusal_does_not_keep_the_rest() {
                 assert!(nth > 15, "{nth} calls");
                 break;
             }
-            // The context itself, where it was that call.
+            // The context itself, if it was that call.
             if sim.live(RETAINS) != 0 {
                 common::gpu::Gpu::new(sim).release(0);
             }

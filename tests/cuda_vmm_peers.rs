@@ -1,5 +1,5 @@
 //! `BFC_BACKEND_CUDA_VMM` and other devices, on the simulated driver: which devices may access the memory of a pool, after
-//! each way in which granules are mapped, and how many calls of the driver that takes.
+//! each way in which granules are mapped, and the number of driver calls.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::ffi::c_void;
 
 const GRANULE: u64 = 2 * MIB;
 
-/// Values of `SIMCUDA_PEERS`: who can access whose memory at all.
+/// Values of `SIMCUDA_PEERS`: which device can access which memory.
 const NEIGHBOURS: i64 = 2;
 const LOWER_ORDINALS: i64 = 3;
 
@@ -25,13 +25,13 @@ fn vmm_on(device: i32, limit: u64) -> Pool {
     })
 }
 
-/// The machine with so many devices, and the driver initialised.
+/// Loads the driver with this many devices, and initializes it.
 fn machine(sim: Simulation, devices: i32) -> Gpu {
     assert_eq!(sim.configure(devices, GIB), 0);
     Gpu::new(sim)
 }
 
-/// Whether a device may read and write a granule.
+/// Returns whether a device may read and write a granule.
 fn may_access(sim: Simulation, device: i32, at: u64) -> bool {
     let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
     let mut flags = 0;
@@ -41,7 +41,7 @@ fn may_access(sim: Simulation, device: i32, at: u64) -> bool {
     flags == u64::from(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
 }
 
-/// For each device of the machine whether it may access all of a chunk; access to a part of it is an error.
+/// Returns for each device of the machine whether it may access a whole chunk. Access to a part of it is an error.
 #[track_caller]
 fn accessors(sim: Simulation, devices: i32, chunk: u64, bytes: u64) -> Vec<bool> {
     let of = |device: i32| {
@@ -142,7 +142,7 @@ fn copies_between_devices() {
     });
 }
 
-/// Growth, moved granules, what is mapped again after a failure, and a pool's life after a reset.
+/// Growth, moved granules, granules mapped again after a failure, and a pool's life after a reset.
 #[test]
 fn each_way_of_mapping_gives_the_same_access() {
     simulated("each_way_of_mapping_gives_the_same_access", |sim| {
@@ -162,7 +162,7 @@ fn each_way_of_mapping_gives_the_same_access() {
             lost(1);
         }
         pool.put(pool.get(16 * MIB));
-        // The nth call of a remapping fails: what is mapped in the end is accessible as it was.
+        // The nth call of a remapping fails: everything mapped in the end is as accessible as before.
         let mut failed = 0;
         for function in ["cuMemUnmap", "cuMemMap", "cuMemSetAccess"] {
             for nth in 1..=4 {
@@ -192,7 +192,7 @@ fn each_way_of_mapping_gives_the_same_access() {
     });
 }
 
-/// Devices that cannot access the pool's device are left out, which is no failure.
+/// Devices that cannot access the pool's device are left out, which is not a failure.
 #[test]
 fn devices_that_are_no_peers() {
     simulated("devices_that_are_no_peers", |sim| {
@@ -235,7 +235,7 @@ fn the_log_lists_the_devices_with_access() {
     }
 }
 
-/// Peers are asked about once for each life of the pool, and one call gives access to a mapped span.
+/// Peers are queried once for each life of the pool, and one call gives access to a mapped span.
 #[test]
 fn the_number_of_calls() {
     simulated("the_number_of_calls", |sim| {
@@ -261,14 +261,14 @@ fn the_number_of_calls() {
     });
 }
 
-/// A peer that is refused access is left out from then on, with a message; the own device and the others have it.
+/// A peer that is refused access is left out afterwards, with a message. The own device and the others have access.
 #[test]
 fn a_peer_that_is_refused_access() {
     simulated("a_peer_that_is_refused_access", |sim| {
         machine(sim, 3);
         let log = Collected::start();
         let pool = vmm_on(0, 64 * MIB);
-        // All at once; then the own device (the 2nd call) has it, and device 1 (the 3rd) is refused.
+        // All at once; then the own device (the 2nd call) gets it, and device 1 (the 3rd) is refused.
         [1, 3].into_iter().for_each(|nth| sim.fail(Some("cuMemSetAccess"), nth, CUDA_ERROR_INVALID_DEVICE));
         let chunk = pool.get(16 * MIB);
         assert_eq!((sim.struck(), sim.calls("cuMemSetAccess")), (2, 4));
@@ -289,7 +289,7 @@ fn a_peer_that_is_refused_access() {
     });
 }
 
-/// What passes, such as page tables for which there is no memory at the moment, is tried again at the next mapping.
+/// A temporary failure, such as no memory for page tables, is retried at the next mapping.
 #[test]
 fn a_peer_without_memory_for_page_tables() {
     simulated("a_peer_without_memory_for_page_tables", |sim| {
@@ -327,7 +327,7 @@ fn the_own_device_is_required() {
     });
 }
 
-/// A question that the driver does not answer leaves that device out.
+/// A query that the driver does not answer leaves that device out.
 #[test]
 fn a_question_that_fails() {
     simulated("a_question_that_fails", |sim| {
@@ -363,7 +363,7 @@ fn is_rdma_capable(sim: Simulation, at: u64) -> bool {
     capable == 1
 }
 
-/// The flag is set where attribute 110 says that the device takes it, and only there.
+/// The flag is set only if attribute 110 reports that the device supports it.
 #[test]
 fn memory_for_gpudirect_rdma() {
     simulated("memory_for_gpudirect_rdma", |sim| {
@@ -381,7 +381,7 @@ fn memory_for_gpudirect_rdma() {
     });
 }
 
-/// A driver that promises the flag and then refuses it: memory without it, and a message.
+/// A driver that reports the flag as supported and then refuses it: memory without it, and a message.
 #[test]
 fn a_refused_flag_is_left_out() {
     simulated("a_refused_flag_is_left_out", |sim| {
@@ -407,9 +407,9 @@ fn a_refused_flag_is_left_out() {
     });
 }
 
-/// Of one address range all memory has the flag or none: "All the physical allocations backing the address range must [...]
-/// have identical allocation properties" (cuMemGetHandleForAddressRange). So a refusal is a failure once there is some, and
-/// so is any other failure.
+/// In one address range either all memory has the flag or none: "All the physical allocations backing the address range
+/// must [...] have identical allocation properties" (cuMemGetHandleForAddressRange). So a refusal is a failure once
+/// there is some, and so is any other failure.
 #[test]
 fn memory_with_the_flag_and_without_is_never_mixed() {
     simulated("memory_with_the_flag_and_without_is_never_mixed", |sim| {
@@ -430,7 +430,7 @@ fn memory_with_the_flag_and_without_is_never_mixed() {
     });
 }
 
-/// Granules stay mapped until a peer's work on them is done.
+/// Granules stay mapped until a peer's work on them has completed.
 #[test]
 fn granules_that_a_peer_still_uses() {
     simulated("granules_that_a_peer_still_uses", |sim| {

@@ -1,4 +1,4 @@
-//! The thirteen deviations from TensorFlow's allocator, by number: what libbfc does better, on purpose.
+//! The thirteen deviations from TensorFlow's allocator, by number: what libbfc deliberately does better.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn d01_sizes_that_wrap_are_errors() {
     assert_eq!(pool.allocated_size(kept), Ok(1024));
 }
 
-/// 2. A sub-allocator that gives more than asked never makes the limit arithmetic wrap.
+/// 2. A sub-allocator that provides more than requested never makes the limit arithmetic wrap.
 #[test]
 fn d02_more_than_asked_never_wraps_the_limit() {
     let mut backend = Backend::new(u64::MAX);
@@ -38,7 +38,7 @@ fn d02_more_than_asked_never_wraps_the_limit() {
     let stats = pool.stats();
     assert_eq!((stats.pool_bytes, stats.num_regions), (66 * MIB, 1));
     pool.check();
-    // What was given beyond the limit is used, for it is there; but no byte more is asked for.
+    // Memory provided beyond the limit is used, but no further byte is requested.
     let rest = pool.get(50 * MIB);
     assert_eq!(pool.alloc(50 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY));
     assert_eq!((pool.backend().requests(), pool.stats().pool_bytes), (1, 66 * MIB));
@@ -46,7 +46,7 @@ fn d02_more_than_asked_never_wraps_the_limit() {
     [first, rest].into_iter().for_each(|address| pool.put(address));
     assert_eq!((pool.trim(0), pool.stats().pool_bytes), (66 * MIB, 0));
     pool.check();
-    // Also where it gives almost the whole address space.
+    // Even if it provides almost the whole address space.
     let huge = Backend::scripted(|_, _, _| Some((1 << 40, u64::MAX - (1 << 40))));
     let pool = Pool::custom(huge, 4 * MIB, |options| options.flags = GROWTH);
     let first = pool.get(256);
@@ -57,7 +57,7 @@ fn d02_more_than_asked_never_wraps_the_limit() {
     pool.check();
 }
 
-/// 2, with odd amounts: what is not a whole unit is held, given back, and never handed out.
+/// 2, with odd amounts: a part that is not a whole unit is held and released, and never handed out.
 #[test]
 fn d02_odd_amounts_are_given_back_as_they_came() {
     let mut backend = Backend::new(u64::MAX);
@@ -90,7 +90,7 @@ fn d03_only_the_start_of_a_live_chunk_can_be_freed() {
     pool.put(chunk);
     assert_eq!(pool.free(chunk), BFC_ERROR_DOUBLE_FREE);
     pool.put(neighbour);
-    // Merged into the chunk before it: no longer the start of anything.
+    // Merged into the chunk before it, so no longer the start of a chunk.
     assert_eq!(pool.free(neighbour), BFC_ERROR_INVALID_POINTER);
     pool.trim(0);
     assert_eq!(pool.free(chunk), BFC_ERROR_INVALID_POINTER, "its region is gone");
@@ -98,7 +98,7 @@ fn d03_only_the_start_of_a_live_chunk_can_be_freed() {
     assert_eq!((pool.stats().num_frees, pool.stats().num_failures), (2, 0));
 }
 
-/// 4. The fragmentation of a full pool is 0, and of an empty one too; there it is not a number.
+/// 4. The fragmentation of a full pool is 0, and of an empty one too; in TensorFlow it is not a number.
 #[test]
 fn d04_fragmentation_of_a_full_pool_is_zero() {
     let pool = Pool::custom(Backend::new(GIB), MIB, |_| {});
@@ -143,8 +143,8 @@ fn d05_remainders_of_stamped_chunks_merge_later() {
     pool.check();
 }
 
-/// 5, where a free prefix is split off for the alignment: what lies behind the aligned chunk was freed at
-/// the same time as what lies before it.
+/// 5, where a free prefix is split off for the alignment: the memory after the aligned chunk was freed at
+/// the same time as the memory before it.
 #[test]
 fn d05_what_is_behind_an_aligned_chunk_is_stamped_as_well() {
     let pool = Pool::custom(Backend::new(MIB), MIB, |options| options.flags = STAMPS);
@@ -155,8 +155,8 @@ fn d05_what_is_behind_an_aligned_chunk_is_stamped_as_well() {
     let aligned = pool.alloc_aligned(4096, 4096).expect("there is room");
     assert!(large < aligned && aligned + 4096 < large + (256 << 10), "out of the stamped chunk");
     pool.check();
-    // What may be used of memory freed before stamp 1: nothing of the stamped chunk but what stamp 1
-    // allows, and that is both its pieces; of stamp 2 nothing.
+    // A bound of stamp 1 permits of the stamped chunk only what stamp 1
+    // allows, which are both its pieces, and nothing of stamp 2.
     let map: serde_json::Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
     let chunks = map["regions"][0]["chunks"].as_array().expect("a list");
     let stamp_at = |address: u64| {
@@ -174,8 +174,8 @@ fn d05_what_is_behind_an_aligned_chunk_is_stamped_as_well() {
     pool.check();
 }
 
-/// 5, where the neighbour behind the remainder is free and unstamped: they are two free neighbours, of
-/// which one must be stamped.
+/// 5, where the neighbour after the remainder is free and unstamped: they are two free neighbours, one of
+/// which must be stamped.
 #[test]
 fn d05_aligned_remainders_next_to_unstamped_chunks() {
     let pool = Pool::custom(Backend::new(MIB), MIB, |options| options.flags = STAMPS);
@@ -192,13 +192,13 @@ fn d05_aligned_remainders_next_to_unstamped_chunks() {
     pool.check();
 }
 
-/// 5. A chunk merged by force in spite of its stamp stays queued under the later stamp.
+/// 5. A chunk merged by force despite its stamp stays queued under the later stamp.
 #[test]
 fn d05_force_merged_chunks_stay_queued() {
     let pool = Pool::custom(Backend::new(MIB), MIB, |options| options.flags = STAMPS);
     let quarters: Vec<u64> = (0..4).map(|_| pool.get(MIB / 4)).collect();
     quarters.iter().for_each(|&address| pool.put(address)); // stamps 1 to 4
-    // Nothing of that size is free but by merging; a bound on the stamps forbids it.
+    // A chunk of that size exists only after merging, which a bound on the stamps forbids.
     assert_eq!(pool.alloc_freed_before(MIB / 2, 4), Err(BFC_ERROR_OUT_OF_MEMORY));
     let half = pool.get(MIB / 2);
     assert_eq!(half, quarters[0]);
@@ -211,7 +211,7 @@ fn d05_force_merged_chunks_stay_queued() {
     pool.check();
 }
 
-/// 5. Allocation clears the stamp: a chunk handed out again does not merge by its old one.
+/// 5. Allocation clears the stamp: a reused chunk does not merge by its old one.
 #[test]
 fn d05_allocation_clears_the_stamp() {
     let pool = Pool::custom(Backend::new(MIB), MIB, |options| options.flags = STAMPS);
@@ -229,7 +229,7 @@ fn d05_allocation_clears_the_stamp() {
     pool.check();
 }
 
-/// 5. Garbage collection and trim never give back a region with unsafe chunks.
+/// 5. Garbage collection and trim never release a region with unsafe chunks.
 #[test]
 fn d05_regions_with_unsafe_chunks_stay() {
     let flags = GROWTH | STAMPS | BFC_GARBAGE_COLLECTION | BFC_QUARANTINE;
@@ -247,11 +247,11 @@ fn d05_regions_with_unsafe_chunks_stay() {
 }
 
 /// 6. No wakeup is lost between the failed try and the wait: with two threads that hand the only chunk
-///    to each other, the request behind a lost one would take as long as the timeout.
+///    to each other, the request after a lost one would take as long as the timeout.
 #[test]
 fn d06_no_wakeup_is_lost() {
-    // Each round has one free, at a random moment of the other thread's request: nothing later would heal a
-    // wakeup that was lost. `pool::slot` has a test that frees in the very gap.
+    // Each round has one free, at a random moment of the other thread's request: no later event would compensate for a
+    // lost wakeup. `pool::slot` has a test that frees exactly in the gap.
     const ROUNDS: u64 = 20_000;
     // Far longer than any request takes on a busy machine.
     const TIMEOUT_MS: u32 = 20_000;
@@ -285,7 +285,7 @@ fn d06_no_wakeup_is_lost() {
     pool.check();
 }
 
-/// 7. The pointer table costs at most half of TensorFlow's 8 bytes a unit even where every unit is a
+/// 7. The pointer table costs at most half of TensorFlow's 8 bytes per unit even if every unit is a
 ///    chunk, and next to nothing where few chunks start. `memory.rs` compares with the resident memory.
 #[test]
 fn d07_the_pointer_table_is_resident_only_where_chunks_start() {
@@ -298,12 +298,12 @@ fn d07_the_pointer_table_is_resident_only_where_chunks_start() {
         dense.get(1);
     });
     let grown = dense.stats().metadata_bytes - before;
-    // 8 bytes a unit there, and a chunk structure of more than 100 bytes beside it.
+    // 8 bytes per unit there, plus a chunk structure of more than 100 bytes.
     assert!(grown <= MIB * (100 + 4), "{} bytes a chunk", grown as f64 / MIB as f64);
 }
 
 /// 8. A request that may fail writes nothing: without `BFC_REPORT_ON_FAILURE` no report, and without
-///    `BFC_LOG` no word. `reports.rs` has the reports themselves.
+///    `BFC_LOG` no message. `reports.rs` has the reports themselves.
 #[test]
 fn d08_a_failing_request_writes_nothing() {
     const NAME: &str = "d08_a_failing_request_writes_nothing";
@@ -315,7 +315,7 @@ fn d08_a_failing_request_writes_nothing() {
     assert_eq!(child::expect_success(NAME, &[]).errors, "");
 }
 
-/// 9. After trim the region hint starts again from its initial value; there it goes on from the peak.
+/// 9. After trim the region hint starts again from its initial value. In TensorFlow it continues from the peak.
 #[test]
 fn d09_growth_begins_small_again_after_trim() {
     let pool = Pool::custom(Backend::new(64 * GIB), 64 * GIB, |options| options.flags = GROWTH);
@@ -347,12 +347,12 @@ fn d10_alignment_is_honoured_and_the_prefix_stays_free() {
         assert_eq!((pool.requested_size(address), pool.allocated_size(address)), (Ok(1000), Ok(1024)));
         pool.check();
     }
-    // The prefixes are free and are the best fit for what is small.
+    // The prefixes are free and are the best fit for small requests.
     assert_eq!(pool.get(256), first + 256);
     pool.check();
 }
 
-/// 10. Many chunks without a place at the alignment come first, none surely has one, and the pool cannot grow.
+/// 10. Many chunks without a place at the alignment come first, none certainly has one, and the pool cannot grow.
 #[test]
 fn d10_a_pool_that_cannot_grow_looks_at_every_chunk() {
     const PIECES: usize = 100;
@@ -371,7 +371,7 @@ fn d10_a_pool_that_cannot_grow_looks_at_every_chunk() {
     pool.check();
 }
 
-/// 10. A backend that ignores the alignment is asked for enough to find an aligned place inside.
+/// 10. A backend that ignores the alignment is asked for enough memory to contain an aligned place.
 #[test]
 fn d10_alignment_needs_nothing_of_the_backend() {
     let mut next = (1u64 << 40) + 256;
@@ -392,8 +392,8 @@ fn d10_alignment_needs_nothing_of_the_backend() {
     pool.check();
 }
 
-/// 11. The shrinking of a refused extension makes progress by at least 256 bytes a step: there a request
-///     of few units at a sub-allocator that always fails is asked for ever.
+/// 11. The shrinking of a refused extension makes progress by at least 256 bytes per step: in TensorFlow a request
+///     of few units at a sub-allocator that always fails is repeated forever.
 #[test]
 fn d11_shrinking_always_ends() {
     for units in [1, 2, 3, 4, 5, 7, 9, 10, 11, 100] {
@@ -410,8 +410,8 @@ fn d11_shrinking_always_ends() {
     }
 }
 
-/// 12. When the frontier passes, neighbours merge completely: there the first of two takes the second,
-///     whose turn never comes, and what lies behind stays apart.
+/// 12. When the frontier passes, neighbours merge completely: in TensorFlow the first of two takes the second,
+///     whose turn never comes, and the memory after it stays apart.
 #[test]
 fn d12_neighbours_merge_completely() {
     let pool = Pool::custom(Backend::new(MIB), MIB, |options| options.flags = STAMPS);
@@ -427,8 +427,8 @@ fn d12_neighbours_merge_completely() {
     pool.check();
 }
 
-/// 13. What the backend has left may lie between two sizes of the back-off. Then a request asks for exactly what it
-///     needs, where TensorFlow fails.
+/// 13. The backend's remaining memory may lie between two sizes of the back-off. Then a request asks for
+///     exactly what it needs, where TensorFlow fails.
 #[test]
 fn d13_the_last_step_is_what_is_needed() {
     let room = Arc::new(AtomicU64::new(0));
@@ -455,7 +455,7 @@ fn d13_the_last_step_is_what_is_needed() {
     pool.check();
 }
 
-/// 13. Where TensorFlow does not fail nothing is different: the last step comes behind garbage collection.
+/// 13. Where TensorFlow does not fail nothing is different: the last step comes after garbage collection.
 #[test]
 fn d13_only_where_tensorflow_fails() {
     let collecting =
@@ -463,11 +463,11 @@ fn d13_only_where_tensorflow_fails() {
     collecting.put(collecting.get(2 * MIB));
     let served = collecting.get(7 * MIB);
     let asked = collecting.backend().books(|books| books.asked.clone());
-    // Of exactly 7 MiB there would have been room beside the first region.
+    // There would have been room for exactly 7 MiB beside the first region.
     assert_eq!(asked, [2 * MIB, 8 * MIB, 7_549_952, 8 * MIB]);
     assert_eq!(collecting.stats().num_regions, 1);
     collecting.put(served);
-    // It is the last size of all, below the limit, and says nothing about the next region.
+    // It is the last size of all, below the limit, and does not determine the next region.
     let pool = Pool::custom(Backend::new(20 * MIB + MIB / 2), 40 * MIB, |options| options.flags = GROWTH);
     pool.get(20 * MIB);
     let asked = pool.backend().books(|books| books.asked.clone());

@@ -1,5 +1,6 @@
 //! Order of device work under the interposer, on the simulated driver (a simulation, and no device): programs
-//! that run without it do neither deadlock, nor read wrong data, nor fail, above all with `BFC_PRELOAD_ASYNC=1`.
+//! that run without the interposer neither deadlock, nor read wrong data, nor fail, especially with
+//! `BFC_PRELOAD_ASYNC=1`.
 
 mod common;
 #[allow(dead_code)] // what tests/preload_races uses
@@ -17,7 +18,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// With each backend a limit, and the request that takes most of it.
+/// For each backend a limit, and the request that takes most of it.
 const POOLS: [(&str, &str, u64); 2] = [("cuda", "128k", 100 * KIB), ("cuda_vmm", "8m", 6 * MIB)];
 
 /// Runs a program in processes of their own, one with each backend.
@@ -44,7 +45,7 @@ fn preloaded_with(test: &str, settings: &[(&str, &str)], program: impl Fn(Simula
     }
 }
 
-/// Whether a stream has reached a place.
+/// Returns whether a stream has reached a mark.
 fn mark(gpu: Gpu, stream: u64) -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let argument = Arc::into_raw(flag.clone()).cast_mut().cast();
@@ -53,11 +54,11 @@ fn mark(gpu: Gpu, stream: u64) -> Arc<AtomicBool> {
 }
 
 unsafe extern "C" fn reached(flag: *mut c_void) {
-    // SAFETY: `mark` gave it up to this call, which is the only one.
+    // SAFETY: `mark` passed it to this call, which is the only one.
     unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) }.store(true, SeqCst);
 }
 
-/// A communication stream frees and posts a receive; the memory serves the stream that sends.
+/// A communication stream frees and posts a receive; the memory then serves the stream that sends.
 #[track_caller]
 fn receive_after_free(sim: Simulation, bytes: u64, is_async: bool) {
     let gpu = Hooked::new(Gpu::new(sim));
@@ -76,7 +77,7 @@ fn receive_after_free(sim: Simulation, bytes: u64, is_async: bool) {
     let is_sent = receive.is_sent();
     receive.deliver(*gpu);
     assert!(!is_forced, "deadlock: the request has waited in the host for the receive");
-    assert!(is_sent, "deadlock: the send was put behind the receive");
+    assert!(is_sent, "deadlock: the send was ordered after the receive");
     for address in known.into_iter().chain([address]) {
         assert_eq!(gpu.free_async(address, compute), Ok(()));
     }
@@ -138,8 +139,8 @@ fn a_stream_of_another_context_is_waited_for() {
     });
 }
 
-/// The driver's cudaFree waits for no more than the memory's own context. A peer's kernel, which waits for what this thread
-/// does next, keeps the memory from being used again, and nobody in the host.
+/// The driver's cudaFree waits only for the memory's own context. A peer's kernel, which waits for this thread's
+/// next action, keeps the memory from being reused, but does not block the host.
 #[test]
 fn a_plain_free_waits_for_no_peer() {
     let test = "a_plain_free_waits_for_no_peer";
@@ -183,7 +184,7 @@ fn a_plain_free_waits_for_no_peer() {
     }
 }
 
-/// Requests for a memory pool of the program's own are the driver's, as long as that pool is the device's current one.
+/// Requests for a memory pool of the program's own go to the driver, as long as that pool is the device's current one.
 #[test]
 fn memory_pools_of_the_programs_own_are_the_drivers() {
     preloaded("memory_pools_of_the_programs_own_are_the_drivers", |sim, _| {
@@ -222,7 +223,7 @@ fn memory_pools_of_the_programs_own_are_the_drivers() {
     });
 }
 
-/// Streams end by `cuStreamDestroy`, or with their context.
+/// Streams end with `cuStreamDestroy`, or with their context.
 #[test]
 fn a_destroyed_stream_spoils_no_request() {
     preloaded("a_destroyed_stream_spoils_no_request", |sim, bytes| {

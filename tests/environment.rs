@@ -1,7 +1,7 @@
 //! The environment: every `BFC_...` variable, well formed and malformed, in child processes.
 //!
-//! A child creates allocators and prints what it observes of them; what counts is behaviour, for nothing
-//! in the ABI tells the settings.
+//! A child creates allocators and prints their observed behaviour, because no function
+//! of the ABI returns the settings of a pool.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn probe_options(how: &str) -> Option<bfc_options_t> {
     match how {
         "null" => return None,
         "zero" => {}
-        // Every field given, unlike any default.
+        // Every field set, and different from its default.
         "full" => {
             wanted.backend = BFC_BACKEND_HOST;
             wanted.flags = BFC_ALLOW_GROWTH;
@@ -41,7 +41,7 @@ fn probe_options(how: &str) -> Option<bfc_options_t> {
     Some(wanted)
 }
 
-/// The child of all tests here. By itself it does nothing.
+/// The child of all tests here. Does nothing on its own.
 #[test]
 fn probe() {
     if !child::is_child("probe") {
@@ -51,7 +51,7 @@ fn probe() {
     const HOST: i32 = 256;
     let status = create(HOST, wanted.as_ref());
     println!("fact created {status}");
-    // AUTO on a device is CUDA, never silently the host.
+    // AUTO on a device is CUDA, and never silently the host.
     println!("fact on_device {}", create(0, wanted.as_ref()));
     if status != BFC_OK {
         return;
@@ -74,7 +74,7 @@ fn observe(device: i32) {
     let mut stamp = 0;
     // SAFETY: a valid out-pointer.
     println!("fact stamps {}", unsafe { bfc_timestamp(device, &mut stamp) } == BFC_OK);
-    // A free chunk of 3 KiB between used ones: how 2 KiB are served tells quarantine and the split rule.
+    // A free chunk of 3 KiB between used ones: how 2 KiB are served shows the quarantine and the split rule.
     let guard = alloc(device, 256).expect("room");
     assert_eq!(free(device, chunk), BFC_OK);
     let again = alloc(device, 2048).expect("room");
@@ -86,7 +86,7 @@ fn observe(device: i32) {
     let begun = Instant::now();
     assert_eq!(alloc(device, 1 << 45), Err(BFC_ERROR_OUT_OF_MEMORY));
     println!("fact waited_ms {}", begun.elapsed().as_millis());
-    // Only garbage collection gives two free regions back for one that is larger.
+    // Only garbage collection releases two free regions for a larger one.
     assert_eq!((free(device, again), free(device, guard)), (BFC_OK, BFC_OK));
     if stats().bytes_limit == 8 * MIB && stats().pool_bytes == 2 * MIB {
         let second = alloc(device, 4 << 20).expect("room");
@@ -95,7 +95,7 @@ fn observe(device: i32) {
     }
 }
 
-/// What a child observed, and what the library said on its standard error stream.
+/// What a child observed, and the library's messages on its standard error stream.
 struct Observed {
     facts: HashMap<String, String>,
     log: String,
@@ -115,7 +115,7 @@ impl Observed {
 
 #[track_caller]
 fn observe_with(how: &str, variables: &[(&str, &str)]) -> Observed {
-    // On a machine with devices too there are none here.
+    // Hides devices, even on a machine that has some.
     let all = [&[(HOW, how), ("BFC_LOG", "warn"), ("CUDA_VISIBLE_DEVICES", "-1")], variables].concat();
     observed(child::run("probe", &all))
 }
@@ -128,7 +128,7 @@ fn observed(ended: child::Ended) -> Observed {
     Observed { facts, log: ended.errors }
 }
 
-/// A limit that makes [`observe`] look at garbage collection.
+/// A limit that makes [`observe`] test garbage collection.
 const SMALL: (&str, &str) = ("BFC_MEMORY_LIMIT", "8MiB");
 
 #[test]
@@ -168,7 +168,7 @@ fn memory_fraction() {
     let half = observe_with("null", &[("BFC_MEMORY_FRACTION", "0.5")]).number("limit");
     assert!(half.abs_diff(all / 2) <= 1, "{half} of {all}");
     observe_with("null", &[("BFC_MEMORY_FRACTION", "1")]).is("limit", all);
-    // Only where no limit is given, and only where the options give none.
+    // Only if no limit is given, and only if the options give none.
     observe_with("null", &[("BFC_MEMORY_FRACTION", "0.5"), SMALL]).is("limit", 8 * MIB);
     let quarter = observe_with("fraction", &[("BFC_MEMORY_FRACTION", "0.5")]).number("limit");
     assert!(quarter.abs_diff(all / 4) <= 1, "{quarter} of {all}");
@@ -229,7 +229,7 @@ fn flags() {
     observe_with("zero", &[SMALL, ("BFC_ALLOW_GROWTH", "1")])
         .is("first_region", 2 * MIB)
         .is("collects", false);
-    // Flags that are given count, all of them.
+    // Given flags apply, all of them.
     observe_with("full", &[("BFC_TIMESTAMPS", "1"), ("BFC_SPLIT_ALWAYS", "1")])
         .is("stamps", false)
         .is("size_of_2048", 3072);
@@ -263,7 +263,7 @@ fn backend() {
     assert!(custom.log.contains("BFC_BACKEND=custom is ignored"), "{}", custom.log);
 }
 
-/// Malformed values are as if they were not there, but for a warning that names them.
+/// Malformed values are ignored, with a warning that names them.
 #[test]
 fn malformed_values_are_ignored_with_a_warning() {
     let sizes = [
@@ -318,7 +318,7 @@ fn malformed_values_are_ignored_with_a_warning() {
             assert_eq!(bad.facts.get(fact), sound.facts.get(fact), "{fact} with {name}={value}");
         }
         assert!(bad.log.contains(&format!("warning: {name}=")), "{name}={value}: {:?}", bad.log);
-        // Without BFC_LOG not a word.
+        // No messages without BFC_LOG.
         let quiet = child::run("probe", &[(HOW, "null"), (name, value)]);
         assert_eq!((quiet.success, quiet.errors.as_str()), (true, ""));
     }
@@ -406,7 +406,7 @@ fn log_levels() {
         ("0", 0),
         ("off", 0),
         ("none", 0),
-        // Whoever sets it wants something.
+        // A user who sets it expects messages.
         ("nonsense", 2),
         ("aVeryLongWordThatIsNoLevelAtAll", 2),
     ] {
@@ -422,7 +422,7 @@ fn log_levels() {
                 "BFC_LOG={value}, {mark}: {}",
                 plain.errors
             );
-            // A callback without a wish hears of warnings and errors.
+            // A callback without BFC_LOG receives warnings and errors.
             let heard = level <= if highest == 0 { 2 } else { highest };
             let is_it = |line: &str| line.contains(&format!("called level {level}: ")) && line.contains(mark);
             let called = with_callback.text.lines().any(is_it);
@@ -447,7 +447,7 @@ fn privileged() {
     println!("fact created {}", create(257, Some(&wanted)));
 }
 
-/// Needs root, to have a program of root's that is set-user-ID, and to be another user.
+/// Needs root, to create a set-user-ID program of root, and to become another user.
 #[test]
 fn a_privileged_process_ignores_variables_that_name_files_or_change_the_backend() {
     const NOBODY: u32 = 65534;

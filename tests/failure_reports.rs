@@ -1,10 +1,10 @@
-//! What a failed request says, and the report that it writes if somebody wants one.
+//! The message of a failed request, and the report that it writes if enabled.
 
 mod common;
 
 use common::*;
 
-/// The child of the tests of reports about failures; `TEST_CASE` says which.
+/// The child of the tests of reports about failures; `TEST_CASE` selects one.
 #[test]
 fn fail_with_a_report() {
     if !child::is_child("fail_with_a_report") {
@@ -71,7 +71,7 @@ fn fail_with_a_report() {
     println!("WORDS {}", last_error());
 }
 
-/// The reports of a case, and the words of its error.
+/// Returns the reports of a case, and its error message.
 fn reports_of(case: &str, asked: bool) -> (Vec<String>, String) {
     let ask = ("BFC_REPORT_ON_FAILURE", if asked { "1" } else { "0" });
     let text = child::expect_success("fail_with_a_report", &[("TEST_CASE", case), ask]).text;
@@ -101,7 +101,7 @@ fn exhaustion_is_told_from_fragmentation() {
     assert!(reports[0].contains("fragmentation 87.5%"), "{}", reports[0]);
 }
 
-/// The limit leaves room but the backend has none: what the limit leaves would not have fitted.
+/// The limit leaves room but the backend has none: the size that the limit leaves would not have fitted.
 #[test]
 fn a_backend_that_refuses_is_no_fragmentation() {
     let (reports, words) = reports_of("refusal", true);
@@ -112,7 +112,7 @@ fn a_backend_that_refuses_is_no_fragmentation() {
     assert!(reports[0].contains("980.00 KiB would have fitted"), "{}", reports[0]);
 }
 
-/// What waits for the safe frontier is free for nobody, and the report says what makes it so.
+/// Memory that waits for the safe frontier is not reusable, and the report says how to make it reusable.
 #[test]
 fn memory_in_quarantine_is_told_apart() {
     let (reports, words) = reports_of("quarantine", true);
@@ -139,7 +139,7 @@ fn fragmentation_over_regions_names_the_option_that_helps() {
     assert!(words.ends_with(remedy), "{words}");
 }
 
-/// Nothing is in use, so memory is not used up: the request is larger than the pool may be.
+/// Nothing is in use, so memory is not exhausted: the request is larger than the limit.
 #[test]
 fn a_request_above_the_limit_is_told_so() {
     let (reports, _) = reports_of("empty", true);
@@ -164,7 +164,7 @@ fn regions_that_double_are_named_with_the_setting_that_helps() {
     assert!(!reports[0].contains("BFC_GROWTH"), "{}", reports[0]);
 }
 
-/// Adapters align each request to 512, which is not why 2 MiB find no place.
+/// Adapters align each request to 512, which is not the reason why 2 MiB do not fit.
 #[test]
 fn an_alignment_is_told_where_it_makes_a_difference() {
     let pool = Pool::host(MIB, |_| {});
@@ -174,7 +174,7 @@ fn an_alignment_is_told_where_it_makes_a_difference() {
     }
 }
 
-/// A report counts like a person: one of a thing is singular.
+/// Reports use the singular for a count of one.
 #[test]
 fn one_thing_is_not_things() {
     let (reports, _) = reports_of("exhaustion", true);
@@ -192,7 +192,7 @@ fn reports_are_opt_in_and_rate_limited() {
     assert_eq!(reports_of("often", true).0.len(), 1, "at most one in ten seconds");
 }
 
-/// The requests that failed: in the report and in the memory map, whatever refused them, until the statistics are reset.
+/// The requests that failed: in the report and in the memory map, whatever the cause, until the statistics are reset.
 #[test]
 fn requests_that_failed_are_told_of() {
     let pool = Pool::custom(Backend::new(2 * MIB), 64 * MIB, |options| options.flags = BFC_ALLOW_GROWTH);
@@ -217,7 +217,7 @@ fn requests_that_failed_are_told_of() {
     failed(40 * MIB + 1, 256, "alignment");
     assert_eq!(pool.alloc(u64::MAX), Err(BFC_ERROR_OUT_OF_MEMORY));
     failed(u64::MAX, u64::MAX, "other");
-    // What may only come from what is held is no failure.
+    // A request limited to held memory does not count as a failure.
     let mut held = request(3 << 20);
     held.flags = BFC_REQUEST_NO_GROWTH;
     assert_eq!(pool.alloc_ex(&held), Err(BFC_ERROR_OUT_OF_MEMORY));

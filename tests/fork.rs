@@ -1,7 +1,7 @@
-//! After `fork`: host memory works in the child as `malloc` does; any other allocator is lost there. Never
-//! a hang, never the parent's memory.
+//! After `fork`: host memory works in the child like `malloc`, and any other allocator is lost there. There is never
+//! a hang, or a use of the parent's memory.
 //!
-//! The children do nothing but call the library and end; what they find is their exit status.
+//! The children only call the library and end. Their findings are their exit status.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Runs `work` in a forked child, which ends with its number; 255 is a hang.
+/// Runs `work` in a forked child, which ends with its result. 255 is a hang.
 fn in_child(work: impl FnOnce() -> u8) -> u8 {
     // SAFETY: the child only calls `work`, which uses nothing but this library, and ends without cleaning up.
     let child = unsafe { libc::fork() };
@@ -40,7 +40,7 @@ fn in_child(work: impl FnOnce() -> u8) -> u8 {
     }
 }
 
-/// Uses the pool without anything that takes a lock of the standard library; 0 if all is well.
+/// Uses the pool without taking a lock of the standard library. Returns 0 on success.
 fn use_host_pool(device: i32, inherited: u64) -> u8 {
     // SAFETY: live host memory of this process: the parent wrote it before the fork.
     if unsafe { (inherited as *const u8).read() } != 0x5a {
@@ -208,10 +208,10 @@ fn a_fork_while_others_create_and_destroy() {
 static FORKS: AtomicBool = AtomicBool::new(false);
 static CHILD: AtomicI32 = AtomicI32::new(-1);
 
-/// Told of a region of granules that goes, it forks once; its child comes back late.
+/// Forks once when it is called for a region of granules that is released. Its child returns late.
 unsafe extern "C" fn forking(_: *mut c_void, _: i32, _: *mut c_void, _: usize, event: i32) {
     if event == BFC_REGION_RETURNING && FORKS.swap(false, Relaxed) {
-        // SAFETY: the child goes back into the call, and ends behind it.
+        // SAFETY: the child returns into the call, and ends after it.
         CHILD.store(unsafe { libc::fork() }, Relaxed);
         if CHILD.load(Relaxed) == 0 {
             std::thread::sleep(Duration::from_millis(300));
@@ -219,7 +219,7 @@ unsafe extern "C" fn forking(_: *mut c_void, _: i32, _: *mut c_void, _: usize, e
     }
 }
 
-/// The file is in the child too, and what it gives back there is the parent's.
+/// The child has the file too, and memory that it releases there belongs to the parent.
 #[test]
 fn a_child_of_a_callback_gives_nothing_of_the_parent_s_back() {
     const BYTES: u64 = 4 * MIB;

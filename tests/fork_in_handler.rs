@@ -1,5 +1,5 @@
-//! Forks in signal handlers that interrupted a call, beside other threads that hold locks: never a hang, and in the child
-//! the allocator of the interrupted call goes on, while one that another thread was changing is lost.
+//! Forks in signal handlers that interrupted a call, while other threads hold locks. They never hang, and in the child
+//! the allocator of the interrupted call continues to work, while one that another thread was changing is lost.
 
 mod common;
 
@@ -13,12 +13,12 @@ use std::time::Duration;
 static OWN: AtomicI32 = AtomicI32::new(-1);
 static OTHER: AtomicI32 = AtomicI32::new(-1);
 static MAIN: AtomicU64 = AtomicU64::new(0);
-/// The other thread stands in a handler that interrupted a change of its allocator.
+/// The other thread is in a handler that interrupted a change of its allocator.
 static OTHER_STANDS: AtomicBool = AtomicBool::new(false);
-/// The main thread does, and whether the other one may fork then.
+/// The main thread is in one, and whether the other one may fork then.
 static MAIN_STANDS: AtomicBool = AtomicBool::new(false);
 static OTHER_FORKS: AtomicBool = AtomicBool::new(false);
-/// The number of the child that the main thread's handler forked, in the parent; 0 in that child; -1 before.
+/// The number of the child that the main thread's handler forked, in the parent. 0 in that child, -1 before.
 static FORKED: AtomicI32 = AtomicI32::new(-1);
 static DONE: AtomicBool = AtomicBool::new(false);
 
@@ -31,7 +31,7 @@ fn moment() {
     std::thread::sleep(Duration::from_millis(1));
 }
 
-/// Whether the signal interrupted a change of that allocator.
+/// Returns whether the signal interrupted a change of that allocator.
 fn is_in_a_change(device: i32) -> bool {
     match alloc(device, 1000) {
         Ok(address) => free(device, address) == BFC_ERROR_BUSY,
@@ -50,10 +50,10 @@ extern "C" fn on_signal(_: i32) {
         }
         MAIN_STANDS.store(true, Relaxed);
         if OTHER_FORKS.load(Relaxed) {
-            // So that the other thread is in the midst of its fork, and waits for what this one holds.
+            // So that the other thread is in the middle of its fork, and waits for the locks of this one.
             std::thread::sleep(Duration::from_millis(300));
         }
-        // SAFETY: the child goes on with what was interrupted, and ends.
+        // SAFETY: the child continues the interrupted call, and ends.
         FORKED.store(unsafe { libc::fork() }, Relaxed);
     } else if !OTHER_FORKS.load(Relaxed) && is_in_a_change(OTHER.load(Relaxed)) {
         OTHER_STANDS.store(true, Relaxed);
@@ -98,7 +98,7 @@ fn send_signals(threads: [u64; 2]) {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler only does what is to be tested.
+    // SAFETY: the handler only makes the tested calls.
     assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) }, 0);
     std::thread::spawn(move || {
         let begun = std::time::Instant::now();
@@ -111,7 +111,7 @@ fn send_signals(threads: [u64; 2]) {
             }
             std::thread::sleep(Duration::from_micros(50));
             if begun.elapsed() > Duration::from_secs(100) {
-                eprintln!("a fork waits for ever");
+                eprintln!("a fork waits forever");
                 // SAFETY: ends the process, whose other threads hang.
                 unsafe { libc::_exit(3) };
             }
@@ -119,9 +119,9 @@ fn send_signals(threads: [u64; 2]) {
     });
 }
 
-/// In the child of the main thread's handler, when the interrupted call has ended: what is wrong, or 0.
+/// In the child of the main thread's handler, after the interrupted call has ended: returns the failed check, or 0.
 fn judge_child() -> i32 {
-    // SAFETY: a child that hangs ends by it.
+    // SAFETY: a child that hangs is ended by it.
     unsafe { libc::alarm(20) };
     let (own, other) = (OWN.load(Relaxed), OTHER.load(Relaxed));
     let works = |step: usize| alloc(own, 1 + step).is_ok_and(|address| free(own, address) == BFC_OK);
@@ -130,7 +130,7 @@ fn judge_child() -> i32 {
         () if alloc(other, 1) != Err(BFC_ERROR_SHUTTING_DOWN) => 2,
         () if free(other, 256) != BFC_ERROR_SHUTTING_DOWN => 3,
         () if bfc_destroy_forced(other) != BFC_ERROR_SHUTTING_DOWN => 4,
-        // Of both, one of which cannot be asked: that is no hang either.
+        // For both allocators, one of which cannot be queried, which must not hang either.
         () if owner(64) != Err(BFC_ERROR_INVALID_POINTER) => 5,
         () => 0,
     }
@@ -143,7 +143,7 @@ fn expect_success_of(child: i32) {
     assert_eq!(status, 0, "what the child found");
 }
 
-/// Uses its own allocator until the handler has forked; ends the child.
+/// Uses its own allocator until the handler has forked. Ends the child.
 fn use_until_forked(pool: &Pool) {
     while FORKED.load(Relaxed) == -1 {
         pool.put(pool.get(700));
@@ -175,8 +175,8 @@ fn a_fork_waits_for_no_thread_that_is_interrupted() {
     [&own, &other].iter().for_each(|pool| pool.check());
 }
 
-/// Another thread is in the midst of a fork, and waits for the allocator that the thread was interrupted in whose handler
-/// forks too.
+/// Another thread is in the middle of a fork, and waits for the allocator in which the thread was interrupted whose
+/// handler forks too.
 #[test]
 fn two_forks_do_not_wait_for_each_other() {
     const TEST: &str = "two_forks_do_not_wait_for_each_other";
@@ -223,7 +223,7 @@ fn two_forks_do_not_wait_for_each_other() {
     expect_success_of(child);
 }
 
-/// Another thread stands in a handler that interrupted a change of its allocator.
+/// Another thread is in a handler that interrupted a change of its allocator.
 #[test]
 fn the_next_fork_does_not_wait_as_long_for_the_same_thread() {
     const TEST: &str = "the_next_fork_does_not_wait_as_long_for_the_same_thread";

@@ -1,4 +1,4 @@
-//! Forks that wait for other forks: never a lost allocator, however long the others take.
+//! Forks that wait for other forks never lose an allocator, however long the others take.
 
 mod common;
 
@@ -9,12 +9,12 @@ use std::time::Duration;
 /// Longer than a fork waits for an allocator that is being changed.
 const LONG: Duration = Duration::from_secs(11);
 
-/// The next fork takes long.
+/// Makes the next fork slow.
 static IS_SLOW: AtomicBool = AtomicBool::new(false);
 /// It has begun.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Runs in the parent of a fork before the library's own handler, as if the system had taken that long.
+/// Runs in the parent of a fork before the library's own handler, to simulate a slow system.
 extern "C" fn after_fork_in_parent() {
     if IS_SLOW.swap(false, Relaxed) {
         HAS_BEGUN.store(true, Relaxed);
@@ -27,7 +27,8 @@ extern "C" fn register() {
     assert_eq!(unsafe { libc::pthread_atfork(None, Some(after_fork_in_parent), None) }, 0);
 }
 
-// SAFETY: the section holds an array of such functions. Those with a number run before those without, as is the library's.
+// SAFETY: the section holds an array of such functions. Those with a number run before those without one, like the
+// library's.
 #[used]
 #[unsafe(link_section = ".init_array.00200")]
 static REGISTER: extern "C" fn() = register;

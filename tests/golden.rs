@@ -1,9 +1,9 @@
-//! Golden placements: every address where TensorFlow's allocator puts it.
+//! Golden placements: every address is where TensorFlow's allocator places it.
 //!
 //! The seven recorded traces run in the five modes of `traces/golden.tsv` through the C ABI, over a
 //! sub-allocator that hands out the same fake addresses as the one in the recording (see
-//! `traces/README.md`). Hash, counts and statistics must be those of `tsl::BFCAllocator` in 2.21: through the plain
-//! calls, and through those that name a stream, as long as that is always the same one.
+//! `traces/README.md`). Hash, counts and statistics must be those of `tsl::BFCAllocator` in 2.21: with the plain
+//! calls, and with those that name a stream, as long as it is always the same one.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::fs::{File, read_to_string};
 use std::io::Read;
 use std::path::PathBuf;
 
-/// An event of a trace; allocations are renumbered in the order in which they come.
+/// An event of a trace; allocations are renumbered in order.
 enum Event {
     Alloc { bytes: u64 },
     Free { allocation: usize },
@@ -117,7 +117,7 @@ impl Fnv {
     }
 }
 
-/// In whose order a trace runs.
+/// The stream in whose order a trace runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     Plain,
@@ -197,8 +197,8 @@ fn run(trace: &Trace, golden: &Golden, order: Order) {
     check_largest_free(&pool, &stats);
 }
 
-/// The mode without growth on one range of granules, by TensorFlow's rule for splitting: the same places, counted
-/// from the first one. The limit is some bytes more, up to a whole granule.
+/// The mode without growth on one range of granules, by TensorFlow's rule for splitting: the same offsets, counted
+/// from the first one. The limit is a few bytes larger, up to a whole granule.
 fn run_on_granules(name: &str) {
     const GRANULE: u64 = 2 * MIB;
     let trace = read_trace(name);
@@ -206,7 +206,7 @@ fn run_on_granules(name: &str) {
     let limit = golden.limit.next_multiple_of(GRANULE);
     let pool = Pool::host(limit, |options| {
         options.backend = BFC_BACKEND_HOST_VMM;
-        // The rule of 128 MiB, as a share; with less than that there is no such remainder.
+        // The rule of 128 MiB, as a fraction. With less than that there is no such remainder.
         options.fragmentation_fraction = (128.0 * MIB as f64 / limit as f64).min(1.0);
     });
     let mut hash = Fnv(1_469_598_103_934_665_603);
@@ -224,7 +224,7 @@ fn run_on_granules(name: &str) {
     pool.check();
     let stats = pool.stats();
     assert_eq!(hash.0, golden.hash);
-    // Who gets all of the last chunk gets what the limit is larger by as well.
+    // A request that gets all of the last chunk also gets the excess of the limit.
     let peak = golden.peak_bytes_in_use;
     assert!((peak..=peak + limit - golden.limit).contains(&stats.peak_bytes_in_use));
     assert_eq!(stats.num_allocs, golden.num_allocs);
@@ -289,7 +289,7 @@ fn granules_without_growth() {
     }
 }
 
-/// The gate closes: another hash, another count or another placement is noticed.
+/// The check can fail: another hash, another count or another placement is noticed.
 #[test]
 fn a_wrong_golden_value_fails() {
     let trace = read_trace("gpt2");

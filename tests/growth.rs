@@ -1,4 +1,4 @@
-//! How the sizes of regions are chosen: by the option, by the environment, and by what the caller asked for.
+//! How the sizes of regions are chosen: by the option, by the environment, and by the caller's requests.
 
 mod common;
 
@@ -7,12 +7,12 @@ use common::*;
 /// How the child creates its allocator.
 const HOW: &str = "TEST_OPTIONS";
 
-/// The sizes of regions where each request needs a new one.
+/// Returns the sizes of regions if each request needs a new one.
 fn regions(device: i32) -> [u64; 4] {
     let mut before = 0;
     [KIB, 8 * MIB, 32 * MIB, 2 * MIB].map(|bytes| {
         loop {
-            // Fills what there is.
+            // Fills the held memory.
             alloc(device, bytes as usize).expect("room");
             let mut out = stats();
             // SAFETY: a whole struct, writable.
@@ -27,7 +27,7 @@ fn regions(device: i32) -> [u64; 4] {
 const DOUBLING: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 32 * MIB];
 const BY_NEED: [u64; 4] = [2 * MIB, 8 * MIB, 32 * MIB, 4 * MIB];
 
-/// The child of the tests here. By itself it does nothing.
+/// The child of the tests here. Does nothing on its own.
 #[test]
 fn grower() {
     const HOST: i32 = 256;
@@ -68,7 +68,7 @@ fn grows(how: &str, variables: &[(&str, &str)], expected: [u64; 4]) -> String {
 fn it_is_by_need_unless_the_caller_asked_for_growth_as_tensorflow_has_it() {
     grows("null", &[], BY_NEED);
     grows("grow", &[], DOUBLING);
-    // The environment has switched it on.
+    // The environment has enabled it.
     grows("zeros", &[("BFC_ALLOW_GROWTH", "1")], BY_NEED);
     grows("zeros", &[("BFC_FORCE_ALLOW_GROWTH", "1")], BY_NEED);
     grows("grow", &[("BFC_FORCE_ALLOW_GROWTH", "1")], DOUBLING);
@@ -139,19 +139,20 @@ fn no_region_is_larger_than_a_granule_or_the_request_and_a_sixteenth() {
     live.into_iter().for_each(|addr| assert_eq!(free(pool.device(), addr), BFC_OK));
 }
 
-/// A pool over a backend of the test's own, that grows in this way.
+/// Creates a pool over a backend of the test, with this growth policy.
 fn growing(policy: u32, flags: u32) -> Pool {
     Pool::custom(Backend::new(GIB), GIB, |options| {
         (options.flags, options.growth_policy) = (flags, policy);
     })
 }
 
-/// What comes back, in the order in which it does.
+/// Returns the released regions, in order.
 fn returned(pool: &Pool) -> Vec<u64> {
     pool.backend().books(|books| books.returned.iter().map(|&(_, bytes)| bytes / MIB).collect())
 }
 
-/// Free regions in which the request does not fit go back for the one that it needs: the pool holds no more than before.
+/// Free regions in which the request does not fit are released for the one that it needs, so the pool holds no more
+/// than before.
 #[test]
 fn by_need_a_region_replaces_free_ones_that_are_too_small() {
     let pool = growing(BFC_GROWTH_NEED, GROWING);
@@ -159,11 +160,11 @@ fn by_need_a_region_replaces_free_ones_that_are_too_small() {
     let chunks = [10, 6, 14].map(|size| pool.get(size * MIB));
     chunks.into_iter().for_each(|chunk| pool.put(chunk));
     let held = pool.stats().pool_bytes;
-    // 14 and 10 MiB are enough.
+    // 14 and 10 MiB are sufficient.
     let large = pool.get(24 * MIB);
     assert_eq!((returned(&pool), pool.stats().pool_bytes), (vec![10, 14], held));
     pool.put(large);
-    // What fits stays.
+    // A region that fits stays.
     pool.put(pool.get(6 * MIB));
     pool.put(pool.get(20 * MIB));
     assert_eq!((returned(&pool).len(), pool.stats().pool_bytes), (2, held));
@@ -185,7 +186,7 @@ fn regions_are_not_replaced_for_small_requests_or_where_nothing_may_go_back() {
         pool.put(pool.get(24 * MIB));
         assert_eq!(returned(&pool), [0; 0], "policy {policy}, flags {flags}");
     }
-    // Half of a sixteenth of what is held is 5 MiB: a smaller request costs less than giving regions back.
+    // Half of a sixteenth of the held memory is 5 MiB. A smaller request costs less than releasing regions.
     for (size, replaced) in [(4, &[][..]), (5, &[2, 3])] {
         let pool = growing(BFC_GROWTH_NEED, GROWING);
         let [first, second, kept] = [2, 3, 155].map(|size| pool.get(size * MIB));
@@ -196,7 +197,7 @@ fn regions_are_not_replaced_for_small_requests_or_where_nothing_may_go_back() {
     }
 }
 
-/// A backend that refuses to give more: what is left serves as before, and nothing is lost.
+/// A backend that refuses to provide more: the remaining memory serves as before, and nothing is lost.
 #[test]
 fn a_refusal_after_the_regions_went_back_loses_nothing() {
     let pool = Pool::custom(Backend::new(40 * MIB), GIB, |options| {

@@ -1,5 +1,5 @@
-//! `BFC_DEBUG=guard` on host memory: who writes where he must not is named, and nobody else is. Each test runs in a
-//! process of its own, for the variable.
+//! `BFC_DEBUG=guard` on host memory: an out-of-bounds write is attributed to its allocation, and to no other. Each test
+//! runs in a process of its own, because of the variable.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::guarded::*;
 use common::*;
 use std::sync::Mutex;
 
-/// The only message, which is an error.
+/// Returns the only message, which is an error.
 #[track_caller]
 fn only(log: &log::Collected) -> String {
     let messages = log.messages();
@@ -36,10 +36,10 @@ fn a_byte_behind_the_end() {
         );
         assert_says(&words, &[&who, "bfc, device 258: a write behind the end of", "1 of 280 guard bytes"]);
         assert_says(&words, &["the first 0 bytes behind its end: 01 fd fd", "(seen when it was freed)"]);
-        assert!(!words.contains(", or "), "nobody else: {words}");
+        assert!(!words.contains(", or "), "one allocation only: {words}");
         assert_eq!((counter(&pool, "guard_violations"), counter(&pool, "guards_unchecked")), (1, 0));
         assert_says(&pool.report(), &["guards: 1 damaged, 0 frees unchecked", &words]);
-        // The memory is back, and whole.
+        // The memory is free again, and intact.
         assert_eq!(pool.stats().bytes_in_use, 0);
         assert_eq!(pool.get(1000), address);
         pool.put(address);
@@ -51,7 +51,7 @@ fn a_byte_behind_the_end() {
 fn far_behind_the_end() {
     guarded("far_behind_the_end", |log| {
         let pool = pool();
-        // A chunk of twice the size, so that the slack is large; more than one read of the library's takes.
+        // A chunk of twice the size, so that the slack is large; more than the library reads at once.
         let (large, wall) = (pool.get(600_000), pool.get(1));
         pool.put(large);
         let small = pool.get(350_000);
@@ -68,7 +68,7 @@ fn far_behind_the_end() {
     });
 }
 
-/// The last bytes of a guard are also those in front of the next allocation: nobody knows who it was.
+/// The last bytes of a guard are also those before the next allocation, so the writer is ambiguous.
 #[test]
 fn between_two_allocations() {
     guarded("between_two_allocations", |log| {
@@ -94,7 +94,7 @@ fn between_two_allocations() {
         pool.put(first);
         assert_eq!(log.messages().len(), 1, "said once");
 
-        // The other way round.
+        // The reverse.
         let (first, second) = (pool.get(100), pool.get(200));
         write(second - 4, &[9; 4]);
         pool.put(first);
@@ -115,7 +115,7 @@ fn in_front_where_free_memory_lies() {
     guarded("in_front_where_free_memory_lies", |log| {
         let pool = pool();
         let free_before = |pool: &Pool| {
-            // Freed when the second is there already, or before it comes.
+            // Freed when the second already exists, or before.
             let (first, second) = (pool.get(1000), pool.get(1000));
             pool.put(first);
             second
@@ -136,12 +136,12 @@ fn in_front_where_free_memory_lies() {
         pool.put(aligned);
         assert_says(&log.messages()[1].1, &["1 of 64 guard bytes", "the first 1 bytes in front of it: 05 ("]);
         assert_eq!(counter(&pool, "guard_violations"), 2);
-        // What is farther off than the guard is free memory, and nobody looks.
+        // Memory beyond the guard is free, and is not checked.
         let address = free_before(&pool);
         write(address - 65, &[5]);
         pool.put(address);
         assert_eq!(counter(&pool, "guard_violations"), 2);
-        // In front of a region's first chunk there is nothing to write to.
+        // Before a region's first chunk there is nothing to write to.
         let first = pool.get(10);
         assert_eq!(first, pool.range(first).unwrap().region.0);
         pool.put(first);
@@ -168,7 +168,7 @@ fn new_memory_is_nan_and_freed_memory_is_poison() {
             write(address, &vec![7; size as usize]);
             pool.put(address);
             assert!(bytes(address, chunk.1).iter().all(|&byte| byte == POISON), "use after free is seen");
-            // Again, where something follows: its guard in front stays.
+            // Again, with a following allocation, whose guard in front stays.
             let (address, next) = (pool.get(size), pool.get(1));
             assert!(bytes(address, size).iter().all(|&byte| byte == 0xFF));
             pool.put(address);
@@ -216,7 +216,7 @@ fn a_check_looks_at_all_that_lives() {
         assert_quiet(&pool, log);
         addresses.iter().step_by(2).for_each(|&address| pool.put(address));
         assert_quiet(&pool, log);
-        // One behind, one in front.
+        // One after, one before.
         write(addresses[7] + 500, &[1]);
         write(addresses[11] - 3, &[1]);
         pool.check();
@@ -226,11 +226,11 @@ fn a_check_looks_at_all_that_lives() {
         let find = |text: String| messages.iter().any(|(_, words)| words.contains(&text));
         assert!(find(format!("behind the end of {:#x}", addresses[7])), "{messages:#?}");
         assert!(find(format!("in front of {:#x}", addresses[11])), "{messages:#?}");
-        // Said once.
+        // Reported once.
         pool.check();
         addresses.iter().skip(1).step_by(2).for_each(|&address| pool.put(address));
         assert_eq!((log.messages().len(), counter(&pool, "guard_violations")), (2, 2));
-        // Very many are counted, and the first are said.
+        // Large numbers are counted, and the first ones are reported.
         let addresses: Vec<u64> = (0..40).map(|_| pool.get(500)).collect();
         addresses.iter().for_each(|address| write(address + 500, &[1]));
         pool.check();
@@ -239,7 +239,7 @@ fn a_check_looks_at_all_that_lives() {
     });
 }
 
-/// Whoever hears of it may do anything with the allocator.
+/// The callback may use the allocator in any way.
 #[test]
 fn a_listener_may_use_the_allocator() {
     guarded("a_listener_may_use_the_allocator", |_| {
@@ -258,7 +258,8 @@ fn a_listener_may_use_the_allocator() {
     });
 }
 
-/// Without a device nobody knows when a stream's work is done: what it may still read or write is left alone.
+/// Without a device the library does not know when a stream's work has completed, so memory that it may still access is
+/// left alone.
 #[test]
 fn memory_of_streams_is_left_alone_without_a_device() {
     guarded("memory_of_streams_is_left_alone_without_a_device", |log| {
@@ -270,7 +271,7 @@ fn memory_of_streams_is_left_alone_without_a_device() {
         assert_eq!(bytes(ordered, 1000), [7; 1000], "work on the stream may still read it");
         let again = pool.get_on(1000, 16);
         assert_eq!((again, bytes(again, 1000)), (ordered, &[7; 1000][..]), "and write it");
-        // What has no stream is guarded as before, and what it freed is free at once.
+        // Memory without a stream is guarded as before, and reusable at once after its free.
         write(plain, &[1; 1010]);
         pool.put(plain);
         assert_eq!((counter(&pool, "guard_violations"), log.messages().len()), (1, 1));
@@ -291,7 +292,7 @@ fn memory_of_streams_is_left_alone_without_a_device() {
     });
 }
 
-/// Tells of the allocators that it creates, for the tests of the variable. By itself it does nothing.
+/// Prints which allocators are guarded, for the tests of the variable. Does nothing on its own.
 #[test]
 fn probe() {
     if !child::is_child("probe") {
@@ -351,7 +352,7 @@ fn the_variable() {
         assert!(ended.text.contains("host false"), "{}", ended.text);
         assert_eq!(ended.errors, "");
     }
-    // Without a wish for messages there are none.
+    // Without BFC_LOG there are no messages.
     let quiet = child::expect_success("probe", &[("BFC_DEBUG", "guard,more")]);
     assert_eq!(quiet.errors, "");
 }

@@ -1,5 +1,5 @@
-//! `BFC_DEBUG=guard` on the simulated driver: a simulation, which shows what is asked of the driver and in which
-//! order, and not how a device behaves.
+//! `BFC_DEBUG=guard` on the simulated driver: a simulation, which shows the calls of the driver and their
+//! order, and not the behaviour of a device.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 const FRESH: u64 = u64::MAX;
 const POISON: u64 = 0xDBDB_DBDB_DBDB_DBDB;
 
-/// Which backend the pools of this process are of.
+/// The backend of the pools of this process.
 static BACKEND: AtomicU32 = AtomicU32::new(BFC_BACKEND_CUDA);
 
 /// Runs a body with both backends of the device.
@@ -35,13 +35,13 @@ fn pool() -> Pool {
     Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
 }
 
-/// A stream of the primary context, which is current from now on, as the CUDA runtime makes it.
+/// Creates a stream of the primary context, which becomes current, as with the CUDA runtime.
 fn stream(gpu: Gpu, blocking: bool) -> u64 {
     gpu.enter(0);
     gpu.stream(blocking)
 }
 
-/// The end of the program's part, after that of its pools.
+/// Ends the program's part, after its pools.
 fn leave(gpu: Gpu, streams: &[u64]) {
     for &stream in streams {
         gpu.destroy_stream(stream);
@@ -61,7 +61,7 @@ fn errors(log: &log::Collected) -> Vec<String> {
     errors.map(|(_, words)| words).collect()
 }
 
-/// The work is queued and held; the free waits for it, and finds what it did.
+/// The work is queued and held. The free waits for it, and finds its damage.
 #[test]
 fn a_kernel_that_overruns_is_found_at_the_free() {
     guarded("a_kernel_that_overruns_is_found_at_the_free", |sim, log| {
@@ -88,7 +88,7 @@ fn a_kernel_that_overruns_is_found_at_the_free() {
         sim.release(pointer(stream));
         assert_eq!((sim.mismatches(), pool.stats().bytes_in_use), (0, 0));
 
-        // In front, into what was freed there; and by the plain calls.
+        // Before the start, into memory freed there, and with the plain calls.
         let (first, second) = (pool.get(100), pool.get(1000));
         pool.put(first);
         gpu.fill(stream, second - 8, 16, 9);
@@ -116,7 +116,7 @@ fn new_memory_is_nan_and_freed_memory_is_poison() {
         gpu.expect(stream, address, 1000, FRESH);
         gpu.fill(stream, address, 1000, 5);
         pool.put(address);
-        // But for what is the next one's guard.
+        // Except for the next one's guard.
         gpu.expect(stream, address, 1280 - 64, POISON);
         let again = pool.get(1000);
         assert_eq!(again, address);
@@ -129,7 +129,7 @@ fn new_memory_is_nan_and_freed_memory_is_poison() {
     });
 }
 
-/// Nothing but the order of the calls: before anything is read or written, and before it counts as written.
+/// Only the order of the calls: before anything is read or written, and before it counts as written.
 #[test]
 fn the_device_is_idle_before_it_is_looked_at() {
     guarded("the_device_is_idle_before_it_is_looked_at", |sim, _| {
@@ -156,7 +156,7 @@ fn the_device_is_idle_before_it_is_looked_at() {
     });
 }
 
-/// Begins a capture, does some work, and ends it; the capture must be whole.
+/// Begins a capture, does some work, and ends it; the capture must be valid.
 fn captured(gpu: Gpu, stream: u64, work: impl FnOnce()) {
     gpu.begin_capture(stream);
     work();
@@ -186,7 +186,7 @@ fn a_capture_is_left_alone() {
             assert_eq!(counter(&pool, "guards_unchecked"), unchecked + 1);
             let said = log.with("guards were not checked: a stream is captured").len();
             assert!(said >= 2, "{:#?}", log.messages());
-            // What has no guards is accused of nothing, nor are its neighbours.
+            // Memory without guards causes no reports, and neither do its neighbours.
             gpu.fill(stream, inside, 1032, 3);
             pool.put(neighbour);
             pool.put_on(inside, stream);
@@ -206,8 +206,8 @@ fn a_capture_is_left_alone() {
     });
 }
 
-/// Another thread's capture may begin at any time once it is announced: nothing waits for the device, so nothing is
-/// filled or looked at.
+/// Another thread's capture may begin at any time once it is announced: nothing waits for the device, so no memory is
+/// filled or checked.
 #[test]
 fn where_a_capture_is_announced_nothing_waits() {
     guarded("where_a_capture_is_announced_nothing_waits", |sim, log| {
@@ -229,8 +229,8 @@ fn where_a_capture_is_announced_nothing_waits() {
     });
 }
 
-/// A free waits for a kernel longer than an announcement waits for the free. The capture has begun when the guards could be
-/// written.
+/// A free waits for a kernel longer than an announcement waits for the free. The capture has begun by the time the
+/// guards could be written.
 #[test]
 fn a_long_wait_breaks_no_capture() {
     guarded("a_long_wait_breaks_no_capture", |sim, log| {
@@ -299,11 +299,12 @@ fn private_pools_are_left_alone() {
     });
 }
 
-/// Programs on streams whose work is held: what is live is never written to, and nobody is accused.
+/// Programs on streams whose work is held: live memory is never written to, and no damage is reported.
 #[test]
 fn no_false_alarm_in_random_programs_of_streams() {
     guarded("no_false_alarm_in_random_programs_of_streams", |sim, log| {
-        // Some that do not block, and one that does: for it the default stream waits, on which the library fills.
+        // Some non-blocking streams, and one blocking stream, for which the default stream waits, on which the library
+        // fills.
         let gpu = Gpu::new(sim);
         let streams = [false, false, true].map(|blocking| stream(gpu, blocking));
         for seed in 0..12 {
@@ -348,8 +349,8 @@ fn no_false_alarm_in_random_programs_of_streams() {
     });
 }
 
-/// Any call of the driver may fail: every call of the library's answers as it does without the debug mode, and the
-/// memory is back.
+/// Any call of the driver may fail: every call of the library returns the same as without the debug mode, and the
+/// memory is free again.
 #[test]
 fn a_failing_driver_loses_nothing() {
     guarded("a_failing_driver_loses_nothing", |sim, log| {
@@ -391,7 +392,7 @@ fn a_failing_driver_loses_nothing() {
         assert_eq!(said.len(), 1, "said aloud once: {said:#?}");
         assert!(said[0].contains("guards were not") && said[0].contains("(999)"), "{said:?}");
         assert!(counter(&pool, "guards_unchecked") > 10);
-        // A success leaves the words of the last failure alone.
+        // A success does not change the last error message.
         assert_eq!(pool.free(1), BFC_ERROR_INVALID_POINTER);
         let words = last_error();
         sim.fail(Some("cuCtxSynchronize"), 1, CUDA_ERROR_UNKNOWN);

@@ -1,4 +1,4 @@
-//! `BFC_DEBUG=guard` on host memory: programs that do nothing wrong are accused of nothing, with several threads, with
+//! `BFC_DEBUG=guard` on host memory: correct programs cause no reports, with several threads, with
 //! streams, in a forked child, and until the end of the allocator.
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::guarded::*;
 use common::*;
 
-/// A program that keeps to what it was given, in all the ways there are.
+/// A program that stays within its allocations, with all kinds of calls.
 fn random_program(pool: &Pool, seed: u64, rounds: u32, tag: u8) {
     let mut random = Random::new(seed);
     let mut live: Vec<(u64, u64)> = Vec::new();
@@ -28,7 +28,7 @@ fn random_program(pool: &Pool, seed: u64, rounds: u32, tag: u8) {
             }
             _ if !live.is_empty() => {
                 let (address, size) = live.swap_remove(random.index(live.len()));
-                assert!(bytes(address, size).iter().all(|&byte| byte == tag), "nobody else wrote there");
+                assert!(bytes(address, size).iter().all(|&byte| byte == tag), "nothing else wrote there");
                 pool.put(address);
             }
             _ => {}
@@ -84,12 +84,12 @@ fn no_false_alarm_in_random_programs_of_streams() {
                 (options.flags, options.initial_region_bytes) =
                     (BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION, 65536);
             });
-            // From the beginning there are several.
+            // Several streams from the beginning.
             pool.put(pool.get(1));
             pool.put_on(pool.get_on(1, 16), 16);
             let mut random = Random::new(seed);
             let mut live: Vec<(u64, u64)> = Vec::new();
-            // What streams freed and their work may still use, as it was.
+            // Memory that streams freed and their work may still use, with its contents.
             let mut pending: Vec<(u64, u64, u64)> = Vec::new();
             for _ in 0..1500 {
                 let stream = 16 + random.below(3);
@@ -110,7 +110,7 @@ fn no_false_alarm_in_random_programs_of_streams() {
                             at < address + size && address < at + bytes && by != 16 + on
                         };
                         assert_eq!(pending.iter().find(overlaps), None, "given to another");
-                        // It is the same stream's, or nobody's work any more: slack included.
+                        // It belongs to the same stream, or no work uses it anymore, slack included.
                         let chunk = pool.range(address).unwrap().chunk;
                         pending.retain(|&(at, bytes, _)| at >= chunk.0 + chunk.1 || address >= at + bytes);
                         write(address, &vec![size as u8; size as usize]);
@@ -158,7 +158,7 @@ fn a_forked_child_goes_on() {
                     }
                 });
             }
-            // Also if something is wrong: else they go on for ever.
+            // Even if something is wrong, because otherwise they run forever.
             let _stop = Stop(&stop);
             for _ in 0..60 {
                 // SAFETY: the child only calls the library and ends.
@@ -193,7 +193,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Violations and unchecked frees as the memory map has them, without allocating much.
+/// Violations and unchecked frees as in the memory map, without allocating much.
 fn summary(pool: &Pool) -> (u64, u64) {
     let map = pool.memory_map();
     let number = |name: &str| {

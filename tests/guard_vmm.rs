@@ -1,5 +1,6 @@
-//! `BFC_DEBUG=guard` where free memory may be unmapped and moved: `BFC_BACKEND_HOST_VMM`, and `BFC_BACKEND_CUDA_VMM` on the
-//! simulated driver, which is a simulation. The simulated device's memory is the host's, so a program may write to both.
+//! `BFC_DEBUG=guard` for memory that may be unmapped and moved while free: `BFC_BACKEND_HOST_VMM`, and
+//! `BFC_BACKEND_CUDA_VMM` on the simulated driver, which is a simulation. The simulated device's memory is the host's,
+//! so a program may write to both.
 
 mod common;
 
@@ -38,12 +39,12 @@ fn vmm(backend: u32, limit: u64, change: impl FnOnce(&mut bfc_options_t)) -> Poo
     Pool::create(device, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
 }
 
-/// The chunk of so many granules, as a request.
+/// Returns the request for a chunk of this many granules.
 fn granules(count: u64) -> u64 {
     count * GRANULE - 64
 }
 
-/// How often granules moved so far.
+/// Returns how often granules have moved so far.
 fn moved(log: &log::Collected) -> u64 {
     let number = |text: &str| text.split(" and moved ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
     log.with(" and moved ").iter().filter_map(|text| number(text)).sum::<u64>() / GRANULE
@@ -72,7 +73,7 @@ fn overruns_are_found() {
     });
 }
 
-/// The guard in front of a chunk went with the granule in front, and other memory came there.
+/// The guard before a chunk was lost with the preceding granule, and other memory was mapped there.
 #[test]
 fn a_guard_that_was_unmapped_is_missed_by_nobody() {
     each("a_guard_that_was_unmapped_is_missed_by_nobody", |backend, log| {
@@ -81,13 +82,13 @@ fn a_guard_that_was_unmapped_is_missed_by_nobody() {
         pool.put(gone);
         assert_eq!(pool.trim(0), GRANULE);
         pool.check();
-        // The granule is another now, and its end is free.
+        // The granule is a different one now, and its end is free.
         let small = pool.get(1000);
         assert_eq!(small, gone);
         pool.check();
         pool.put(behind);
         assert_quiet(&pool, log);
-        // A chunk that is handed out behind an unmapped one.
+        // A chunk that is handed out after an unmapped one.
         pool.put(small);
         pool.trim(0);
         let [unmapped, behind] = [0; 2].map(|_| pool.get(granules(1)));
@@ -103,7 +104,7 @@ fn a_guard_that_was_unmapped_is_missed_by_nobody() {
     });
 }
 
-/// The limit is reached: free granules move to the end, and from there to where they leave something in front of a chunk.
+/// The limit is reached: free granules move to the end, and from there to a place before a chunk.
 #[test]
 fn a_guard_that_moved_away_is_missed_by_nobody() {
     each("a_guard_that_moved_away_is_missed_by_nobody", |backend, log| {
@@ -126,7 +127,7 @@ fn a_guard_that_moved_away_is_missed_by_nobody() {
         back.into_iter().chain(kept).for_each(|address| pool.put(address));
         assert_quiet(&pool, log);
         assert_eq!(counter(&pool, "guards_unchecked"), 0);
-        // What is believed again is believed.
+        // A guard that is trusted again is checked.
         let [front, behind] = [1000, 1000].map(|bytes| pool.get(bytes));
         pool.put(front);
         write(behind - 8, &[1; 8]);
@@ -135,7 +136,7 @@ fn a_guard_that_moved_away_is_missed_by_nobody() {
     });
 }
 
-/// A program that keeps to what it was given, with growth, trims and remapping.
+/// A program that stays within its allocations, with growth, trims and remapping.
 fn random_program(pool: &Pool, seed: u64, rounds: u32, tag: u8) {
     let mut random = Random::new(seed);
     let mut live: Vec<(u64, u64)> = Vec::new();
@@ -165,7 +166,7 @@ fn random_program(pool: &Pool, seed: u64, rounds: u32, tag: u8) {
             }
             _ if !live.is_empty() => {
                 let (address, size) = live.swap_remove(random.index(live.len()));
-                assert!(bytes(address, size) == vec![tag; size as usize], "nobody else wrote there");
+                assert!(bytes(address, size) == vec![tag; size as usize], "nothing else wrote there");
                 pool.put(address);
             }
             _ => {}
@@ -174,7 +175,7 @@ fn random_program(pool: &Pool, seed: u64, rounds: u32, tag: u8) {
     live.into_iter().for_each(|(address, _)| pool.put(address));
 }
 
-/// Messages of warnings and errors; those of what moved are of another level.
+/// Messages of warnings and errors. Those about moves have another level.
 #[track_caller]
 fn assert_no_alarm(pool: &Pool, log: &log::Collected) {
     assert_eq!(bfc_check(pool.device()), BFC_OK);
@@ -203,7 +204,7 @@ fn no_false_alarm_in_random_programs() {
     );
 }
 
-/// One writes guards while another moves granules: neither waits for ever, nor writes to what is not there.
+/// One writes guards while another moves granules: neither waits forever, nor writes to unmapped memory.
 #[test]
 fn no_false_alarm_with_several_threads() {
     simulated_with(
@@ -230,7 +231,7 @@ fn no_false_alarm_with_several_threads() {
     );
 }
 
-/// A free looks at the guard in front, which is in free memory; a trim that comes meanwhile has to wait.
+/// A free checks the guard before its chunk, which is in free memory. A concurrent trim must wait.
 #[test]
 fn what_is_looked_at_is_not_unmapped() {
     let variables = [("BFC_DEBUG", "guard")];
@@ -258,7 +259,7 @@ fn what_is_looked_at_is_not_unmapped() {
     });
 }
 
-/// Work that is held on streams writes; nothing of it is unmapped or overwritten before it is done.
+/// Work that is held on streams writes; the memory is not unmapped or overwritten before the work has completed.
 #[test]
 fn no_false_alarm_in_random_programs_of_streams() {
     simulated_with("no_false_alarm_in_random_programs_of_streams", &[("BFC_DEBUG", "guard")], |sim| {
@@ -306,7 +307,7 @@ fn no_false_alarm_in_random_programs_of_streams() {
     });
 }
 
-/// Memory of a stream is left alone on the host, in whichever granule; nobody is accused for that.
+/// Memory of a stream is left alone on the host, in any granule, and causes no reports.
 #[test]
 fn streams_on_the_host() {
     guarded("streams_on_the_host", |log| {
@@ -338,7 +339,7 @@ fn streams_on_the_host() {
     });
 }
 
-/// The context goes: guards of what is gone are nobody's business, and those of the next life are written.
+/// The context is lost: guards of lost memory are not checked, and those of the next life are written.
 #[test]
 fn after_a_reset_there_are_guards_again() {
     simulated_with("after_a_reset_there_are_guards_again", &[("BFC_DEBUG", "guard")], |sim| {
@@ -358,7 +359,7 @@ fn after_a_reset_there_are_guards_again() {
                         lost(0);
                         assert_refused(&pool, first);
                     }
-                    // The library meets it when it looks at the guards.
+                    // The library notices the loss when it checks the guards.
                     let new = pool.get(500);
                     assert!(bytes(new, 500).iter().all(|&byte| byte == 0xFF), "it is there");
                     assert!(third == new || pool.free(third) == BFC_ERROR_INVALID_POINTER);

@@ -1,4 +1,4 @@
-//! The history: what is recorded is what happened, in the order in which it happened, and survives the process.
+//! The history: it records the events in the order in which they happened, and survives the process.
 
 mod common;
 #[path = "common/history.rs"]
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-/// The pointer of a text, or NULL.
+/// Returns the pointer of a text, or NULL.
 fn pointer_of(text: Option<&CStr>) -> *const std::ffi::c_char {
     text.map_or(ptr::null(), CStr::as_ptr)
 }
@@ -45,7 +45,7 @@ fn mark(name: &str) {
     assert_eq!(try_mark(Some(&CString::new(name).expect("no NUL"))), BFC_OK);
 }
 
-/// The events of a device, in order.
+/// Returns the events of a device, in order.
 fn of(history: &History, pool: &Pool) -> Vec<Recorded> {
     let is_its =
         |event: &&Recorded| history.pool(event.pool).is_some_and(|(device, _)| device == pool.device());
@@ -93,7 +93,7 @@ fn events_are_what_happened() {
     assert!(history.events.is_sorted_by_key(|event| event.time), "one thread's times rise");
 }
 
-/// A failure is of an operation and a step like an allocation, also one that its caller counts.
+/// A failure has an operation and a step like an allocation, even one that its caller counts.
 #[test]
 fn a_failure_has_the_operation_of_its_thread() {
     let _alone = alone();
@@ -157,7 +157,7 @@ fn the_options_of_a_pool_are_recorded() {
     assert_eq!((stamped.flags, stamped.fragmentation_fraction), (TIMESTAMPS, 0.25));
 }
 
-/// Follows a random program in several threads, streams and scopes beside the pool's own statistics.
+/// Compares a random program in several threads, streams and scopes with the pool's own statistics.
 #[test]
 fn the_timeline_ends_with_the_pools_statistics() {
     let _alone = alone();
@@ -256,7 +256,7 @@ fn trims_and_limits_are_recorded() {
     assert_eq!(pool.trim(u64::MAX), 0, "nothing is given back, which is no event");
     pool.limit(16 * MIB);
     pool.put(pool.get(9 * MIB));
-    // What is held beyond a lower limit goes back.
+    // Memory held beyond a lower limit is released.
     pool.limit(3 * MIB);
     let history = stopped(&path);
     let events = of(&history, &pool);
@@ -314,7 +314,7 @@ fn what_cannot_be_is_refused() {
     fs::remove_file(path).expect("a file");
 }
 
-/// No damage makes the reader fail otherwise than by a reason, or read much memory.
+/// With any damage the reader fails only with a reason, and never reads much memory.
 #[test]
 fn a_damaged_file_is_read_or_refused() {
     let _alone = alone();
@@ -335,7 +335,7 @@ fn a_damaged_file_is_read_or_refused() {
     for _ in 0..20_000 {
         let mut damaged = whole.clone();
         for _ in 0..=random.below(4) {
-            // Mostly where something is written.
+            // Usually where something is written.
             let within = [200, 4096 + 200, whole.len() as u64][random.below(3) as usize];
             let at = random.below(within) as usize;
             damaged[at] = random.below(256) as u8;
@@ -439,7 +439,7 @@ fn the_history_of_an_earlier_process_is_kept_beside_the_new_one() {
             assert_eq!(read(&old).process, processes[round - 1]);
         }
     }
-    // Not while it is recorded.
+    // Not while it is being recorded.
     fs::remove_file(&path).expect("a file");
     start(&path, 0);
     let said = run("warn");

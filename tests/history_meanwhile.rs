@@ -1,4 +1,4 @@
-//! The history while something else goes on: a save, a call of a backend.
+//! The history during other operations: a save, a call of a backend.
 
 mod common;
 #[path = "common/history.rs"]
@@ -27,7 +27,7 @@ fn save(path: &CString) {
     assert_eq!(unsafe { bfc_history_save(path.as_ptr()) }, BFC_OK, "{}", last_error());
 }
 
-/// The number of a recording that is over is another pool's in the next one.
+/// The number of a pool in a past recording belongs to another pool in the next one.
 #[test]
 fn a_region_obtained_across_two_recordings_is_no_other_pools() {
     let _alone = alone();
@@ -58,7 +58,7 @@ fn a_region_obtained_across_two_recordings_is_no_other_pools() {
     fs::remove_file(first).expect("a file");
 }
 
-/// What a thread does while another one saves the history, and a fork.
+/// The work of a thread while another one saves the history, and a fork.
 fn use_meanwhile(pool: &Pool, round: u64) {
     // The name of a new operation is stored in the history.
     assert_eq!(scope_begin(&format!("meanwhile {round}"), 1), BFC_OK);
@@ -80,7 +80,7 @@ fn use_meanwhile(pool: &Pool, round: u64) {
     assert_eq!(status, 0);
 }
 
-/// The last event is copied last. So a thread that finds its place empty has done its work before the save was done.
+/// The last event is copied last. So a thread that finds its place empty has finished its work before the save ended.
 #[test]
 fn a_save_holds_up_neither_allocations_nor_marks_nor_forks() {
     const EVENTS: u64 = 1 << 20;

@@ -47,7 +47,7 @@ fn a_place_has_one_backtrace_and_another_place_another() {
     let pool = Pool::host(MIB, |_| {});
     let mut live: Vec<u64> = (0..3).map(|_| one_place(&pool)).collect();
     live.push(other_place(&pool));
-    // In the order of a stream, with an alignment, and in a scope it is recorded too.
+    // Allocations in stream order, with an alignment, and in a scope are recorded too.
     live.push(alloc_async(pool.device(), 1000, 0).expect("room"));
     live.push(alloc_aligned(pool.device(), 1000, 4096).expect("room"));
     assert_eq!(scope_begin("layer", 1), BFC_OK);
@@ -66,7 +66,7 @@ fn a_place_has_one_backtrace_and_another_place_another() {
         let frames = history.frames(stack);
         let program = std::env::current_exe().expect("a path");
         let name = program.file_name().expect("a name").to_str().expect("UTF-8");
-        // Offsets in the modules: the command knows names.
+        // Offsets in the modules. The command finds the names.
         assert!(frames.len() > 3 && frames[0].function.starts_with(name), "{frames:?}");
         assert!(frames.iter().any(|frame| frame.function.starts_with("libc.so")), "{frames:?}");
     }
@@ -109,7 +109,7 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Comes to an allocation by `depth` calls. Each bit of `path` decides by which function.
+/// Reaches an allocation through `depth` calls. Each bit of `path` selects the function.
 #[inline(always)]
 fn descend(pool: &Pool, depth: u32, path: u64) -> u64 {
     match (depth, path & 1) {
@@ -164,7 +164,7 @@ fn more_backtraces_than_there_is_room_for_are_counted() {
     assert!(different.iter().all(|&stack| history.frames(stack).len() > 16));
 }
 
-/// What was captured for one recording is not in the next.
+/// Backtraces captured for one recording are not in the next.
 #[test]
 fn threads_record_while_recordings_begin_and_end() {
     let _alone = alone();
@@ -188,7 +188,7 @@ fn threads_record_while_recordings_begin_and_end() {
                 .then(|| fs::read(&path).and_then(|file| fs::remove_file(&path).map(|()| file)))
         };
         let files: Vec<_> = (0..20).map(one).collect();
-        // Before anything can fail: the threads would go on for ever.
+        // Before anything can fail, because the threads would otherwise run forever.
         is_over.store(true, Relaxed);
         files.into_iter().map(|file| read_from(file.expect("recorded").expect("a file"))).collect()
     });

@@ -1,4 +1,4 @@
-//! Calls for which there is no host memory: each allocation of one call fails, one after the other.
+//! Calls without host memory: each allocation of one call fails, one after the other.
 
 mod common;
 mod plan_files;
@@ -10,19 +10,19 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// How many allocations of this thread still work; negative: all do.
+    /// The number of allocations of this thread that still succeed. Negative: all.
     static LEFT: Cell<i64> = const { Cell::new(-1) };
-    /// Whether all that follow the one that fails fail too.
+    /// Whether all allocations after the failing one fail too.
     static ALL_FAIL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator, which has nothing when a test says so.
+/// The system's allocator, which fails when a test requests it.
 struct Failing;
 
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
 
-// SAFETY: the system's allocator does the work, and NULL is always a right answer.
+// SAFETY: the system's allocator does the work, and NULL is always a valid result.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let left = LEFT.get();
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Failing {
     }
 }
 
-/// Does something while its nth allocation, counted from 0, and all that follow fail. Returns also whether one did.
+/// Runs work while its nth allocation, counted from 0, and all later ones fail. Also returns whether one did.
 fn with_failing_from<T>(nth: i64, work: impl FnOnce() -> T) -> (T, bool) {
     ALL_FAIL.set(true);
     LEFT.set(nth);
@@ -53,7 +53,7 @@ fn with_failing_from<T>(nth: i64, work: impl FnOnce() -> T) -> (T, bool) {
     (result, struck)
 }
 
-/// Does something while its nth allocation, counted from 0, fails; whether there was one.
+/// Runs work while its nth allocation, counted from 0, fails. Also returns whether there was one.
 fn with_failing<T>(nth: i64, work: impl FnOnce() -> T) -> (T, bool) {
     LEFT.set(nth);
     let result = work();
@@ -94,7 +94,7 @@ fn a_pool_begin_that_fails_has_changed_nothing() {
     });
 }
 
-/// A plan that there is no memory for is no plan that is wrong.
+/// A plan for which there is no memory is not reported as invalid.
 #[test]
 fn a_creation_with_a_plan_that_fails_has_created_nothing() {
     let entries: Vec<_> = (0..100).map(|at| (256, Some(at * 256))).collect();
@@ -109,7 +109,7 @@ fn a_creation_with_a_plan_that_fails_has_created_nothing() {
             if !struck {
                 break;
             }
-            // It can do without that one.
+            // That allocation is optional.
             assert_eq!(bfc_destroy(device), BFC_OK);
             continue;
         }
@@ -121,7 +121,7 @@ fn a_creation_with_a_plan_that_fails_has_created_nothing() {
     assert_eq!((bfc_check(device), bfc_destroy(device)), (BFC_OK, BFC_OK));
 }
 
-/// Reports are written from a copy, and where there is no memory for one in place.
+/// Reports are written from a copy, and in place if there is no memory for one.
 #[test]
 fn reports_need_no_host_memory() {
     let mut wanted = options();
@@ -131,7 +131,7 @@ fn reports_need_no_host_memory() {
     live.iter().step_by(5).for_each(|&address| pool.put(address));
     let map = |buffer: &mut [u8]| {
         let mut length = 0;
-        // SAFETY: the buffer has so many bytes, and the length a place.
+        // SAFETY: the buffer has that many bytes, and the length is writable.
         let status =
             unsafe { bfc_memory_map(pool.device(), buffer.as_mut_ptr().cast(), buffer.len(), &mut length) };
         (status, length)
@@ -150,7 +150,7 @@ fn reports_need_no_host_memory() {
     }
 }
 
-/// The tables for one more chunk grow one after the other. A request that gets only some of them leaves the others
+/// The tables for one more chunk grow one after the other. A request that can grow only some of them leaves the others
 /// usable.
 #[test]
 fn tables_that_grew_halfway_are_usable() {

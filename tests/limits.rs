@@ -1,4 +1,5 @@
-//! The limit of a living allocator changes: what is held stays valid, free memory goes back, and waiting requests go on.
+//! The limit of a living allocator changes: memory in use stays valid, free memory is released, and waiting requests
+//! continue.
 
 mod common;
 
@@ -41,7 +42,7 @@ fn below_what_is_held_growth_stops_and_free_regions_go_back() {
     assert_eq!((pool.stats().pool_bytes, pool.stats().bytes_limit), (30 * MIB, 10 * MIB), "all is in use");
     assert_eq!(pool.alloc(1), Err(BFC_ERROR_OUT_OF_MEMORY), "nothing more is obtained");
     assert!(chunks.iter().all(|&address| pool.requested_size(address).is_ok()), "nothing is lost");
-    // What is freed is still used, and given back by the next trim.
+    // Freed memory is reused, and released by the next trim.
     pool.put(chunks[2]);
     assert_eq!(pool.get(8 * MIB), chunks[2]);
     pool.put(chunks[2]);
@@ -55,7 +56,7 @@ fn below_what_is_held_growth_stops_and_free_regions_go_back() {
     pool.put(chunks[0]);
     pool.put(chunks[3]);
     pool.check();
-    // One region that is larger than the limit goes as a whole, and no other does.
+    // One region that is larger than the limit is released as a whole, and no other is.
     pool.limit(10 * MIB);
     assert_eq!(pool.stats().pool_bytes, 2 * MIB);
     pool.limit(0);
@@ -82,7 +83,7 @@ fn limits_at_the_edges() {
     pool.limit(256);
     pool.put(pool.get(1));
     pool.check();
-    // An alignment above the limit is no reason to refuse what is held.
+    // An alignment above the limit is no reason to refuse held memory.
     pool.limit(GIB);
     let held = pool.get(64 * MIB);
     let other = pool.get(MIB);
@@ -101,7 +102,7 @@ fn it_begins_as_if_it_had_been_created_so() {
         assert_eq!(pool.stats().pool_bytes, if flags == 0 { 64 * MIB } else { 2 * MIB });
         pool.put(first);
     }
-    // Without growth more is one more region.
+    // Without growth a higher limit means one more region.
     let pool = Pool::custom(Backend::new(GIB), 4 * MIB, |_| {});
     let first = pool.get(4 * MIB);
     pool.limit(10 * MIB);
@@ -110,7 +111,7 @@ fn it_begins_as_if_it_had_been_created_so() {
     [first, second].into_iter().for_each(|address| pool.put(address));
 }
 
-/// A share of the limit is one of the new limit.
+/// A fraction of the limit applies to the new limit.
 #[test]
 fn fragmentation_is_a_share_of_the_new_limit() {
     let pool = Pool::custom(Backend::new(GIB), 100 * MIB, |options| {
@@ -161,7 +162,7 @@ fn who_waits_gets_what_a_higher_limit_allows() {
 fn a_range_takes_a_higher_limit() {
     let pool = host_vmm(4 * MIB);
     let fill = |address: u64, bytes: u64, value: u8| {
-        // SAFETY: live host memory of so many bytes.
+        // SAFETY: live host memory of that many bytes.
         unsafe { (address as *mut u8).write_bytes(value, bytes as usize) };
     };
     let holds = |address: u64, bytes: u64, value: u8| {
@@ -201,7 +202,7 @@ fn a_range_takes_a_higher_limit() {
     pool.check();
 }
 
-/// A limit that the system does not prepare for changes nothing.
+/// A limit for which the system refuses resources changes nothing.
 #[test]
 fn a_range_that_cannot_take_it_stays_as_it_is() {
     const NAME: &str = "a_range_that_cannot_take_it_stays_as_it_is";
@@ -222,7 +223,7 @@ fn a_range_that_cannot_take_it_stays_as_it_is() {
     pool.put(first);
 }
 
-/// While a capture is announced nothing goes back, and the limit holds all the same.
+/// While a capture is announced nothing is released, and the limit still holds.
 #[test]
 fn during_a_capture_the_limit_holds_and_nothing_goes_back() {
     const NAME: &str = "during_a_capture_the_limit_holds_and_nothing_goes_back";
@@ -258,7 +259,7 @@ fn who_may_not_change_it() {
     assert_eq!(pool.stats().bytes_limit, MIB);
 }
 
-/// Whatever others do meanwhile, the limit holds for what is obtained after it.
+/// Whatever other threads do meanwhile, the limit holds for memory obtained afterwards.
 #[test]
 fn it_changes_while_others_allocate() {
     let pool = growing(16 * MIB);
@@ -287,7 +288,7 @@ fn it_changes_while_others_allocate() {
     assert_eq!((pool.stats().pool_bytes, pool.backend().held()), (0, 0));
 }
 
-/// Pieces that are smaller than a page are not looked for in all of a pool.
+/// A pool is not searched for pieces that are smaller than a page.
 #[test]
 fn a_trim_by_less_than_a_page_ends() {
     let pool = Pool::host(4096 * GIB, |_| {});

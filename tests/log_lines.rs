@@ -5,12 +5,12 @@ mod common;
 use common::*;
 use std::process::{Command, Stdio};
 
-/// How many allocators a thread creates and destroys; each of both is a message.
+/// The number of allocators that a thread creates and destroys. Each creation and destruction is a message.
 const ROUNDS: usize = 150;
 const THREADS: usize = 4;
 const PROCESSES: usize = 3;
 
-/// The child: threads that have messages written.
+/// The child: threads that cause messages.
 #[test]
 fn write_messages() {
     if !child::is_child("write_messages") {
@@ -30,7 +30,7 @@ fn write_messages() {
     });
 }
 
-/// Whether a line is the whole of one of the messages.
+/// Returns whether a line is exactly one of the messages.
 fn is_whole(line: &str) -> bool {
     let Some((device, what)) =
         line.strip_prefix("libbfc info: device ").and_then(|rest| rest.split_once(": "))

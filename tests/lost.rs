@@ -1,7 +1,7 @@
-//! A program that ends the context its device memory belongs to, on the simulated driver: a simulation, whose rules
+//! A program that ends the context of its device memory, on the simulated driver: a simulation, whose rules
 //! about primary contexts are those of NVIDIA's manual (its README) and were compared with no real driver.
 //!
-//! Here: what the pool forgets, and how it begins anew.
+//! Here: what the pool forgets, and how it begins again.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn a_pool_forgets_what_the_program_reset() {
     });
 }
 
-/// The context is back, by the same handle, before anybody has said anything: what is in it is the program's.
+/// The context exists again, with the same handle, before the reset is reported: the memory in it is the program's.
 #[test]
 fn another_life_of_the_context_is_noticed_without_a_word() {
     simulated("another_life_of_the_context_is_noticed_without_a_word", |sim| {
@@ -59,14 +59,14 @@ fn another_life_of_the_context_is_noticed_without_a_word() {
             gpu.enter(0);
             gpu.reset(0);
             gpu.enter(0);
-            // At the addresses where ours were: of the region in use, and of the one that is free.
+            // At the addresses of the pool's memory: of the region in use, and of the free one.
             let theirs = [2, 4].map(|mib| gpu.alloc(mib * MIB));
             assert_eq!(theirs, [old, free]);
             if told {
                 lost(0);
                 assert_empty(&pool);
             }
-            // It needs a region, or would give some back, which are others'.
+            // The call needs a region, or would release some, which now belong to the program.
             assert_eq!(pool.trim(0), 0);
             let new = pool.get(64 * MIB);
             assert_refused(&pool, old);
@@ -82,7 +82,7 @@ fn another_life_of_the_context_is_noticed_without_a_word() {
     });
 }
 
-/// A request that finds nothing meets the loss itself, and is served.
+/// A request that finds no memory notices the loss itself, and is served.
 #[test]
 fn a_request_that_meets_the_loss_is_served() {
     simulated("a_request_that_meets_the_loss_is_served", |sim| {
@@ -90,7 +90,7 @@ fn a_request_that_meets_the_loss_is_served() {
         for round in 0..5 {
             let old = [MIB, 4 * MIB].map(|bytes| pool.get(bytes));
             gpu.reset(0);
-            // Nobody knows yet: what is free is handed out.
+            // The loss is not known yet, so free memory is handed out.
             let unknown = pool.get(256);
             let served = pool.get((32 << round) * MIB);
             assert_eq!(pool.stats().num_regions, 1, "round {round}");
@@ -114,13 +114,13 @@ fn what_is_there_is_not_forgotten() {
         let kept = pool.get(MIB);
         lost(0);
         pool.put(kept);
-        // A context of the program's own is nothing to us.
+        // A context of the program's own does not matter.
         let (own, kept) = (gpu.own_context(0), pool.get(MIB));
         gpu.destroy_context(own);
         lost(0);
         pool.get(5 * MIB);
         pool.put(kept);
-        // Who comes late to say so finds that it was noticed, and that a new life has begun.
+        // A late report finds that the loss was noticed, and that a new life has begun.
         gpu.reset(0);
         lost(0);
         let new = pool.get(MIB);
@@ -225,13 +225,13 @@ fn a_context_that_does_not_come_back() {
         lost(0);
         sim.fail(Some("cuDevicePrimaryCtxRetain"), 1, CUDA_ERROR_UNKNOWN);
         assert!(pool.alloc(MIB).is_err());
-        // Ours is released even so.
+        // The library's reference is still released.
         assert_eq!(pool.destroy(), BFC_OK);
         sim.assert_clean();
     });
 }
 
-/// Freed memory of a context that is gone is poisoned, not unmapped, so that a stray access of the library's would be
+/// Freed memory of a lost context is poisoned, not unmapped, so that a stray access by the library would be
 /// seen as a change and not as a crash.
 #[test]
 fn nothing_is_written_to_what_is_gone() {
@@ -250,7 +250,8 @@ fn nothing_is_written_to_what_is_gone() {
     });
 }
 
-/// cuCtxGetId came with CUDA 12.0. Before, what is in the context tells, or the program is believed.
+/// cuCtxGetId came with CUDA 12.0. Before, the memory in the context shows the loss, or the program's report is
+/// accepted.
 #[test]
 fn a_driver_that_numbers_no_contexts_will_do() {
     let variables = [("SIMCUDA_DRIVER_VERSION", "11080")];
@@ -263,7 +264,7 @@ fn a_driver_that_numbers_no_contexts_will_do() {
         assert_eq!(pool.requested_size(old), Ok(MIB), "it was there when that was said");
         let new = pool.get(16 * MIB);
         assert_refused(&pool, old);
-        // The context is active again before it is told of: nothing of ours is in it.
+        // The context is active again before the loss is reported: none of the library's memory is in it.
         gpu.reset(0);
         gpu.enter(0);
         lost(0);
@@ -276,7 +277,7 @@ fn a_driver_that_numbers_no_contexts_will_do() {
     });
 }
 
-/// And where nobody says a word: a request that fails looks for what is there.
+/// Without a report, a failing request checks what still exists.
 #[test]
 fn without_numbers_what_is_missing_tells() {
     let test = "without_numbers_what_is_missing_tells";
@@ -312,7 +313,7 @@ fn there_is_nothing_to_lose_on_the_host() {
     assert_eq!(bfc_device_lost(fresh_device()), BFC_ERROR_NO_ALLOCATOR);
 }
 
-/// A failing question is no answer.
+/// A failing query proves nothing.
 fn one_question_fails(sim: Simulation) {
     for call in ["cuMemGetAddressRange_v2", "cuDevicePrimaryCtxGetState", "cuCtxPushCurrent_v2"] {
         let gpu = Gpu::new(sim);
@@ -352,14 +353,14 @@ fn one_failing_question_is_not_the_end_of_a_context_without_a_number() {
     );
 }
 
-/// Others' references are left alone, whatever becomes of ours.
+/// References of others are left alone, whatever happens to the library's own.
 #[test]
 fn a_renewal_that_fails_releases_nobody_else_s_reference() {
     simulated("a_renewal_that_fails_releases_nobody_else_s_reference", |sim| {
         let (gpu, pool) = (Gpu::new(sim), cuda_pool(0));
         for goes_on in [true, false] {
             pool.get(MIB);
-            // The program releases what it has not retained.
+            // The program releases a reference that it has not retained.
             gpu.release(0);
             lost(0);
             sim.fail(Some("cuDevicePrimaryCtxRetain"), 2, CUDA_ERROR_UNKNOWN);

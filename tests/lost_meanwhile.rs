@@ -1,7 +1,7 @@
-//! A program that ends the context its device memory belongs to, on the simulated driver: a simulation, whose rules
+//! A program that ends the context of its device memory, on the simulated driver: a simulation, whose rules
 //! about primary contexts are those of NVIDIA's manual (its README) and were compared with no real driver.
 //!
-//! Here: who is told, threads in the midst of it, calls that fail around it, and the end of the process.
+//! Here: notifications, concurrent threads, failing calls, and the end of the process.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn who_listens_is_told_of_what_went() {
         lost(0);
         pool.put(pool.get(MIB));
         assert_eq!((told.held.lock().unwrap().len(), told.calls.load(Relaxed)), (1, 7));
-        // Met on the way of a region back: the others go too, all once.
+        // Noticed while a region is released: the others go too, each once.
         let [kept, free, _] = [MIB, 8 * MIB, 30 * MIB].map(|bytes| pool.get(bytes));
         pool.put(free);
         gpu.reset(0);
@@ -44,9 +44,9 @@ fn who_listens_is_told_of_what_went() {
     });
 }
 
-/// Threads allocate and free on streams of their own and on none while the device is reset again and again. What they
-/// do to the driver in the midst of that is the program's fault; here the library has to come through it: it hangs
-/// nowhere, keeps its books, and touches nothing of a context that is not its own.
+/// Threads allocate and free on streams of their own and on none while the device is reset repeatedly. Their
+/// misuse of the driver meanwhile is the program's fault. The library must survive it: it never
+/// hangs, keeps its statistics consistent, and touches nothing of a context that is not its own.
 #[test]
 fn threads_come_through_resets() {
     simulated("threads_come_through_resets", |sim| {
@@ -71,12 +71,13 @@ fn threads_come_through_resets() {
         assert_eq!(pool.destroy(), BFC_OK);
         assert_eq!(sim.misuse_texts(), [""; 0]);
         assert_eq!([ALLOCATIONS, EVENTS].map(|kind| sim.live(kind)), [0; 2]);
-        // A reset while the context is retained anew looks as if somebody had released ours: it is retained twice.
+        // A reset while the context is retained again looks as if another caller had released the library's reference:
+        // it is retained twice.
         assert!(sim.live(RETAINS) <= 10, "{}", sim.live(RETAINS));
     });
 }
 
-/// A thread in the middle of `cuMemAlloc` comes back to a pool that has forgotten: what it brings is not added.
+/// A thread in the middle of `cuMemAlloc` returns to a pool that has forgotten its memory: the new region is not added.
 #[test]
 fn what_comes_from_before_is_not_added() {
     simulated("what_comes_from_before_is_not_added", |sim| {
@@ -84,7 +85,7 @@ fn what_comes_from_before_is_not_added() {
         let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
         let told = listen(&pool);
         let kept = pool.get(MIB);
-        // The number of the context is asked for behind the allocation, and both are in front of the reset.
+        // The number of the context is queried after the allocation, and both are before the reset.
         sim.delay(c"cuCtxPopCurrent".as_ptr(), 400_000_000);
         std::thread::scope(|scope| {
             let other = scope.spawn(|| pool.alloc(8 * MIB));
@@ -108,7 +109,7 @@ fn what_comes_from_before_is_not_added() {
     });
 }
 
-/// What a program does that resets its device, so that each call of the driver can fail.
+/// A program that resets its device, in which each call of the driver can fail.
 fn program(driver: Driver) -> Vec<Status> {
     let mut failed = Vec::new();
     let mut wanted = options();
@@ -121,7 +122,7 @@ fn program(driver: Driver) -> Vec<Status> {
         let got = [MIB, 3 * MIB, 9 * MIB].map(|bytes| pool.alloc(bytes));
         failed.extend(got.into_iter().filter_map(Result::err));
         pool.check();
-        // SAFETY: it takes any device, and may be made to fail.
+        // SAFETY: it accepts any device, and may be made to fail.
         let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2().unwrap()(0) };
         if round != 1 {
             assert_eq!(bfc_device_lost(0), BFC_OK);
@@ -155,13 +156,13 @@ fn every_call_around_a_reset_may_fail() {
                 nth += 1;
             }
             assert!(nth > 60, "only {nth} calls were made to fail");
-            // The release itself, at the end and behind each of the three resets.
+            // The release itself, at the end and after each of the three resets.
             assert!(unreleased <= 4, "{unreleased}, code {code}");
         }
     });
 }
 
-/// At exit nothing is freed: the log of the simulation ends where the program does.
+/// At exit nothing is freed: the log of the simulation ends with the program.
 #[test]
 fn at_exit_the_driver_is_left_alone() {
     for down in ["", "down"] {
@@ -181,7 +182,7 @@ fn library() -> String {
 static CALLS_BEFORE: AtomicU64 = AtomicU64::new(0);
 static SIMULATION: Mutex<Option<Simulation>> = Mutex::new(None);
 
-/// The last thing that the process does: registered first of all.
+/// The last handler of the process, because it was registered first.
 extern "C" fn tell_the_calls() {
     let sim = SIMULATION.lock().unwrap().expect("it was loaded");
     println!("\ncalls at exit: {}", sim.all_calls() - CALLS_BEFORE.load(Relaxed));
@@ -209,12 +210,12 @@ fn leaves_a_live_pool_behind() {
         let is_down = std::env::var(DOWN).is_ok_and(|down| !down.is_empty());
         if is_down {
             sim.shutdown();
-            // Who frees and destroys in spite of that, as destructors of a program may, sees no error.
+            // Frees and destruction afterwards, as in a program's destructors, return no error.
             assert_eq!(pool.free_on(live, stream), BFC_OK);
             assert_eq!(pool.destroy_forced(), BFC_OK);
             assert_eq!(bfc_destroy(0), BFC_ERROR_NO_ALLOCATOR);
         }
-        // The pool lives on: nobody destroys it.
+        // The pool is not destroyed.
         std::mem::forget(pool);
         CALLS_BEFORE.store(sim.all_calls(), Relaxed);
         std::process::exit(0);

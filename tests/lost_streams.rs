@@ -1,4 +1,4 @@
-//! A program that ends the context its device memory belongs to, on the simulated driver: a simulation, whose rules
+//! A program that ends the context of its device memory, on the simulated driver: a simulation, whose rules
 //! about primary contexts are those of NVIDIA's manual (its README) and were compared with no real driver.
 //!
 //! Here: streams, events and private pools.
@@ -12,8 +12,8 @@ use common::simcuda::steer::{EVENTS, REUSE_ADDRESSES};
 use common::*;
 use std::time::Duration;
 
-/// Streams, events that are out, recorded uses, private pools: nothing of it is left, and nothing of it is destroyed,
-/// which with the real driver would be a use of what is gone.
+/// Streams, recorded events, recorded uses, private pools: none of them is left, and none is destroyed,
+/// which with the real driver would be a use of resources that no longer exist.
 #[test]
 fn streams_events_and_private_pools_are_forgotten() {
     simulated("streams_events_and_private_pools_are_forgotten", |sim| {
@@ -35,7 +35,7 @@ fn streams_events_and_private_pools_are_forgotten() {
                 assert_eq!(pool.free_on(address, one), BFC_OK);
             }
             assert_eq!(pool.free_on(recorded, other), BFC_OK);
-            // More than the limit leaves: the other stream is put behind the work of the first.
+            // More than the limit leaves: the other stream is made to wait for the work of the first.
             live.push(pool.alloc_on(7 * MIB, other).unwrap());
             assert!(sim.live(EVENTS) > 0, "an event is out");
             assert_eq!(pool.begin_private(5, other), BFC_OK);
@@ -48,7 +48,7 @@ fn streams_events_and_private_pools_are_forgotten() {
             }
             gpu.enter(0);
             let stream = gpu.stream(false);
-            // Nothing of what it would have waited for is there.
+            // Nothing that it would have waited for exists.
             let new = pool.alloc_on(15 * MIB, stream).unwrap();
             live.into_iter().for_each(|address| assert_refused(&pool, address));
             assert_eq!(pool.end_private(5, other), BFC_ERROR_INVALID_ARGUMENT);
@@ -68,7 +68,7 @@ fn streams_events_and_private_pools_are_forgotten() {
     });
 }
 
-/// A pool that has had streams begins with one again: the placements are those of a fresh one.
+/// A pool that has used several streams begins with one again: the placements are those of a fresh one.
 #[test]
 fn the_next_life_is_as_the_first() {
     simulated("the_next_life_is_as_the_first", |sim| {
@@ -91,7 +91,7 @@ fn the_next_life_is_as_the_first() {
         };
         gpu.enter(0);
         let first = program(&pool, gpu.stream(false));
-        // In between more than one.
+        // More than one in between.
         pool.alloc_on(MIB, 0).unwrap();
         for _ in 0..2 {
             gpu.reset(0);
@@ -106,7 +106,7 @@ fn the_next_life_is_as_the_first() {
     });
 }
 
-/// A thread that asks about events meanwhile comes back to a pool that has none: what it brings back is kept by nobody.
+/// A thread that queries events meanwhile returns to a pool that has none, so the events that it returns are not kept.
 #[test]
 fn who_asks_about_events_comes_back_to_none() {
     simulated("who_asks_about_events_comes_back_to_none", |sim| {
@@ -121,7 +121,7 @@ fn who_asks_about_events_comes_back_to_none() {
                 assert_eq!(pool.free_on(address, stream), BFC_OK);
             }
             let before = sim.calls_of(function);
-            // Behind the call, for in front of it the event would be one that was destroyed.
+            // After the call, because before it the event would be one that was destroyed.
             sim.delay(c"cuCtxPopCurrent".as_ptr(), 300_000_000);
             std::thread::scope(|scope| {
                 let (last, pool) = (streams[2], &pool);
@@ -143,8 +143,8 @@ fn who_asks_about_events_comes_back_to_none() {
             });
             sim.clear_faults();
             pool.check();
-            // Its stream was the old life's, and is known in the new one now: away with that too. An event that was kept
-            // would be there still.
+            // Its stream belonged to the old life, and is known in the new one now, so it is forgotten too. An event
+            // that was kept would still exist.
             gpu.reset(0);
             lost(0);
             gpu.enter(0);

@@ -1,6 +1,6 @@
-//! A program that ends the context beside granules of `BFC_BACKEND_CUDA_VMM`, on the simulated driver: a simulation. What
-//! a reset does to virtual memory the manual leaves open, so each test has it three ways (`SIMCUDA_RESET_ENDS`): it
-//! stays, mappings and physical memory go, and reserved ranges too.
+//! A program that ends the context while it has granules of `BFC_BACKEND_CUDA_VMM`, on the simulated driver: a
+//! simulation. The manual does not say what a reset does to virtual memory, so each test runs in three variants
+//! (`SIMCUDA_RESET_ENDS`): it stays, mappings and physical memory end, or reserved ranges end too.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 const GRANULE: u64 = 2 * MIB;
 
-/// What is there, by the driver.
+/// The existing resources, according to the driver.
 fn there(sim: Simulation) -> [u64; 4] {
     [PHYSICAL, MAPPINGS, RESERVATIONS, RETAINS].map(|kind| sim.live(kind))
 }
@@ -25,7 +25,7 @@ fn vmm(limit: u64) -> Pool {
     Pool::on_device(0, |options| (options.backend, options.memory_limit) = (BFC_BACKEND_CUDA_VMM, limit))
 }
 
-/// Of a pool with nothing between its granules and the driver.
+/// The resources of a pool if all of its granules are allocated by the driver.
 #[track_caller]
 fn agree(sim: Simulation, pool: &Pool) {
     pool.check();
@@ -33,7 +33,7 @@ fn agree(sim: Simulation, pool: &Pool) {
     assert_eq!((there(sim), sim.used(0)), ([granules, granules, 1, 1], granules * GRANULE));
 }
 
-/// Runs a body in each way.
+/// Runs a body in each variant.
 #[track_caller]
 fn each_way(test: &str, body: impl Fn(Simulation)) {
     simulated(test, |sim| {
@@ -78,7 +78,7 @@ fn a_pool_forgets_its_granules_and_begins_anew() {
                         ["cuMemUnmap", "cuMemRelease", "cuMemAddressFree"].map(|name| sim.calls(name));
                     assert_eq!(after, calls, "no more calls but to begin anew");
                 }
-                // All of it, so that nothing of the device's is lost on the way.
+                // All of it, so that no device memory is leaked.
                 let all = pool.get(64 * MIB);
                 agree(sim, &pool);
                 if sim.get(RESET_ENDS) < 2 {
@@ -93,7 +93,7 @@ fn a_pool_forgets_its_granules_and_begins_anew() {
     });
 }
 
-/// Destroyed when the context is gone: noticed, told of, or neither.
+/// Destroyed after the context has ended, which was noticed, reported, or neither.
 #[test]
 fn a_pool_is_destroyed_after_a_reset() {
     each_way("a_pool_is_destroyed_after_a_reset", |sim| {
@@ -128,7 +128,7 @@ fn a_pool_is_destroyed_after_a_reset() {
     });
 }
 
-/// What is at the old addresses by then, and is not ours, is left alone.
+/// Memory of others that is at the old addresses by then is left alone.
 #[test]
 fn somebody_else_at_the_old_addresses() {
     simulated("somebody_else_at_the_old_addresses", |sim| {
@@ -137,7 +137,7 @@ fn somebody_else_at_the_old_addresses() {
         let old = pool.get(GRANULE);
         gpu.reset(0);
         gpu.enter(0);
-        // A range that covers ours, and a granule where ours was.
+        // A range that covers the library's, and a granule where the library's was.
         let theirs = gpu.map_granule(0, old, 32 * GRANULE);
         assert_eq!(theirs, old);
         lost(0);
@@ -152,7 +152,7 @@ fn somebody_else_at_the_old_addresses() {
     });
 }
 
-/// The new range cannot be had, or not so large; then it is asked for again.
+/// The new range is refused, or refused at that size. Then it is requested again.
 #[test]
 fn a_renewal_that_fails_is_tried_again() {
     each_way("a_renewal_that_fails_is_tried_again", |sim| {
@@ -178,13 +178,13 @@ fn a_renewal_that_fails_is_tried_again() {
             agree(sim, &pool);
             pool.trim(0);
         }
-        // Fewer addresses are enough.
+        // Fewer addresses are sufficient.
         gpu.reset(0);
         lost(0);
         sim.fail(Some("cuMemAddressReserve"), 1, CUDA_ERROR_OUT_OF_MEMORY);
         pool.put(pool.get(MIB));
         agree(sim, &pool);
-        // And none at all.
+        // And none.
         gpu.reset(0);
         lost(0);
         sim.fail(Some("cuMemAddressReserve"), 1, CUDA_ERROR_UNKNOWN);
@@ -193,12 +193,12 @@ fn a_renewal_that_fails_is_tried_again() {
     });
 }
 
-/// Granules that somebody was told of and not told to go.
+/// Granules that were reported as obtained and not yet as returned.
 #[derive(Default)]
 struct Registered(Mutex<BTreeSet<u64>>);
 
 unsafe extern "C" fn register(user_data: *mut c_void, _: i32, base: *mut c_void, bytes: usize, event: i32) {
-    // SAFETY: the tests pass a reference that lives for ever.
+    // SAFETY: the tests pass a reference that lives forever.
     let registered = unsafe { &*user_data.cast::<Registered>() };
     let (base, bytes) = (base as u64, bytes as u64);
     assert!(base.is_multiple_of(GRANULE) && bytes.is_multiple_of(GRANULE));
@@ -210,7 +210,7 @@ unsafe extern "C" fn register(user_data: *mut c_void, _: i32, base: *mut c_void,
     }
 }
 
-/// Threads grow, trim and remap while the device is reset again and again: plans are met at every stage.
+/// Threads grow, trim and remap while the device is reset repeatedly, so that resets happen at every stage.
 #[test]
 fn threads_come_through_resets() {
     simulated("threads_come_through_resets", |sim| {
@@ -220,10 +220,12 @@ fn threads_come_through_resets() {
             threads_and_resets(sim);
             let [physical, mappings, reservations, retains] = there(sim);
             assert_eq!([physical, mappings, reservations], [0; 3], "{ends}");
-            // A reset while the context is retained anew looks as if somebody had released ours: it is retained twice.
+            // A reset while the context is retained again looks as if another caller had released the library's
+            // reference: it is retained twice.
             assert!(retains <= 5, "{ends}: {retains}");
-            // A reset between two calls of ours takes along what the first has made or used: the program's fault, and all
-            // that comes of it. An event ends with its context, whatever becomes of virtual memory.
+            // A reset between two calls of the library destroys what the first has created or used. This, and
+            // everything that follows, is the program's fault. An event ends with its context, whatever happens to
+            // virtual memory.
             let goes_along =
                 |text: &str| text.starts_with("Event") || ends != 0 && text.starts_with("Physical");
             let forgiven = |text: &String| goes_along(text) && text.contains("destroyed");
@@ -240,14 +242,14 @@ fn threads_and_resets(sim: Simulation) {
     });
     let registered: &'static Registered = Box::leak(Box::default());
     let user_data = std::ptr::from_ref(registered).cast_mut().cast();
-    // SAFETY: it lives for ever, and may be called from any thread.
+    // SAFETY: it lives forever, and may be called from any thread.
     assert_eq!(unsafe { bfc_set_region_callback(0, Some(register), user_data) }, BFC_OK);
     let threads = Threads {
         count: 3,
         most_live: 8,
         most_bytes: 10 * MIB,
         keep: 64 * MIB,
-        // It may be another thread's by now, where ranges come back.
+        // It may belong to another thread by now, if ranges are reused.
         frees: &[BFC_OK, BFC_ERROR_INVALID_POINTER, BFC_ERROR_DOUBLE_FREE],
         resets: 100,
     };
@@ -261,7 +263,7 @@ fn threads_and_resets(sim: Simulation) {
     assert_eq!(pool.destroy(), BFC_OK);
 }
 
-/// Growth, a remapping and trims around resets, told of and not.
+/// Growth, a remapping and trims around resets, reported and not.
 fn program(gpu: Gpu) -> Vec<Status> {
     let mut failed = Vec::new();
     let mut wanted = options();
@@ -288,7 +290,7 @@ fn program(gpu: Gpu) -> Vec<Status> {
     failed
 }
 
-/// Whatever is lost for good in that, nothing is released that is not known to be ours.
+/// Even if memory is leaked, nothing is released that is not known to belong to the library.
 #[test]
 fn every_call_around_a_reset_may_fail() {
     simulated("every_call_around_a_reset_may_fail", |sim| {

@@ -1,13 +1,13 @@
 //! Host memory that the allocator itself takes, and pools of unusual size: 80 GiB, 2 TiB, hundreds of regions.
 //!
-//! What is measured is the resident memory of a child process in which nothing else happens.
+//! The tests measure the resident memory of a child process in which nothing else happens.
 
 mod common;
 
 use common::spans::Spans;
 use common::*;
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: u64 = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("a number");
@@ -21,7 +21,7 @@ macro_rules! in_child {
         if child::is_child($name) {
             $body
         } else {
-            // With huge pages, a byte that is touched would take 2 MiB.
+            // With huge pages, touching a byte would take 2 MiB.
             child::print_facts(&child::expect_success($name, &[("BFC_HUGE_PAGES", "never")]).text);
         }
     };
@@ -39,7 +39,7 @@ fn an_80_gib_pool_costs_less_than_2_mib() {
         assert!(grown < 2 * MIB, "{grown} bytes");
         assert!(metadata < 2 * MIB, "{metadata} bytes said");
         assert_eq!(pool.stats().pool_bytes, 80 * GIB);
-        // All of it is memory: the first and the last byte, and the last of the last chunk.
+        // All of it is usable memory: the first and the last byte, and the last of the last chunk.
         let rest = pool.get(80 * GIB - 1024);
         let last = pool.range(rest).expect("live").region.1 + pool.range(rest).expect("live").region.0 - 1;
         for place in [address, rest, last] {
@@ -51,13 +51,13 @@ fn an_80_gib_pool_costs_less_than_2_mib() {
     });
 }
 
-/// A million chunks, but fewer where the code is slow and checks more.
+/// A million chunks, but fewer if the code is slow and checks more.
 const CHUNKS: u64 = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
 
-/// Many chunks: what `metadata_bytes` says is what the process grew by.
+/// Many chunks: `metadata_bytes` equals the growth of the process.
 fn million_chunks(what: &str, flags: u32, bytes: u64, named: bool) {
     let each = |bytes: u64| bytes as f64 / CHUNKS as f64;
-    // Written, so that its own pages are there before the first look.
+    // Written, so that its own pages are resident before the first measurement.
     let mut addresses = vec![1u64; CHUNKS as usize];
     let pool = Pool::host(CHUNKS * bytes + MIB, |options| options.flags = flags);
     if named {
@@ -68,15 +68,15 @@ fn million_chunks(what: &str, flags: u32, bytes: u64, named: bool) {
     addresses.iter_mut().for_each(|address| *address = pool.get(bytes));
     let (grown, said) = (resident() - before, pool.stats().metadata_bytes - said_before);
     println!("fact {what}: {:.1} bytes a chunk, {:.1} said", each(grown), each(said));
-    // At most an eighth of what is said is in reserve and not touched yet, and with stamps the queue, in
-    // which a free must find room; the heap has its own overhead.
+    // At most an eighth of the reported size is in reserve and not touched yet, and with stamps the queue, in
+    // which a free must find room. The heap has its own overhead.
     let queue = if flags & BFC_TIMESTAMPS != 0 { 20 * CHUNKS } else { 0 };
     assert!(grown <= said + MIB, "{what}: grown by {grown}, said {said}");
     assert!(grown + queue + MIB >= said / 8 * 7, "{what}: grown by {grown}, said {said}");
-    // 100 bytes a chunk and a pointer table of at most half of TensorFlow's 8 bytes a unit.
+    // 100 bytes per chunk and a pointer table of at most half of TensorFlow's 8 bytes per unit.
     let table = (4 * bytes / 256).min(20) * CHUNKS;
     assert!(grown.max(said) <= CHUNKS * 100 + table, "{what}: {said} bytes said for {CHUNKS} chunks");
-    // With every second one free the index is full as well, and takes nothing.
+    // With every second chunk free the index is full as well, and takes no more memory.
     addresses.iter().step_by(2).for_each(|&address| pool.put(address));
     let freed = resident() - before;
     println!("fact {what}: {:.1} bytes a chunk with every second free", each(freed));
@@ -121,7 +121,7 @@ fn metadata_bytes_tell_the_truth_with_operations() {
     in_child!("metadata_bytes_tell_the_truth_with_operations", million_chunks("operations", 0, 1024, true));
 }
 
-/// Starts all over a large pool need much metadata; a trim takes that back where none are left.
+/// Chunk starts spread over a large pool need much metadata, which a trim frees where none are left.
 #[test]
 fn after_trim_the_metadata_is_small() {
     in_child!("after_trim_the_metadata_is_small", {
@@ -130,7 +130,7 @@ fn after_trim_the_metadata_is_small() {
         let pool = Pool::host(80 * GIB, |_| {});
         let kept = pool.get(256);
         let (before, said_before) = (resident(), pool.stats().metadata_bytes);
-        // Starts a page of table apart, and then as many small chunks in one place.
+        // Starts at a distance of one table page, and then as many small chunks in one place.
         addresses.iter_mut().for_each(|address| *address = pool.get(200 << 10));
         let (grown, said) = (resident() - before, pool.stats().metadata_bytes - said_before);
         addresses.iter().for_each(|&address| pool.put(address));
@@ -145,7 +145,7 @@ fn after_trim_the_metadata_is_small() {
     });
 }
 
-/// Churn in a pool of 80 GiB does not make the books grow without end.
+/// Churn in a pool of 80 GiB does not make the metadata grow without bound.
 #[test]
 fn churn_does_not_grow_the_books() {
     in_child!("churn_does_not_grow_the_books", {
@@ -227,7 +227,7 @@ fn a_host_pool_of_2_tib() {
     });
 }
 
-/// The largest chunk that there is, one unit less than 64 TiB, and what is larger.
+/// The largest possible chunk, one unit less than 64 TiB, and larger ones.
 #[test]
 fn the_largest_chunk() {
     const LARGEST: u64 = (64 << 40) - 256;
@@ -247,7 +247,7 @@ fn the_largest_chunk() {
 }
 
 /// 700 regions, in every order of addresses: ties go to the lowest address, lookups find their region,
-/// and a trim gives back what is free.
+/// and a trim releases free memory.
 #[test]
 fn hundreds_of_regions() {
     for layout in [Layout::Apart, Layout::Adjacent, Layout::Falling] {
@@ -283,7 +283,7 @@ fn hundreds_of_regions() {
     }
 }
 
-/// Regions that touch become one where the sub-allocator allows it, however many there are.
+/// Adjacent regions are merged if the sub-allocator allows it, however many there are.
 #[test]
 fn hundreds_of_regions_that_coalesce() {
     let pool = Pool::custom(Backend::new(u64::MAX).coalescing(), 64 * GIB, |options| {

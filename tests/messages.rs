@@ -1,4 +1,4 @@
-//! Messages of refused arguments have the value that was refused, and what is accepted.
+//! Messages about refused arguments contain the refused value, and what is accepted.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn requests_that_are_refused_are_shown() {
     refused(alloc(0, 5), &["reserved", "5", "BFC_REQUEST_INIT"]);
 }
 
-/// Each value of a thread needs a key, of which a process has 1,024.
+/// Each thread-specific value needs a key, and a process has 1,024 of them.
 #[test]
 fn without_thread_keys_an_error_has_a_message() {
     const NAME: &str = "without_thread_keys_an_error_has_a_message";

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::sync::Mutex;
 
-/// The text is about the whole process, so the tests of this file run one at a time.
+/// The text covers the whole process, so the tests of this file run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn metrics() -> String {
@@ -20,7 +20,7 @@ fn metrics() -> String {
     String::from_utf8(buffer).expect("UTF-8")
 }
 
-/// The value of a device's sample.
+/// Returns the value of a device's sample.
 fn value(text: &str, name: &str, device: i32) -> Option<u64> {
     let start = format!("{name}{{device=\"{device}\",");
     let line = text.lines().find(|line| line.starts_with(&start))?;
@@ -64,7 +64,7 @@ fn each_allocator_has_the_values_of_its_statistics() {
     pools[0].put(kept);
 }
 
-/// A rule that divides by the limit is not about such an allocator.
+/// A rule that divides by the limit does not apply to such an allocator.
 #[test]
 fn no_limit_is_infinite() {
     let _alone = ALONE.lock();

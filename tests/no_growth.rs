@@ -1,5 +1,5 @@
-//! `BFC_REQUEST_NO_GROWTH`: a request that takes nothing from the backend and waits for nobody; and sizes and alignments of
-//! 512, which the interposer asks for.
+//! `BFC_REQUEST_NO_GROWTH`: a request that takes nothing from the backend and never waits; and sizes and alignments of
+//! 512, which the interposer requests.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn it_takes_what_is_free_and_nothing_from_the_backend() {
     assert_eq!(second, first + 1024);
     assert_eq!(pool.alloc_ex(&held(64 * MIB)), NONE);
     assert_eq!(pool.backend().requests(), asked);
-    // Others may have it, and none of it was a failure.
+    // Other requests may use it, and none of it was a failure.
     assert_eq!(pool.stats().num_failures, 0);
     pool.put(pool.get(64 * MIB));
     assert!(pool.alloc_ex(&held(64 * MIB)).is_ok());
@@ -78,7 +78,7 @@ fn it_waits_for_nobody() {
     });
     thread::scope(|scope| {
         scope.spawn(|| pool.get(1000));
-        // Another thread stands in the backend and would be waited for; and there is time to wait for a free.
+        // Another thread is in the backend and the request would wait for it, and there is time to wait for a free.
         pool.backend().gate.wait_for_somebody();
         assert_eq!(pool.alloc_ex(&held(1000)), NONE);
         pool.backend().gate.open();
@@ -116,7 +116,7 @@ fn in_the_order_of_streams_it_asks_what_is_done() {
     pool.check();
 }
 
-/// An alignment says where a chunk begins, not how long it is: as in XLA a request of 256 bytes takes 256.
+/// An alignment determines where a chunk begins, not its size: as in XLA a request of 256 bytes takes 256.
 #[test]
 fn an_alignment_does_not_round_the_size() {
     let pool = Pool::host(MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
@@ -131,7 +131,8 @@ fn an_alignment_does_not_round_the_size() {
     pool.check();
 }
 
-/// What alignments leave free between chunks is memory: others get it, and with the chunks it becomes one again.
+/// Gaps that alignments leave between chunks are usable memory: other requests get them, and they merge with the chunks
+/// again.
 #[test]
 fn what_an_alignment_skips_is_not_lost() {
     let pool = Pool::host(MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
@@ -148,7 +149,7 @@ fn what_an_alignment_skips_is_not_lost() {
     pool.check();
 }
 
-/// Who asks for it has no rests of 256 bytes between chunks at 512.
+/// With this flag no remainders of 256 bytes are left between chunks at 512.
 #[test]
 fn sizes_are_multiples_of_512_on_request() {
     let pool = Pool::host(MIB, |options| options.flags = BFC_SPLIT_ALWAYS);
@@ -166,7 +167,7 @@ fn sizes_are_multiples_of_512_on_request() {
     pool.check();
 }
 
-/// A caller that can ask again with growth leaves large chunks to large requests; one that cannot has what there is.
+/// A caller that can retry with growth leaves large chunks to large requests. One that cannot uses any held memory.
 #[test]
 fn a_small_attempt_leaves_large_chunks_whole() {
     let pool = Pool::host(GIB, |options| (options.flags, options.growth_policy) = (GROWING, BFC_GROWTH_NEED));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier};
 
 const GROWTH: u32 = BFC_ALLOW_GROWTH;
 
-/// One region of 1 GiB, as most of the original's tests have it.
+/// One region of 1 GiB, as in most of the original's tests.
 fn one_gib(flags: u32) -> Pool {
     Pool::custom(Backend::new(4 * GIB), GIB, |options| options.flags = flags)
 }
@@ -49,7 +49,7 @@ fn no_dups() {
     check_stats(&pool, [1023, 0, 654_336, 1024]);
 }
 
-/// Random sizes; every second is freed; too much fails; random sizes again.
+/// Random sizes, every second is freed, too large a request fails, random sizes again.
 fn allocations_and_deallocations_with(pool: &Pool, count: usize, largest: [u64; 2], too_much: u64) {
     let mut random = Random::new(123);
     let mut addresses: Vec<u64> = (0..count).map(|_| pool.get(random.between(100, largest[0]))).collect();
@@ -96,7 +96,7 @@ fn exercise_coalescing_with(flags: u32) {
     // With growth 40 MiB get a region of 64 MiB, which is not split for them.
     let forty = if flags & GROWTH == 0 { 40 << 20 } else { 64 << 20 };
     check_stats(&pool, [4097, 0, (4 << 10) + (8 << 20) + (16 << 10) + forty, forty]);
-    // All is one chunk again, at least within the first region, and its lowest address comes first.
+    // Everything is one chunk again, at least within the first region, and its lowest address comes first.
     assert_eq!(pool.get(4096), first);
     let stats = pool.stats();
     assert_eq!(stats.num_chunks, stats.num_regions + 1);
@@ -162,7 +162,7 @@ fn bin_debug_info() {
         };
         assert_eq!(*counts, expected, "bin {bin}");
     }
-    // The smaller ones of each pair go: what is free lies between what is used.
+    // The smaller ones of each pair are freed, so free memory is between used memory.
     addresses.iter().step_by(2).for_each(|&address| pool.put(address));
     pool.check();
     let found = bins();
@@ -324,7 +324,8 @@ fn force_allow_growth() {
     }
 }
 
-/// Room for two allocations, three consumers: who finds none waits, if it may. Returns how many failed.
+/// Room for two allocations, and three consumers: a consumer that finds no room waits, if it may. Returns how many
+/// failed.
 fn consume(timeout_ms: u32) -> u32 {
     let pool = Pool::custom(Backend::new(512), 512, |options| options.retry_timeout_ms = timeout_ms);
     let (failures, start) = (AtomicU32::new(0), Barrier::new(3));
@@ -356,7 +357,7 @@ fn consume(timeout_ms: u32) -> u32 {
 
 #[test]
 fn retry_success() {
-    assert_eq!(consume(10_000), 0, "everybody gets memory in time");
+    assert_eq!(consume(10_000), 0, "all get memory in time");
 }
 
 #[test]
@@ -364,7 +365,7 @@ fn retry_no_retry() {
     assert!(consume(0) > 0, "three do not fit at once");
 }
 
-/// The wait is not longer than asked for, and a free ends it early.
+/// The wait is not longer than requested, and a free ends it early.
 #[test]
 fn retry_exceeded() {
     let pool = Arc::new(Pool::custom(Backend::new(256), 256, |options| options.retry_timeout_ms = 300));
@@ -406,7 +407,7 @@ fn retry_exceeded_in_spite_of_frees() {
     assert_eq!(pool.stats().num_failures, 1);
 }
 
-/// ONNX Runtime's `Shrink`: regions without a chunk in use go back, the others stay.
+/// ONNX Runtime's `Shrink`: regions without a chunk in use are released, the others stay.
 #[test]
 fn shrink_gives_wholly_free_regions_back() {
     let pool = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = GROWTH);
@@ -445,7 +446,7 @@ fn backoff_does_not_hang() {
 }
 
 /// ONNX Runtime's `StreamAwareArena`, as far as stamps express it: with quarantine no chunk is handed out
-/// before the work that was queued ahead of its free is known to be done. Stamps and streams exclude each other.
+/// before the work that was queued before its free is known to have completed. Stamps and streams exclude each other.
 #[test]
 fn no_reuse_until_synchronised() {
     let pool =
@@ -465,7 +466,7 @@ fn no_reuse_until_synchronised() {
 }
 
 /// ONNX Runtime's `StreamAwareArena` again, with streams: `TwoStreamAllocation`, `TestSecureTheChunk` and
-/// `TestSecureTheChunk_NoStreamSync`, where a host that has waited takes the place of a notification.
+/// `TestSecureTheChunk_NoStreamSync`, where a wait of the host takes the place of a notification.
 #[test]
 fn streams_share_what_is_synchronised() {
     let (first, second) = (0x51, 0x52);

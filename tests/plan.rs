@@ -18,7 +18,7 @@ fn stats_of(device: i32) -> bfc_stats_t {
 fn report_of(device: i32) -> String {
     let mut buffer = vec![0_u8; 1 << 16];
     let mut length = 0;
-    // SAFETY: the buffer has so many bytes, and the length a place.
+    // SAFETY: the buffer has that many bytes, and the length is writable.
     let status = unsafe { bfc_report(device, buffer.as_mut_ptr().cast(), buffer.len(), &mut length) };
     assert_eq!(status, BFC_OK);
     buffer.truncate(length);
@@ -36,7 +36,7 @@ fn following(content: &[u8], limit: u64, change: impl FnOnce(&mut bfc_options_t)
     device
 }
 
-/// Three that stay, and a step of two. Nothing is where best fit would put it.
+/// Three that stay, and a step of two. None is where best fit would place it.
 const ENTRIES: [(u64, Option<u64>); 5] =
     [(4096, Some(12288)), (4096, Some(0)), (1024, Some(8192)), (2048, Some(4096)), (1024, Some(10240))];
 
@@ -84,7 +84,7 @@ fn what_is_not_in_the_plan_lies_behind_it_if_there_is_room() {
     assert_eq!(bfc_destroy_forced(device), BFC_OK);
 }
 
-/// A plan of another program must not move its requests behind the planned bytes: a full pool may have no room there.
+/// A plan of another program must not move its requests after the planned bytes: a full pool may have no room there.
 #[test]
 fn before_a_program_follows_the_plan_it_gets_the_best_fit() {
     let (followed, plain) = (
@@ -103,7 +103,7 @@ fn before_a_program_follows_the_plan_it_gets_the_best_fit() {
 fn what_is_not_in_the_plan_gets_the_best_fit_in_a_pool_that_is_no_larger() {
     let device = following(&plan(16384, 3, &ENTRIES), 16384, |_| {});
     let other = alloc(device, 3000).expect("room");
-    // The second entry's place is taken, and the plan goes on: the third is where it is planned.
+    // The second entry's place is taken, and the plan continues: the third is where it is planned.
     let stay = [4096, 4096, 1024].map(|bytes| alloc(device, bytes).expect("room") - other);
     assert_eq!((stay, stats_of(device).num_planned_allocs), ([12288, 3072, 8192], 2));
     assert_eq!(
@@ -154,7 +154,7 @@ fn a_pool_that_grows_begins_with_what_is_planned() {
         let device = following(&content, 64 * MIB, grow);
         let [high, low] = [K, K].map(|bytes| alloc(device, bytes as usize).expect("room"));
         assert_eq!((high - low, stats_of(device).pool_bytes), (10 * MIB - K, 10 * MIB));
-        // What comes beyond the plan grows as without one.
+        // Requests beyond the plan grow as without one.
         alloc(device, 10 * MIB as usize).expect("room");
         let grown = if policy == BFC_GROWTH_NEED { 20 * MIB } else { 26 * MIB };
         assert_eq!(stats_of(device).pool_bytes, grown);
@@ -228,7 +228,7 @@ fn a_wrong_plan_is_refused_with_a_message() {
     assert_eq!(last_error(), "a plan cannot be followed with BFC_TIMESTAMPS: leave out one of them");
 }
 
-/// The child of the tests of the environment. By itself it does nothing.
+/// The child of the tests of the environment. Does nothing on its own.
 #[test]
 fn planned() {
     if !child::is_child("planned") {
@@ -275,7 +275,7 @@ fn the_environment_names_a_plan_and_a_wrong_one_is_ignored() {
     std::fs::remove_file(&path).expect("removed");
 }
 
-/// What the fuzz target does, on bytes from seeds.
+/// Runs the fuzz target on bytes from seeds.
 #[test]
 fn any_text_is_refused_or_harmless() {
     let device = fresh_device();
@@ -284,7 +284,7 @@ fn any_text_is_refused_or_harmless() {
         let length = random.below(700) as usize;
         let mut program: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
         if seed % 3 == 0 && program.len() > 200 {
-            // A whole plan with one byte of it changed.
+            // A whole plan with one byte changed.
             let mut text = plan(65536, 1, &[(256, Some(0)), (512, Some(256)), (256, None)]);
             let at = random.below(text.len() as u64) as usize;
             text[at] = random.below(256) as u8;

@@ -1,5 +1,5 @@
 //! Pointers of every kind at every function that takes one: live, interior, free, stale, foreign, another
-//! device's, of a pool that is gone.
+//! device's, of a pool that no longer exists.
 
 mod common;
 
@@ -9,7 +9,7 @@ fn growing(limit: u64) -> Pool {
     Pool::custom(Backend::new(64 * GIB), limit, |options| options.flags = BFC_ALLOW_GROWTH)
 }
 
-/// A backend that gives one region at a place of the test's choice.
+/// A backend that provides one region at an address of the test's choice.
 fn one_region_at(base: u64) -> Backend {
     let mut given = false;
     Backend::scripted(move |_, _, bytes| (!std::mem::replace(&mut given, true)).then_some((base, bytes)))
@@ -109,7 +109,7 @@ fn free_chunks_are_owned_but_not_live() {
     assert_eq!(pool.free(chunks[1]), BFC_ERROR_DOUBLE_FREE);
     assert_eq!(pool.free(chunks[1]), BFC_ERROR_DOUBLE_FREE, "and once more");
     assert_eq!(pool.free(chunks[1] + 256), BFC_ERROR_INVALID_POINTER, "inside of a free chunk");
-    // The rest of the region never was an allocation, but it is the start of a free chunk.
+    // The rest of the region was never an allocation, but it is the start of a free chunk.
     let rest = chunks[2] + 1024;
     assert_eq!(pool.free(rest), BFC_ERROR_DOUBLE_FREE);
     assert_unknown(&pool, rest);
@@ -255,7 +255,7 @@ fn after_a_forced_end_all_pointers_are_invalid() {
         assert_eq!(pool.range(address), Err(BFC_ERROR_NO_ALLOCATOR));
     }
     assert_eq!(pool.free(0), BFC_OK, "free(NULL) needs no allocator");
-    // A new allocator on that device does not know them either, until it hands them out itself.
+    // A new allocator on that device does not accept them either, until it hands them out itself.
     let mut wanted = options();
     (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, MIB);
     let again = Pool::create(pool.device(), &wanted, None).expect("the place is free");
@@ -293,13 +293,13 @@ fn ids_are_unique_and_rise() {
     pool.check();
 }
 
-/// Live host memory is untouched by everything that fails around it.
+/// Live host memory is not changed by failing calls around it.
 #[test]
 fn failing_calls_touch_nothing() {
     let pool = Pool::host(64 * MIB, |options| options.flags = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION);
     let live: Vec<(u64, u8)> = (1..40).map(|byte| (pool.get(u64::from(byte) * 777), byte)).collect();
     for &(address, byte) in &live {
-        // SAFETY: the allocation has at least so many bytes, and is this test's own.
+        // SAFETY: the allocation has at least that many bytes, and is this test's own.
         unsafe { (address as *mut u8).write_bytes(byte, usize::from(byte) * 777) };
     }
     for &(address, _) in &live {
@@ -319,7 +319,7 @@ fn failing_calls_touch_nothing() {
     pool.check();
 }
 
-/// The other names of the plain pair serve and free the same memory, and keep nothing.
+/// The other names of the plain pair serve and free the same memory, and hold nothing back.
 #[test]
 fn the_cached_pair_is_the_plain_pair() {
     let pool = growing(GIB);

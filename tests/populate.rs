@@ -10,7 +10,7 @@ const PAGE: u64 = 4096;
 const REGION: u64 = 64 * MIB;
 const ON: (&str, &str) = ("BFC_POPULATE", "1");
 
-/// How many bytes of a range of whole pages are resident, by `mincore`.
+/// Returns how many bytes of a range of whole pages are resident, using `mincore`.
 fn resident(base: u64, bytes: u64) -> u64 {
     let mut pages = vec![0_u8; (bytes / PAGE) as usize];
     // SAFETY: the vector has an element for each page.
@@ -34,7 +34,7 @@ fn large_regions() -> Pool {
     })
 }
 
-/// Allocates, and returns the chunk and where its region begins, which has at least [`REGION`] bytes.
+/// Allocates, and returns the chunk and the start of its region, which has at least [`REGION`] bytes.
 fn get_in_region(pool: &Pool, bytes: u64) -> (u64, u64) {
     let chunk = pool.get(bytes);
     let region = pool.range(chunk).expect("it is live").region;
@@ -112,7 +112,7 @@ fn what_there_is_no_memory_for_is_left_alone() {
     let chunk = pool.get(PAGE);
     let region = pool.range(chunk).expect("it is live").region;
     assert_eq!(region.1, more);
-    // The pool works, and the thread goes on with other regions.
+    // The pool works, and the thread continues with other regions.
     let other = large_regions();
     let (_, small) = get_in_region(&other, PAGE);
     comes_true("the other one is resident", || resident(small, REGION) == REGION);
@@ -136,7 +136,7 @@ fn an_idle_pool_gives_back_what_was_populated() {
     pool.put(chunk);
 }
 
-/// A trim in the middle of it is not undone.
+/// A concurrent trim is not undone.
 #[test]
 fn what_went_back_stays_away() {
     let test = "what_went_back_stays_away";
@@ -157,7 +157,7 @@ fn what_went_back_stays_away() {
     pool.put(chunk);
 }
 
-/// Regions come and go while they are populated.
+/// Regions are obtained and released while they are populated.
 #[test]
 fn regions_go_back_meanwhile() {
     let test = "regions_go_back_meanwhile";
@@ -184,7 +184,7 @@ fn regions_go_back_meanwhile() {
     thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(work)));
 }
 
-/// A child of fork has no such thread, and its memory works; once it creates an allocator it has one again.
+/// A child of fork has no such thread, and its memory works. Once it creates an allocator it has one again.
 #[test]
 fn forks_meanwhile() {
     let test = "forks_meanwhile";

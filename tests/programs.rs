@@ -1,7 +1,7 @@
-//! Random programs of C ABI calls with hostile arguments, beside a model: the interpreter of the fuzz target
-//! on bytes from seeds, so that it runs everywhere and always the same.
+//! Random programs of C ABI calls with hostile arguments, compared with a model: the interpreter of the fuzz target
+//! on bytes from seeds, so that it runs everywhere and deterministically.
 //!
-//! A program that fails is made as small as it gets before it is shown. `BFC_PROGRAMS=n` runs n programs
+//! A failing program is minimized before it is shown. `BFC_PROGRAMS=n` runs n programs
 //! of each length instead of some thousands.
 
 mod common;
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 type Ordinals = [i32; interpreter::DEVICES];
 
-/// Whether a program fails. A failure that poisons an allocator uses up its ordinal.
+/// Returns whether a program fails. A failure that poisons an allocator uses up its ordinal.
 fn fails(program: &[u8], ordinals: &mut Ordinals) -> bool {
     let failed = catch_unwind(AssertUnwindSafe(|| interpreter::run(program, *ordinals))).is_err();
     for ordinal in ordinals {
@@ -25,9 +25,9 @@ fn fails(program: &[u8], ordinals: &mut Ordinals) -> bool {
     failed
 }
 
-/// Leaves out what can be left out, and makes bytes 0, as long as the program fails.
+/// Leaves out parts and zeroes bytes, as long as the program fails.
 fn smallest(mut program: Vec<u8>, ordinals: &mut Ordinals) -> Vec<u8> {
-    // Enough to understand it; ordinals are few.
+    // Sufficient to understand it, because ordinals are few.
     let mut tries = 600;
     let mut still_fails = |program: &[u8]| {
         tries -= 1;
@@ -90,7 +90,7 @@ fn long_programs() {
     run_programs(3, 6000);
 }
 
-/// What the fuzzer found once stays fixed.
+/// Regression tests for the fuzzer's findings.
 #[test]
 fn found_by_fuzzing() {
     let ordinals = [fresh_device(), fresh_device(), fresh_device()];

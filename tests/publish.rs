@@ -1,5 +1,5 @@
-//! `BFC_PUBLISH`: the statistics of a process in a file that others read, what becomes of it at the end, and what happens
-//! where there can be none.
+//! `BFC_PUBLISH`: the statistics of a process in a file that others read, its removal at the end, and the behaviour
+//! if it cannot be created.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn runtime_folder(name: &str) -> PathBuf {
     path
 }
 
-/// In a child: the file of a process.
+/// In a child: returns the file of a process.
 fn file_of(process: u32) -> PathBuf {
     Path::new(&std::env::var_os("XDG_RUNTIME_DIR").expect("set")).join("libbfc").join(process.to_string())
 }
@@ -55,7 +55,7 @@ fn number(file: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(file[at..at + 8].try_into().expect("8 bytes"))
 }
 
-/// The records of a file that were written; `None` if one was written meanwhile.
+/// Returns the written records of a file. `None` if one was written meanwhile.
 fn records(path: &Path) -> Option<Vec<Published>> {
     let before = fs::read(path).ok().filter(|file| file.starts_with(&MAGIC))?;
     assert_eq!(before.len(), FILE_BYTES);
@@ -75,11 +75,11 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("UTF-8").trim_end_matches('\0')
 }
 
-/// The statistics as the C ABI returns them, in its order.
+/// Returns the statistics in the order of the C ABI.
 fn statistics(pool: &Pool) -> [u64; layout::STATISTICS.len()] {
     let stats = pool.stats();
     let words: [u64; size_of::<bfc_stats_t>() / 8] =
-        // SAFETY: the struct consists of so many words.
+        // SAFETY: the struct consists of that many words.
         unsafe { std::mem::transmute(stats) };
     std::array::from_fn(|index| words[index + 1])
 }
@@ -174,7 +174,7 @@ fn a_child_publishes_once_it_creates_an_allocator() {
     let stats: Vec<_> =
         of_child.iter().filter(|it| it.device == new as u64).map(|it| it.statistics[0]).collect();
     assert_eq!(stats, [3], "the last state is readable");
-    // A child that only inherits the allocator ends normally, and leaves the parent's file alone.
+    // A child that only inherits the allocator ends normally, and does not change the parent's file.
     // SAFETY: the child ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -184,7 +184,7 @@ fn a_child_publishes_once_it_creates_an_allocator() {
     // SAFETY: the status is valid for writing.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
-    // The parent goes on.
+    // The parent continues.
     pool.put(kept);
     await_record(&pool, pool.device() as u64);
 }
@@ -227,7 +227,7 @@ fn without_the_variable_nothing_is_published_and_no_thread_is_started() {
     fs::remove_dir_all(folder).expect("a folder");
 }
 
-/// What the child of the next test is to do.
+/// The task of the child of the next test.
 const OBSTACLE: &str = "LIBBFC_TEST_OBSTACLE";
 
 #[test]
@@ -256,7 +256,7 @@ fn where_nothing_can_be_published_there_is_a_warning_and_the_program_goes_on() {
     assert!(ended.success && ended.errors.contains(&expected), "{}", ended.text);
     assert_eq!(fs::read_dir(folder.join("libbfc")).expect("a folder").count(), 0, "no rest of it stays");
 
-    // With another folder /dev/shm is used. That it is removed at the end is what the first test shows.
+    // With another folder /dev/shm is used. The first test shows that it is removed at the end.
     type Prepare = fn(&Path);
     let obstacles: [(&str, &str, Prepare); 3] = [
         ("link", "it is no folder, or a symbolic link", |path| symlink("/tmp", path).expect("writable")),
@@ -316,12 +316,13 @@ fn files_of_processes_that_were_killed_long_ago_are_removed() {
     use std::os::unix::fs::MetadataExt;
     let here = fs::metadata("/proc/self/ns/pid").expect("Linux").ino();
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("later").as_nanos() as u64;
-    // No process has such a number. One that has just ended, one of another container, and what is none stay.
+    // No process has such a number. Files of a process that has just ended or of another container, and other files,
+    // stay.
     fs::write(path.join("2000000001"), file(MAGIC, here, 1)).expect("writable");
     fs::write(path.join("2000000002"), file(MAGIC, here, now - 601_000_000_000)).expect("writable");
     fs::write(path.join("2000000003"), file(MAGIC, here, now)).expect("writable");
     fs::write(path.join("2000000004"), file(MAGIC, here + 1, 1)).expect("writable");
-    // Those of processes that were killed before they had written anything.
+    // Files of processes that were killed before they had written anything.
     for (name, bytes, age) in
         [("2000000005", 0, 601), ("2000000006", FILE_BYTES, 601), ("2000000007", 0, 0), ("empty", 0, 601)]
     {

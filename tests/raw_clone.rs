@@ -1,5 +1,5 @@
-//! A child that the C library does not know of: of a raw `clone` system call, so that no fork handler runs. It leaves the files
-//! of its parent alone.
+//! A child unknown to the C library: from a raw `clone` system call, so that no fork handler runs. It does not change
+//! the files of its parent.
 
 mod common;
 #[allow(dead_code)]
@@ -19,12 +19,12 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Runs `work` in such a child, which ends by `exit` with its number.
+/// Runs `work` in such a child, which calls `exit` with its result.
 fn in_raw_child(work: impl FnOnce() -> i32) -> i32 {
     // SAFETY: without a flag for shared memory the child has a copy of everything, on the same stack.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     if child == 0 {
-        // SAFETY: a child that hangs ends by it.
+        // SAFETY: a child that hangs is ended by it.
         unsafe { libc::alarm(20) };
         // A panic would unwind into the test's own thread, which the child has a copy of.
         let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(101);
@@ -42,7 +42,7 @@ fn uses(device: i32) -> bool {
     (0..100).all(|step| alloc(device, 100 + step).is_ok_and(|address| free(device, address) == BFC_OK))
 }
 
-/// The state in the header of a published file. `None` if there is none.
+/// Returns the state in the header of a published file. `None` if there is none.
 fn state_of(path: &Path) -> Option<u32> {
     let file = fs::read(path).ok()?;
     let at = offset_of!(Header, state);
@@ -97,7 +97,7 @@ fn mark(text: &CStr) -> Status {
     unsafe { bfc_history_mark(text.as_ptr()) }
 }
 
-/// What such a child may do with a history.
+/// The permitted operations of such a child on a history.
 fn record_in_child(device: i32, own: &CStr) -> i32 {
     let of_parent = c"/proc/self/nonexistent";
     assert_eq!(scope_begin("child", 1), BFC_OK);

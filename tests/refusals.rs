@@ -1,4 +1,4 @@
-//! A backend that refused is not asked again by the same request before memory went back, and allocators that take
+//! A backend that refused is not asked again by the same request before memory was released, and allocators that take
 //! their regions from each other never wait for each other.
 
 mod common;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const GROWTH: u32 = BFC_ALLOW_GROWTH;
 const GRANULE: u64 = 2 * MIB;
 
-/// What was asked for since `from`, in which nothing was asked for twice.
+/// Returns the sizes requested since `from`, none of which was requested twice.
 #[track_caller]
 fn asked_once(pool: &Pool, from: usize) -> usize {
     let mut asked = pool.backend().books(|books| books.asked[from..].to_vec());
@@ -39,7 +39,7 @@ fn the_end_of_the_wait_is_no_reason_to_ask_again() {
     pool.check();
 }
 
-/// What goes back meanwhile is a reason.
+/// Memory released meanwhile is a reason to ask again.
 #[test]
 fn what_goes_back_meanwhile_is_asked_for() {
     let pool = Pool::custom(Backend::new(10 * MIB), GIB, |options| {
@@ -60,7 +60,7 @@ fn what_goes_back_meanwhile_is_asked_for() {
     pool.check();
 }
 
-/// A backend that ignores alignments gives a region that does not help, and has no larger one.
+/// A backend that ignores alignments provides a region that does not help, and has no larger one.
 #[test]
 fn what_was_refused_on_the_way_to_a_region_is_not_asked_for_again() {
     let mut next = (1u64 << 40) + 256;
@@ -77,7 +77,7 @@ fn what_was_refused_on_the_way_to_a_region_is_not_asked_for_again() {
     pool.check();
 }
 
-/// Of granules as well: the device is asked for what the request needs once, and gives what it has.
+/// With granules as well: the device is asked once for what the request needs, and provides what it has.
 #[test]
 fn a_device_without_memory_is_asked_once() {
     let environment = [("SIMCUDA_MEMORY", "67108864")];
@@ -95,7 +95,7 @@ fn a_device_without_memory_is_asked_once() {
         pool.check();
         pool.put(first);
         pool.trim(0);
-        // What the device has left, and what is idle in pieces, are enough together.
+        // The device's remaining memory and the idle pieces are sufficient together.
         let chunks: Vec<u64> = (0..8).map(|_| pool.get(GRANULE)).collect();
         let idle: Vec<u64> = chunks.iter().copied().step_by(2).collect();
         idle.iter().for_each(|&address| pool.put(address));
@@ -110,7 +110,7 @@ fn a_device_without_memory_is_asked_once() {
     });
 }
 
-/// A suballocator over another pool. Its first call waits until others are in theirs.
+/// A suballocator over another pool. Its first call waits until others are in their calls.
 struct Over {
     device: AtomicI32,
     calls: AtomicUsize,
@@ -123,7 +123,7 @@ unsafe extern "C" fn from_another(
     bytes: usize,
     _: *mut usize,
 ) -> *mut c_void {
-    // SAFETY: the pointer is to what the test has leaked.
+    // SAFETY: the pointer is to an object that the test has leaked.
     let over = unsafe { &*user_data.cast::<Over>() };
     if over.calls.fetch_add(1, SeqCst) == 0 {
         over.met.wait();
@@ -154,7 +154,8 @@ fn pool_over(over: &Over, initial_region_bytes: u64, retry_timeout_ms: u32) -> i
     device
 }
 
-/// Each of several pools takes its regions from the next, the last from the first; one thread asks each of them.
+/// Each of several pools takes its regions from the next, the last from the first. One thread requests from each of
+/// them.
 fn circle(count: usize, initial_region_bytes: u64, retry_timeout_ms: u32) {
     let met = Arc::new(Barrier::new(count));
     let links: Vec<&Over> = (0..count).map(|_| over(-1, &met)).collect();
@@ -169,7 +170,7 @@ fn circle(count: usize, initial_region_bytes: u64, retry_timeout_ms: u32) {
         std::thread::spawn(move || said.send(alloc(device, 1000)));
     }
     for _ in 0..count {
-        // Not a measurement: without an answer the threads wait for each other for ever.
+        // Not a measurement: without an answer the threads wait for each other forever.
         let answer = answers.recv_timeout(Duration::from_secs(60)).expect("the threads wait for each other");
         assert!(matches!(answer, Err(BFC_ERROR_OUT_OF_MEMORY | BFC_ERROR_BUSY)), "{answer:?}");
     }
@@ -181,7 +182,8 @@ fn circle(count: usize, initial_region_bytes: u64, retry_timeout_ms: u32) {
 
 #[test]
 fn pools_that_take_regions_from_each_other_end_in_an_error() {
-    // With 2 MiB at first each pool asks for some eighty sizes before it gives up, each of which the next asks for.
+    // With 2 MiB at first each pool requests about eighty sizes before it gives up, each of which the next requests
+    // too.
     for (count, initial_region_bytes) in [(2, 0), (3, 0), (3, 1024), (5, 1024)] {
         for retry_timeout_ms in [0, 2000] {
             circle(count, initial_region_bytes, retry_timeout_ms);
@@ -216,7 +218,7 @@ fn pools_over_a_common_one_share_it() {
     below.check();
 }
 
-/// The end of an allocator waits for calls too.
+/// The destruction of an allocator waits for calls too.
 #[test]
 fn ends_in_callbacks_do_not_wait_for_each_other() {
     struct Ends {
@@ -226,7 +228,7 @@ fn ends_in_callbacks_do_not_wait_for_each_other() {
         statuses: mpsc::Sender<Status>,
     }
     unsafe extern "C" fn give(at: *mut c_void, _: usize, _: usize, _: *mut usize) -> *mut c_void {
-        // SAFETY: the pointer is to what the test has leaked.
+        // SAFETY: the pointer is to an object that the test has leaked.
         let ends = unsafe { &*at.cast::<Ends>() };
         if ends.calls.fetch_add(1, SeqCst) == 0 {
             ends.met.wait();

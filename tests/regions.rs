@@ -1,5 +1,5 @@
-//! The callback that is told of regions: at every moment what it was told of and was not told to go again is exactly
-//! what the allocator holds, and whatever is handed out lies in it.
+//! The region callback: at every moment the regions reported as obtained and not as returned are exactly
+//! what the allocator holds, and all memory handed out is in them.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// What was registered, as non-overlapping ranges that do not touch.
+/// The registered memory, as disjoint ranges that are not adjacent.
 #[derive(Default)]
 struct Registered {
     ranges: Mutex<BTreeMap<u64, u64>>,
@@ -22,19 +22,19 @@ struct Registered {
     memory: Memory,
 }
 
-/// What is behind the addresses.
+/// The memory at the addresses.
 #[derive(Clone, Copy, Default)]
 enum Memory {
-    /// Nothing.
+    /// None.
     #[default]
     Made,
     Host,
-    /// Of the simulated device, which is the host's, too, and which its driver knows while it is there.
+    /// Memory of the simulated device, which is also the host's, and which its driver knows while it exists.
     Device(&'static Gpu),
 }
 
 impl Memory {
-    /// It is there, to the last byte: registration is undone before it goes.
+    /// Accesses it, to the last byte: registration ends before the memory is released.
     fn require(self, base: u64, bytes: u64) {
         if matches!(self, Memory::Made) {
             return;
@@ -44,7 +44,7 @@ impl Memory {
                 assert_eq!(gpu.device_of(at), 0, "{at:#x}");
             }
             let byte = at as *mut u8;
-            // SAFETY: memory of the allocator's that is in nobody's use; if it were not there, this would crash.
+            // SAFETY: memory of the allocator that is not in use. If it did not exist, this would crash.
             let was = unsafe { byte.read_volatile() };
             // SAFETY: as above.
             unsafe { byte.write_volatile(!was) };
@@ -125,7 +125,7 @@ fn set(pool: &Pool, registered: &'static Registered) -> Status {
     unsafe { bfc_set_region_callback(pool.device(), Some(told), user_data) }
 }
 
-/// A random program; after each step the registered ranges are what the pool holds.
+/// A random program; after each step the registered ranges are the memory that the pool holds.
 fn run(pool: Pool, memory: Memory, largest: u64, seed: u64) {
     let registered = listen(&pool, memory);
     let mut random = Random::new(seed);
@@ -200,7 +200,7 @@ fn what_is_registered_is_what_the_device_has() {
     });
 }
 
-/// Memory that the driver does not take back is the allocator's again, and so it is to be registered again.
+/// Memory that the driver refuses to free belongs to the allocator again, so it must be registered again.
 #[test]
 fn what_does_not_go_back_is_told_of_again() {
     simulated("what_does_not_go_back_is_told_of_again", |sim| {
@@ -250,7 +250,7 @@ fn it_is_set_before_there_is_memory_and_unset_at_any_time() {
     let second = pool.get(MIB);
     let calls = registered.calls.load(Relaxed);
     assert_eq!(calls, 1);
-    // SAFETY: NULL is nobody.
+    // SAFETY: NULL removes the callback.
     let unset = unsafe { bfc_set_region_callback(pool.device(), None, std::ptr::null_mut()) };
     assert_eq!(unset, BFC_OK);
     pool.get(32 * MIB);

@@ -1,4 +1,4 @@
-//! Reports: the memory map, the occupancy line, the human report with its verdict, and operations by scope.
+//! Reports: the memory map, the occupancy line, the out-of-memory report with its verdict, and operations by scope.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn a_destruction_by_force_logs_what_was_live() {
     );
 }
 
-/// Everything that the map says agrees with itself, with the statistics and with what the caller holds.
+/// The map is consistent with itself, with the statistics and with the caller's allocations.
 #[track_caller]
 fn check_map(pool: &Pool, live: &[(u64, u64)]) {
     let map = parse(pool);
@@ -246,14 +246,14 @@ fn texts_are_cut_to_the_buffer() {
     }
     assert!(ask(0).is_empty());
     let mut length = 1;
-    // SAFETY: a NULL buffer is what is tried; the out-pointer is valid.
+    // SAFETY: a NULL buffer is the tested value. The out-pointer is valid.
     let status = unsafe { bfc_memory_map(pool.device(), std::ptr::null_mut(), 5, &mut length) };
     assert_eq!(status, BFC_ERROR_INVALID_ARGUMENT);
     let mut buffer = [0x55 as std::ffi::c_char; 4];
-    // SAFETY: a NULL out-pointer is what is tried; the buffer has four bytes.
+    // SAFETY: a NULL out-pointer is the tested value. The buffer has four bytes.
     let status = unsafe { bfc_report(pool.device(), buffer.as_mut_ptr(), 4, std::ptr::null_mut()) };
     assert_eq!(status, BFC_ERROR_INVALID_ARGUMENT);
-    // SAFETY: as above, of a device without an allocator.
+    // SAFETY: as above, for a device without an allocator.
     let status = unsafe { bfc_report(fresh_device(), buffer.as_mut_ptr(), 4, &mut length) };
     assert_eq!((status, length, buffer[0]), (BFC_ERROR_NO_ALLOCATOR, 0, 0));
 }
@@ -265,12 +265,13 @@ fn occupancy_has_100_columns() {
     let chunks = [pool.get(256 * 10), pool.get(256 * 20 - 255), pool.get(256 * 30)];
     let line =
         |parts: &[(usize, &str)]| parts.iter().map(|&(count, mark)| mark.repeat(count)).collect::<String>();
-    // The slack of 255 bytes has its unit's column but for the first byte; later paint wins.
+    // The slack of 255 bytes gets its unit's column except for the first byte, because the last writer determines a
+    // column.
     let used = line(&[(60, "*"), (40, "_")]);
     assert_eq!(pool.occupancy(), used);
     pool.put(chunks[1]);
     assert_eq!(pool.occupancy(), line(&[(10, "*"), (20, "_"), (30, "*"), (40, "_")]));
-    // 12 of the 20 free units, of which 20 are given: the rest is slack.
+    // A request for 12 of the 20 free units gets all 20: the rest is slack.
     let slack = pool.get(256 * 12);
     assert_eq!((slack, pool.allocated_size(slack)), (chunks[1], Ok(256 * 20)));
     assert_eq!(pool.occupancy(), line(&[(22, "*"), (8, "x"), (30, "*"), (40, "_")]));
@@ -309,7 +310,7 @@ fn the_report_tells_what_a_person_wants_to_know() {
     assert!(!report.contains("no memory for"), "nothing failed: no verdict");
 }
 
-/// The metadata is one number, with the allocator's own tables and those beside it.
+/// The metadata is one number, with the allocator's own tables and the additional ones.
 #[test]
 fn reports_have_the_numbers_of_the_statistics() {
     let pool = Pool::host(64 * MIB, |options| options.flags |= BFC_ALLOW_GROWTH);
@@ -346,7 +347,7 @@ fn a_limit_that_no_device_has_is_none() {
     pool.put(address);
 }
 
-/// What each operation holds, the largest first, by the path of its scopes and the step of the innermost.
+/// The memory of each operation, the largest first, by the path of its scopes and the step of the innermost.
 #[test]
 fn holders_by_operation() {
     let pool = Pool::host(64 * MIB, |_| {});
@@ -376,12 +377,12 @@ fn holders_by_operation() {
     let place = |name: &str| report.find(name).unwrap_or_else(|| panic!("no {name} in\n{report}"));
     let lines = ["  attention/softmax\n", "  attention\n", "  (no operation)\n"].map(place);
     assert!(lines.is_sorted(), "{report}");
-    // A chunk that is handed out anew belongs to whoever has it now.
+    // A reused chunk belongs to its current operation.
     pool.put(held[1]);
     assert_eq!(pool.get(5 * MIB), held[1]);
     pool.put(held[2]);
     let report = pool.report();
-    assert!(!report.contains("softmax"), "it holds nothing any more:\n{report}");
+    assert!(!report.contains("softmax"), "it no longer holds anything:\n{report}");
     pool.check();
 }
 
@@ -407,7 +408,7 @@ fn at_most_twelve_holders_are_shown() {
 fn scopes_have_rules() {
     let pool = Pool::host(MIB, |_| {});
     assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
-    // SAFETY: NULL is what is tried.
+    // SAFETY: NULL is the tested value.
     assert_eq!(unsafe { bfc_scope_begin(std::ptr::null(), 0) }, BFC_ERROR_INVALID_ARGUMENT);
     // SAFETY: a NUL-terminated string which is not UTF-8.
     assert_eq!(unsafe { bfc_scope_begin(c"\xff".as_ptr(), 0) }, BFC_ERROR_INVALID_ARGUMENT);
@@ -432,7 +433,7 @@ fn scopes_have_rules() {
     assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
 }
 
-/// Maps that are taken while other threads allocate and free are each of one moment: their chunks tile, and the
+/// Maps that are taken while other threads allocate and free each describe one moment: their chunks tile, and the
 /// statistics in them agree.
 #[test]
 fn a_map_is_of_one_moment() {
@@ -458,7 +459,7 @@ fn a_map_is_of_one_moment() {
         let mut buffer = vec![0u8; 1 << 20];
         for _ in 0..100 {
             let mut length = 0;
-            // SAFETY: the buffer has so many bytes, and the length a place.
+            // SAFETY: the buffer has that many bytes, and the length is writable.
             let status = unsafe {
                 bfc_memory_map(pool.device(), buffer.as_mut_ptr().cast(), buffer.len(), &mut length)
             };
@@ -498,7 +499,7 @@ fn every_field_of_the_map_is_documented() {
     let map = parse(&pool);
     collect(&map, "", &mut fields);
     pool.put(named);
-    // Those that only a pool of several streams has.
+    // Fields that only a pool with several streams has.
     let shared = Pool::host(MIB, |_| {});
     assert_eq!(bfc_pool_begin(shared.device(), 1, pointer(0x100)), BFC_OK);
     let mut kept = pointer(0);
@@ -507,7 +508,7 @@ fn every_field_of_the_map_is_documented() {
     assert_eq!(served, BFC_OK);
     collect(&parse(&shared), "", &mut fields);
     shared.put(kept as u64);
-    // And one whose settings cost much.
+    // And a pool whose settings cost much.
     let costly = Pool::host(160 * MIB, |_| {});
     costly.get(81 * MIB);
     collect(&parse(&costly), "", &mut fields);

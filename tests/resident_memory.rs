@@ -1,4 +1,4 @@
-//! Which pages of host memory are resident: huge pages, and what a trim gives back to the system.
+//! Which pages of host memory are resident: huge pages, and the pages that a trim returns to the system.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const PAGE: u64 = 4096;
 const HUGE_PAGE: u64 = 2 * MIB;
 
-/// How many bytes of a range of whole pages are resident, by `mincore`.
+/// Returns how many bytes of a range of whole pages are resident, using `mincore`.
 fn resident(base: u64, bytes: u64) -> u64 {
     let mut pages = vec![0_u8; (bytes / PAGE) as usize];
     // SAFETY: the vector has an element for each page.
@@ -29,11 +29,12 @@ fn holds(chunk: u64, bytes: u64, with: u8) -> bool {
 }
 
 fn whole(options: &mut bfc_options_t) {
-    // One region, so that nothing but pages can go back.
+    // One region, so that only pages can be returned.
     options.flags = BFC_SPLIT_ALWAYS;
 }
 
-/// Small chunks with larger ones between them, all of one region; the larger ones are free. Returns the small ones.
+/// Creates small chunks with larger ones between them, all in one region. The larger ones are free. Returns the small
+/// ones.
 fn chunks_with_gaps(pool: &Pool, gap: u64) -> Vec<u64> {
     let pairs: Vec<(u64, u64)> = (0..16).map(|_| (pool.get(PAGE), pool.get(gap))).collect();
     for &(small, large) in &pairs {
@@ -80,7 +81,7 @@ fn a_trim_leaves_as_much_as_it_is_to_keep() {
     let last = pool.alloc_aligned(PAGE, 64 * MIB).unwrap();
     for (keep, left) in [(u64::MAX, 100), (256 * MIB, 100), (226 * MIB, 70), (0, 0)] {
         assert_eq!(pool.trim(keep), 0);
-        // From the lowest address on.
+        // Starting at the lowest address.
         let at = if last == chunk { chunk + HUGE_PAGE } else { chunk };
         let now = resident(at, 98 * MIB) / MIB;
         assert!(now.abs_diff(left) <= 2, "keep {keep}: {now} MiB of {left} are left");
@@ -88,7 +89,7 @@ fn a_trim_leaves_as_much_as_it_is_to_keep() {
     pool.put(last);
 }
 
-/// Also what was allocated after the pool's second stream had appeared.
+/// The same for memory allocated after the pool's second stream had appeared.
 #[test]
 fn a_trim_gives_back_the_pages_of_several_streams() {
     let pool = Pool::host(256 * MIB, whole);
@@ -106,7 +107,7 @@ fn a_trim_gives_back_the_pages_of_several_streams() {
 
 extern "C" fn register(_: *mut c_void, _: i32, _: *mut c_void, _: usize, _: i32) {}
 
-/// What has registered a region, for RDMA say, goes on using the pages that it found there.
+/// Code that has registered a region, for example for RDMA, continues to use its pages.
 #[test]
 fn memory_of_registered_regions_stays() {
     let pool = Pool::host(256 * MIB, whole);
@@ -120,7 +121,7 @@ fn memory_of_registered_regions_stays() {
     kept.into_iter().for_each(|chunk| pool.put(chunk));
 }
 
-/// The same for NumPy's zeros: large ones get new pages otherwise.
+/// The same for NumPy's zeros: large arrays get new pages otherwise.
 #[test]
 fn zeros_in_registered_regions_are_written() {
     let test = "zeros_in_registered_regions_are_written";
@@ -129,7 +130,7 @@ fn zeros_in_registered_regions_are_written() {
         return;
     }
     for registers in [false, true] {
-        // SAFETY: NULL stands for the defaults.
+        // SAFETY: NULL selects the defaults.
         assert_eq!(unsafe { bfc_create(256, std::ptr::null()) }, BFC_OK);
         let callback: bfc_region_callback_t = if registers { Some(register) } else { None };
         // SAFETY: the function uses nothing.
@@ -157,7 +158,7 @@ fn memory_of_the_debug_mode_stays() {
     let pool = Pool::host(64 * MIB, whole);
     let kept = chunks_with_gaps(&pool, MIB);
     pool.trim(0);
-    // What was freed is filled, and looked at when it is allocated again.
+    // Freed memory is filled, and checked when it is allocated again.
     let again = pool.get(MIB);
     pool.put(again);
     kept.into_iter().for_each(|chunk| pool.put(chunk));
@@ -207,7 +208,7 @@ fn threads_that_allocate_during_trims_keep_their_contents() {
     pool.check();
 }
 
-/// What one touch of a new region brings in.
+/// The bytes that one touch of a new region makes resident.
 fn touched_at_once() -> u64 {
     let pool = Pool::host(64 * MIB, whole);
     let chunk = pool.get(8 * MIB);

@@ -1,5 +1,5 @@
-//! `bfc_resolve_options`: the settings that bfc_create would use, and what becomes of each variable, in child processes. Settings
-//! that cost much memory, there and in the reports of pools.
+//! `bfc_resolve_options`: the settings that bfc_create would use, and the effect of each variable, in child processes.
+//! Settings that cost much memory, there and in the reports of pools.
 
 mod common;
 mod plan_files;
@@ -9,10 +9,10 @@ use common::*;
 use serde_json::{Value, json};
 use std::ptr;
 
-/// How the child resolves: a device, then words for its options.
+/// The child's arguments: a device, then words for its options.
 const HOW: &str = "TEST_OPTIONS";
 
-/// The child of all tests here. By itself it does nothing.
+/// The child of all tests here. Does nothing on its own.
 #[test]
 fn resolver() {
     if !child::is_child("resolver") {
@@ -73,7 +73,7 @@ fn resolved(how: &str, variables: &[(&str, &str)]) -> Value {
     let line = ended.text.lines().find_map(|line| line.split_once("fact ")).expect("a fact").1;
     let mut found: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     if let Some(variables) = found.get_mut("environment").and_then(Value::as_array_mut) {
-        // The one that makes it a child.
+        // The variable that makes it a child.
         variables.retain(|variable| variable["name"] != "BFC_TEST_CHILD");
     }
     found
@@ -100,7 +100,7 @@ fn remark(how: &str, variables: &[(&str, &str)], name: &str) -> Value {
     found["remark"].clone()
 }
 
-/// What a replay gives: a backend, a limit, no flags.
+/// The options of a replay: a backend, a limit, no flags.
 const REPLAY: &str = "258 host limit";
 
 #[test]
@@ -124,7 +124,7 @@ fn the_defaults_and_what_the_options_set() {
     assert_eq!((&full["split_always"], &full["retry_timeout_ms"]), (&json!(false), &json!(5)));
 }
 
-/// What to set where a setting can make a pool hold much more than a program needs.
+/// The recommended alternatives to settings that can make a pool hold much more than a program needs.
 #[test]
 fn costly_settings_come_with_advice() {
     let named = |how: &str, set: &[(&str, &str)]| {
@@ -145,7 +145,8 @@ fn costly_settings_come_with_advice() {
     assert_eq!(named("256", &[("BFC_GROWTH", "tensorflow"), ("BFC_SPLIT_ALWAYS", "0")]), [policy, split]);
 }
 
-/// Memory that a setting made a pool hold for nothing is named with what to set: as a line of the report, and in the map.
+/// Memory that a setting makes a pool hold in vain is reported with the recommended alternative: as a line of the
+/// report, and in the map.
 #[test]
 fn costly_settings_are_named() {
     const RECOMMENDED: u32 = GROWING | BFC_SPLIT_ALWAYS;
@@ -170,7 +171,7 @@ fn costly_settings_are_named() {
            BFC_OPTIONS_RECOMMENDED does"],
         json!([{"setting": "allow_growth", "bytes": 7419 * MIB, "of": 8 * GIB, "advice": "set BFC_ALLOW_GROWTH"}]),
     );
-    // What was used once is not named, live or not.
+    // Memory that was ever used is not named, live or not.
     whole.put(whole.get(7400 * MIB));
     named(&whole, &[], json!([]));
 
@@ -204,7 +205,7 @@ fn costly_settings_are_named() {
     assert_ne!(streams.get_on(7400 * MIB, 1), 0);
     named(&streams, &[], json!([]));
 
-    // Little memory, or a small share of it.
+    // Little memory, or a small fraction of it.
     for (limit, bytes) in [(64 * MIB, MIB), (8 * GIB, 7200 * MIB)] {
         let little = pool(limit, 0, BFC_GROWTH_DEFAULT);
         little.get(bytes);

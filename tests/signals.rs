@@ -6,7 +6,7 @@ use common::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// What the handler does, and what came of it.
+/// The calls of the handler, and their results.
 static HANDLER: AtomicI32 = AtomicI32::new(0);
 static DEVICE: AtomicI32 = AtomicI32::new(-1);
 static OTHER: AtomicI32 = AtomicI32::new(-1);
@@ -15,7 +15,7 @@ static BUSY: AtomicU64 = AtomicU64::new(0);
 static WRONG: AtomicI32 = AtomicI32::new(0);
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
 static DONE: AtomicBool = AtomicBool::new(false);
-/// The number of the child that the handler forked, in the parent; 0 in that child; -1 before.
+/// The number of the child that the handler forked, in the parent. 0 in that child, -1 before.
 static FORKED: AtomicI32 = AtomicI32::new(-1);
 
 fn expect(status: Status, allowed: &[Status]) {
@@ -29,7 +29,7 @@ fn expect(status: Status, allowed: &[Status]) {
 fn pair(device: i32) {
     match alloc(device, 1000) {
         Ok(address) => {
-            // It could be allocated, so nothing is in the way.
+            // It could be allocated, so nothing prevents the free.
             let status = free(device, address);
             if status != BFC_OK {
                 WRONG.store(status, Relaxed);
@@ -39,11 +39,11 @@ fn pair(device: i32) {
     }
 }
 
-/// What handlers could not free, because the thread that used the allocator meanwhile would have had to be waited for.
+/// Memory that handlers could not free, because they would have had to wait for the thread that used the allocator.
 static LEFT: [(AtomicI32, AtomicU64); 1 << 13] = [const { (AtomicI32::new(-1), AtomicU64::new(0)) }; 1 << 13];
 static LEFT_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// As [`pair`], on an allocator that another thread uses.
+/// Like [`pair`], on an allocator that another thread uses.
 fn pair_beside_others(device: i32) {
     match alloc(device, 1000) {
         Ok(address) => match free(device, address) {
@@ -59,7 +59,7 @@ fn pair_beside_others(device: i32) {
     }
 }
 
-/// Frees what handlers could not free.
+/// Frees the memory that handlers could not free.
 fn free_what_is_left() {
     let count = LEFT_COUNT.load(Relaxed) as usize;
     assert!(count <= LEFT.len(), "{count}");
@@ -68,7 +68,7 @@ fn free_what_is_left() {
     }
 }
 
-/// A request of PyTorch's, for which its table of captures is looked at.
+/// A request of PyTorch, which accesses its table of captures.
 fn torch_pair() {
     let device = DEVICE.load(Relaxed);
     let address = bfc_torch_alloc(500, device, std::ptr::null_mut());
@@ -89,7 +89,7 @@ extern "C" fn on_signal(_: i32) {
     match HANDLER.load(Relaxed) {
         0 => {
             pair(device);
-            // Another device is never in the way.
+            // Another device is never affected.
             match alloc(other, 500) {
                 Ok(address) => expect(free(other, address), &[BFC_OK]),
                 Err(status) => WRONG.store(1000 + status, Relaxed),
@@ -109,7 +109,7 @@ extern "C" fn on_signal(_: i32) {
             // Only in the middle of a call.
             match alloc(device, 1000) {
                 Ok(address) => expect(free(device, address), &[BFC_OK]),
-                // SAFETY: the child goes on with what was interrupted, and ends.
+                // SAFETY: the child continues the interrupted call, and ends.
                 Err(_) => FORKED.store(unsafe { libc::fork() }, Relaxed),
             }
         }
@@ -117,18 +117,18 @@ extern "C" fn on_signal(_: i32) {
     }
 }
 
-/// Has another thread send signals to this one while `step` is done again and again, until it says that it is enough.
+/// Lets another thread send signals to this one while `step` runs repeatedly, until it returns that it is done.
 fn under_signals(step: impl FnMut() -> bool) {
     under_signals_with(None, step);
 }
 
-/// Does the same, and has the signals sent to a second thread too, which exists as long.
+/// Sends the signals like [`under_signals`], and to a second thread too, which exists meanwhile.
 fn under_signals_with(second: Option<libc::pthread_t>, mut step: impl FnMut() -> bool) {
     // SAFETY: zeros are a valid value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler only does what is to be tested.
+    // SAFETY: the handler only makes the tested calls.
     assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) }, 0);
     // SAFETY: no preconditions.
     let this = unsafe { libc::pthread_self() };
@@ -236,7 +236,7 @@ fn a_handler_may_fork_in_the_middle_of_a_call() {
     pool.check();
 }
 
-/// Also one that interrupted a look at the table of PyTorch's captures, which is locked beside the allocators.
+/// The same for a handler that interrupted an access to the table of PyTorch's captures, which has a lock of its own.
 #[test]
 fn handlers_are_told_that_the_table_of_captures_is_busy() {
     const TEST: &str = "handlers_are_told_that_the_table_of_captures_is_busy";
@@ -245,11 +245,11 @@ fn handlers_are_told_that_the_table_of_captures_is_busy() {
         return;
     }
     const ID: (u64, u64) = (0, 7);
-    // One of CUDA's devices, whatever its memory is.
+    // A CUDA ordinal, with any kind of memory.
     let pool = fixed_pool_of(3);
     HANDLER.store(2, Relaxed);
     DEVICE.store(pool.device(), Relaxed);
-    // SAFETY: without a filter each request is for the pool.
+    // SAFETY: without a filter each request is routed to the pool.
     unsafe { bfc_torch_begin_allocate_to_pool(pool.device(), ID.0, ID.1, std::ptr::null_mut()) };
     let get = || bfc_torch_alloc(700, pool.device(), std::ptr::null_mut());
     let put = |address| bfc_torch_free(address, 700, pool.device(), std::ptr::null_mut());
@@ -263,7 +263,7 @@ fn handlers_are_told_that_the_table_of_captures_is_busy() {
         let address = get();
         assert!(!address.is_null());
         put(address);
-        // The table is busy and no allocator: most of this loop's time is spent there.
+        // The table is busy but no allocator is, because most of this loop's time is spent there.
         (0..20).for_each(|_| bfc_torch_release_pool(pool.device(), 47, 11));
         steps < 1000 || BUSY.load(Relaxed) < 50 || RUNS.load(Relaxed) < 1000
     });

@@ -1,5 +1,5 @@
-//! Small requests beside large free chunks, with growth by need: the pool grows by a small region instead of splitting a
-//! chunk that the next large request needs.
+//! Small requests with large free chunks available, with growth by need: the pool grows by a small region instead of
+//! splitting a chunk that the next large request needs.
 
 mod common;
 
@@ -56,7 +56,7 @@ fn other_requests_and_chunks_are_split_as_always() {
 #[test]
 fn too_small_a_chunk_beside_it_changes_nothing() {
     let (pool, free) = with_large_chunk(GIB, GROWING | BFC_SPLIT_ALWAYS);
-    // All of the first small region.
+    // The whole first small region.
     let [chunk, ..] = [102_400, MIB, 946_176].map(|bytes| pool.get(bytes));
     assert_eq!(held(&pool), 130 * MIB);
     pool.put(chunk);
@@ -80,7 +80,7 @@ fn threads_together_keep_within_a_sixteenth() {
     }
 }
 
-/// Where regions that touch become one, a small one would become a part of the large chunk.
+/// If adjacent regions are merged, a small one would become a part of the large chunk.
 #[test]
 fn regions_that_become_one_are_not_added() {
     let pool = Pool::custom(Backend::new(GIB).coalescing(), GIB, |options| {
@@ -131,7 +131,7 @@ fn small_regions_are_at_most_a_sixteenth() {
         held_before = now;
     }
     assert_eq!(held_before, (128 + 8) * MIB);
-    // From here on small ones split what there is.
+    // From here on, small requests split existing chunks.
     pool.get(MIB);
     assert_eq!(held(&pool), held_before);
     pool.check();

@@ -1,4 +1,4 @@
-//! What reports say once several streams share a pool.
+//! Reports once several streams share a pool.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn the_map_tells_whose_a_chunk_is() {
         states.into_iter().map(|(size, state, stream, pool)| (size, state.to_owned(), stream, pool)).collect()
     };
     assert_eq!(states(&pool), told(expected.clone()));
-    // What the work of 0x300 is done for is that of 0x200 again.
+    // Memory for which the work of 0x300 has completed belongs to 0x200 again.
     assert_eq!(pool.vouch(0x300), BFC_OK);
     expected[2].1 = "free";
     assert_eq!(states(&pool), told(expected));

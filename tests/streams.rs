@@ -1,5 +1,5 @@
-//! What the header says of streams, on backends without a device: there a stream is any token, and its work ends when
-//! `bfc_stream_synchronized` says so.
+//! The header's statements about streams, on backends without a device: there a stream is any token, and its work ends
+//! when `bfc_stream_synchronized` declares it.
 
 mod common;
 
@@ -14,12 +14,12 @@ const DEFAULT: u64 = 0;
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
-/// One region of 1 MiB, of which every remainder is split off.
+/// One region of 1 MiB, from which every remainder is split off.
 fn pool() -> Pool {
     Pool::host(MIB, |options| options.flags = BFC_SPLIT_ALWAYS)
 }
 
-/// Takes what is left, so that a request can only get what was freed. Returns how much that was.
+/// Allocates the rest, so that a request can only get freed memory. Returns its size.
 fn fill(pool: &Pool, stream: u64) -> u64 {
     let left = pool.stats().largest_free_block_bytes;
     if left != 0 {
@@ -28,7 +28,7 @@ fn fill(pool: &Pool, stream: u64) -> u64 {
     left
 }
 
-/// A chunk of 64 KiB that was freed on `freed_on`, in a pool without any other memory. Allocated on A.
+/// Returns a chunk of 64 KiB that was freed on `freed_on`, in a pool without any other memory. Allocated on A.
 fn freed(pool: &Pool, freed_on: u64) -> u64 {
     let address = pool.get_on(64 * KIB, A);
     fill(pool, A);
@@ -58,7 +58,7 @@ fn what_was_freed_on_another_stream_waits_for_its_synchronisation() {
     pool.check();
 }
 
-/// It vouches for what is queued so far, and for nothing that comes later.
+/// The declaration covers the work queued so far, and no later work.
 #[test]
 fn a_synchronisation_says_nothing_of_later_frees() {
     let pool = pool();
@@ -77,14 +77,14 @@ fn memory_that_nobody_ever_had_is_anybodys() {
     let pool = pool();
     let first = pool.get_on(64 * KIB, A);
     pool.put_on(first, A);
-    // All of the pool is free and 64 KiB of it were A's.
+    // The whole pool is free, and 64 KiB of it belonged to A.
     assert_eq!(pool.get_on(256, B), first + 64 * KIB);
     assert_eq!(pool.alloc_on(MIB - 64 * KIB - 256, B), Ok(first + 64 * KIB + 256));
     assert_eq!(pool.alloc_on(256, B), NONE);
     pool.check();
 }
 
-/// For a stream that may use all of them, and only for it.
+/// Merges for a stream that may use all of them, and only for it.
 #[test]
 fn a_run_of_neighbours_counts_as_one_chunk() {
     let pool = pool();
@@ -96,7 +96,7 @@ fn a_run_of_neighbours_counts_as_one_chunk() {
     pool.put_on(chunks[2], A);
     pool.put_on(chunks[3], B);
     pool.check();
-    // A's, anybody's, A's, and one of B's.
+    // Of A, of any stream, of A, and one of B.
     assert_eq!(pool.stats().largest_free_block_bytes, 192 * KIB);
     assert_eq!(pool.alloc_on(192 * KIB, B), NONE);
     assert_eq!(pool.alloc_on(192 * KIB, A), Ok(chunks[0]));
@@ -105,7 +105,7 @@ fn a_run_of_neighbours_counts_as_one_chunk() {
     pool.put_on(chunks[0], A);
     pool.synchronized(A);
     pool.synchronized(B);
-    assert_eq!(pool.alloc_on(256 * KIB, DEFAULT), Ok(chunks[0]), "nobody's are one chunk");
+    assert_eq!(pool.alloc_on(256 * KIB, DEFAULT), Ok(chunks[0]), "reusable memory is one chunk");
     pool.check();
 }
 
@@ -136,13 +136,13 @@ fn a_recorded_stream_is_waited_for_everywhere() {
     pool.synchronized(B);
     assert_eq!(pool.alloc_on(64 * KIB, B), NONE, "A still may");
     assert_eq!(pool.alloc_on(64 * KIB, A), Ok(address));
-    // It was recorded on that allocation, not on the place.
+    // It was recorded for that allocation, not for the address.
     pool.put_on(address, A);
     assert_eq!(pool.alloc_on(64 * KIB, A), Ok(address));
     pool.check();
 }
 
-/// What B had queued by the free counts, not what it had queued by the record.
+/// The work that B had queued by the free counts, not the work queued by the record.
 #[test]
 fn a_recorded_stream_is_waited_for_from_the_free_on() {
     let pool = pool();
@@ -156,7 +156,7 @@ fn a_recorded_stream_is_waited_for_from_the_free_on() {
     assert_eq!(pool.alloc_on(64 * KIB, A), Ok(address));
 }
 
-/// A record made while the pool knew one stream only is not forgotten when there are two.
+/// A record made while the pool knew only one stream is not forgotten when there are two.
 #[test]
 fn a_record_on_the_only_stream_counts_when_another_comes() {
     let pool = pool();
@@ -207,7 +207,7 @@ fn a_stream_that_was_never_used_can_be_forgotten() {
     pool.check();
 }
 
-/// What was allocated there and is still live is freed by the plain call, or on other streams.
+/// Live memory that was allocated there is freed with the plain call, or on other streams.
 #[test]
 fn what_outlives_its_stream_can_be_freed() {
     let pool = pool();
@@ -250,7 +250,7 @@ fn a_chunk_may_be_freed_by_either_call() {
     pool.check();
 }
 
-/// 'No stream' is not 'synchronised'.
+/// 'No stream' does not mean 'synchronized'.
 #[test]
 fn what_was_freed_without_a_stream_waits_too() {
     let pool = pool();
@@ -291,7 +291,7 @@ fn each_thread_has_a_default_stream_of_its_own() {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let before = pool.alloc_on(64 * KIB, PER_THREAD);
-                // It can only vouch for its own.
+                // It can only declare its own.
                 pool.synchronized(PER_THREAD);
                 (before, pool.alloc_on(64 * KIB, PER_THREAD))
             });
@@ -306,7 +306,8 @@ fn each_thread_has_a_default_stream_of_its_own() {
     pool.check();
 }
 
-/// Where no event has to be recorded for it, it is a stream as any: with nobody else, the pair places as the plain one.
+/// If no event must be recorded for it, it is a stream like any other: as the only stream, the pair places like the
+/// plain pair.
 #[test]
 fn a_threads_default_stream_alone_places_as_the_plain_pair() {
     let growing = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;
@@ -314,7 +315,7 @@ fn a_threads_default_stream_alone_places_as_the_plain_pair() {
         let pool = Pool::host(8 * MIB, |options| options.flags = growing);
         let held = [2 * MIB, 4 * MIB].map(|bytes| get(&pool, bytes));
         held.iter().for_each(|&address| put(&pool, address));
-        // Only in a region in place of the two.
+        // Only in a region that replaces the two.
         let large = get(&pool, 7 * MIB);
         put(&pool, large);
         (pool.stats().num_regions, pool.stats().num_allocs)
@@ -326,7 +327,7 @@ fn a_threads_default_stream_alone_places_as_the_plain_pair() {
     }
 }
 
-/// Streams of threads that have ended are not kept for ever.
+/// Streams of threads that have ended are not kept forever.
 #[test]
 fn threads_come_and_go() {
     let pool = pool();
@@ -348,7 +349,7 @@ fn nothing_is_allocated_for_nothing_and_freed() {
     let pool = pool();
     assert_eq!(pool.alloc_on(0, A), Ok(0));
     assert_eq!(pool.free_on(0, A), BFC_OK);
-    // SAFETY: NULL is what is tried.
+    // SAFETY: NULL is the tested value.
     let refused = unsafe { bfc_alloc_async(pool.device(), 1, pointer(A), std::ptr::null_mut()) };
     assert_eq!(refused, BFC_ERROR_INVALID_ARGUMENT);
     assert_eq!(pool.stats().num_allocs, 0);
@@ -397,7 +398,7 @@ fn a_wrong_device_is_refused() {
         ];
         assert_eq!(answers, [expected; 4], "device {device}");
     }
-    assert_eq!(bfc_free_async(nobody, pointer(0), stream), BFC_OK, "NULL also where nothing was created");
+    assert_eq!(bfc_free_async(nobody, pointer(0), stream), BFC_OK, "NULL even if nothing was created");
 }
 
 #[test]
@@ -434,7 +435,7 @@ fn alignment_in_the_order_of_a_stream() {
     let aligned = on(4096, 16384, A).unwrap();
     assert!(aligned.is_multiple_of(16384) && aligned > first && aligned + 4096 <= address + 64 * KIB);
     pool.check();
-    // What was cut off in front and behind is A's still.
+    // The parts split off before and after still belong to A.
     assert_eq!(pool.alloc_on(256, B), NONE);
     assert_eq!(pool.alloc_on(256, A), Ok(address));
     assert_eq!(on(1, 3, A), Err(BFC_ERROR_INVALID_ARGUMENT));
@@ -460,7 +461,7 @@ fn statistics_count_as_ever() {
     let stats = pool.stats();
     assert_eq!((stats.num_frees, stats.num_failures, stats.bytes_requested), (2, 1, 7000));
     assert_eq!(stats.peak_bytes_in_use, 1024 + 2048 + 3072 + 4096);
-    // Both are B's and count as one; the rest nobody ever had.
+    // Both belong to B and count as one. The rest was never used.
     assert_eq!(stats.largest_free_block_bytes, MIB - 10 * KIB);
     assert_eq!(stats.num_chunks - stats.num_free_chunks, 2);
     assert!(
@@ -485,7 +486,7 @@ fn operations_have_names_in_the_order_of_streams_too() {
     pool.check();
 }
 
-/// A region goes back to where it came from only when nobody's work may touch it.
+/// A region is released to its source only when no work may touch it.
 #[test]
 fn a_trim_leaves_what_is_still_used() {
     let pool = Pool::custom(Backend::new(1 << 30), 1 << 30, |options| {
@@ -502,7 +503,7 @@ fn a_trim_leaves_what_is_still_used() {
     pool.check();
 }
 
-/// A request that waits for memory is woken when a stream is synchronised.
+/// A request that waits for memory is woken when a stream is synchronized.
 #[test]
 fn a_synchronisation_wakes_those_who_wait() {
     let pool = Pool::host(MIB, |options| options.retry_timeout_ms = 30_000);
@@ -519,7 +520,7 @@ fn a_synchronisation_wakes_those_who_wait() {
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
 }
 
-/// Random programs on one stream, or on none, or on both in turn with everything synchronised: the same addresses.
+/// Random programs on one stream, or on none, or on both in turn with everything synchronized: the same addresses.
 #[test]
 fn what_is_synchronised_places_as_one_stream() {
     for seed in 0..20 {
@@ -561,11 +562,11 @@ fn what_is_synchronised_places_as_one_stream() {
     }
 }
 
-/// Streams without memory whose work is done need not be forgotten, so they are not kept for ever either.
+/// Streams without memory whose work has completed need not be forgotten, so they are not kept forever either.
 #[test]
 fn idle_streams_come_and_go() {
     let pool = pool();
-    // Streams that have memory remain what they are.
+    // Streams that have memory are kept.
     let held: Vec<u64> = (0..100).map(|number| pool.get_on(256, A + number)).collect();
     let waiting = pool.get_on(64 * KIB, B);
     fill(&pool, B);

@@ -1,5 +1,5 @@
-//! Sub-allocators that do not keep their contract, that are slow to give, or that call back: each has a
-//! named error, and afterwards the pool is as it was.
+//! Sub-allocators that violate their contract, that are slow, or that call back: each causes a
+//! specific error, and afterwards the pool is unchanged.
 
 mod common;
 
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const GROWTH: u32 = BFC_ALLOW_GROWTH;
-/// Where the honest region of the cheats below lies.
+/// The address of the valid region of the violations below.
 const HONEST: u64 = 1 << 44;
 
-/// First an honest region of 2 MiB at [`HONEST`] with an odd tail of 200 bytes, then `cheat` for ever.
+/// First a valid region of 2 MiB at [`HONEST`] with an odd tail of 200 bytes, then always `cheat`.
 fn first_honest(mut cheat: impl FnMut(u64) -> (u64, u64) + Send + 'static) -> Pool {
     let mut first = true;
     let backend = Backend::scripted(move |_, _, bytes| {
@@ -20,7 +20,7 @@ fn first_honest(mut cheat: impl FnMut(u64) -> (u64, u64) + Send + 'static) -> Po
     Pool::custom(backend.cheating(), GIB, |options| options.flags = GROWTH)
 }
 
-/// The cheat is refused by name, nothing of it is handed out, and what was there still serves.
+/// The violation is refused with a specific error, none of its memory is handed out, and existing memory still serves.
 #[track_caller]
 fn refused(pool: &Pool, told_to_free: bool) {
     let kept = pool.get(MIB);
@@ -90,7 +90,7 @@ fn overlapping() {
     for cheat in cheats {
         refused(&first_honest(cheat), false);
     }
-    // The tail of less than a unit is held as well, though no chunk can have it.
+    // The tail of less than a unit is held as well, although no chunk can use it.
     refused(&first_honest(move |bytes| (HONEST + span / 256 * 256, bytes)), false);
 }
 
@@ -106,12 +106,12 @@ fn touching_is_not_overlapping() {
     }
 }
 
-/// Refusals are asked for less and less, and then are out of memory, not a failure of the backend.
+/// After refusals smaller sizes are requested, and then the result is out of memory, not a failure of the backend.
 #[test]
 fn refusing() {
     let pool = Pool::custom(Backend::new(3 * MIB), GIB, |options| options.flags = GROWTH);
     let first = pool.get(2 * MIB);
-    // The next region would have 4 MiB; the backend has one more.
+    // The next region would have 4 MiB, and the backend has one more.
     let second = pool.get(MIB / 2);
     assert!(pool.stats().pool_bytes <= 3 * MIB && pool.stats().num_regions == 2);
     let asked = pool.backend().books(|books| books.asked.clone());
@@ -124,7 +124,7 @@ fn refusing() {
     assert_eq!(pool.get(2 * MIB), first);
 }
 
-/// What the callbacks find when they call the library.
+/// The results of library calls from the callbacks.
 type Found = Arc<Mutex<Vec<[Status; 8]>>>;
 
 fn call_everything(device: i32) -> [Status; 8] {
@@ -169,7 +169,7 @@ fn re_entry_is_busy_and_other_devices_are_open() {
     assert_eq!((other.stats().num_allocs, pool.stats().num_allocs), (1, 1));
 }
 
-/// While one thread is in the sub-allocator another uses the device; only who calls back is busy.
+/// While one thread is in the sub-allocator another uses the device. Only calls from the callback are busy.
 #[test]
 fn only_the_calling_thread_is_re_entrant() {
     let pool = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = GROWTH);
@@ -187,7 +187,7 @@ fn only_the_calling_thread_is_re_entrant() {
     pool.check();
 }
 
-/// Both callbacks are called with what was asked and given, also for regions that were merged.
+/// Both callbacks receive the requested and granted values, even for merged regions.
 #[test]
 fn every_region_comes_back_once() {
     for backend in

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const GROWTH: u32 = BFC_ALLOW_GROWTH;
 const COLLECT: u32 = BFC_GARBAGE_COLLECTION;
 
-/// What a thread owns: address, bytes, and the byte that it wrote all over it.
+/// An allocation of a thread: address, bytes, and the byte that fills it.
 #[derive(Clone, Copy)]
 struct Owned {
     address: u64,
@@ -22,7 +22,7 @@ struct Owned {
 
 impl Owned {
     fn write(&self) {
-        // SAFETY: live host memory of at least so many bytes, which the thread that owns it has for itself.
+        // SAFETY: live host memory of at least that many bytes, which only its owning thread uses.
         unsafe { (self.address as *mut u8).write_bytes(self.pattern, self.bytes) };
     }
 
@@ -46,14 +46,14 @@ impl Owned {
     }
 
     fn give_back(self, pool: &Pool, shared: &Mutex<Spans<u8>>) {
-        assert!(self.is_intact(), "somebody wrote into {:#x}", self.address);
-        // Before the free: from then on another thread may have it.
+        assert!(self.is_intact(), "something wrote into {:#x}", self.address);
+        // Before the free, because afterwards another thread may have it.
         shared.lock().unwrap().remove(self.address).expect("in the model");
         pool.put(self.address);
     }
 }
 
-/// 16 threads allocate, write, verify and free; another asks everything that can be asked.
+/// 16 threads allocate, write, verify and free; another makes all queries.
 #[test]
 fn sixteen_threads_share_one_device() {
     for flags in [0, GROWTH, GROWTH | COLLECT, GROWTH | COLLECT | BFC_SPLIT_ALWAYS] {
@@ -111,8 +111,8 @@ fn sixteen_threads_share_one_device() {
     }
 }
 
-/// While 16 threads use a device another creates and destroys its allocator. Whatever they are told, it is
-/// one of the named errors, and every region comes back.
+/// While 16 threads use a device another creates and destroys its allocator. Every result is
+/// success or a documented error, and every region is freed.
 #[test]
 fn create_and_destroy_while_in_use() {
     let backend = Backend::new(GIB);
@@ -138,7 +138,7 @@ fn create_and_destroy_while_in_use() {
                         Err(status) => panic!("status {status}: {}", last_error()),
                     }
                     if mine.len() > 50 {
-                        // Perhaps of an earlier life of the device, and perhaps another's by now.
+                        // Possibly from an earlier allocator of the device, and possibly reused by now.
                         let status = free(device, mine.swap_remove(random.index(mine.len())));
                         let fine = [
                             BFC_OK,
@@ -219,7 +219,7 @@ fn destroy_wakes_those_who_wait() {
     assert_eq!(pool.alloc(1), Err(BFC_ERROR_NO_ALLOCATOR));
 }
 
-/// Destruction waits until the sub-allocator has answered, and gives that region back too.
+/// Destruction waits until the sub-allocator has returned, and releases that region too.
 #[test]
 fn destroy_waits_for_calls_in_flight() {
     let pool = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = GROWTH);
@@ -244,7 +244,7 @@ fn destroy_waits_for_calls_in_flight() {
     });
 }
 
-/// What is there is served while another thread waits for the sub-allocator: no lock is held meanwhile.
+/// Held memory is served while another thread waits for the sub-allocator, because no lock is held meanwhile.
 #[test]
 fn a_slow_region_delays_only_who_needs_it() {
     let pool = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = GROWTH);
@@ -268,7 +268,7 @@ fn a_slow_region_delays_only_who_needs_it() {
     assert_eq!(pool.stats().pool_bytes, 130 * MIB);
 }
 
-/// Who needs a region while another thread obtains one waits for that one instead of taking a second.
+/// A request that needs a region while another thread obtains one waits for that one instead of obtaining a second.
 #[test]
 fn one_region_serves_all_who_wait_for_it() {
     let pool = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = GROWTH);
@@ -303,7 +303,7 @@ fn two_devices_are_independent() {
         let address = waiting.join().expect("no panic");
         assert_eq!((fast.free(address), slow.free(address)), (BFC_ERROR_INVALID_POINTER, BFC_OK));
     });
-    // And each counts for itself.
+    // And each counts separately.
     assert_eq!((slow.stats().num_allocs, fast.stats().num_allocs), (1, 500));
 }
 
@@ -352,7 +352,7 @@ fn extensions_never_overrun_the_limit() {
     }
 }
 
-/// Twelve threads share room for a few; who waits gets what others free, and nobody fails.
+/// Twelve threads share room for a few. Waiting threads get memory that others free, and none fails.
 #[test]
 fn those_who_wait_get_what_others_free() {
     const LIMIT: u64 = MIB;
@@ -364,7 +364,7 @@ fn those_who_wait_get_what_others_free() {
             scope.spawn(move || {
                 let mut random = Random::new(number.into());
                 for _ in 0..150 {
-                    // At most a quarter each: three always fit whatever the fragmentation.
+                    // At most a quarter each, so that three always fit with any fragmentation.
                     let bytes = random.between(1, LIMIT / 4) as usize;
                     let owned = Owned::take(pool, shared, bytes, number).expect("sooner or later");
                     if random.one_in(4) {
@@ -379,7 +379,7 @@ fn those_who_wait_get_what_others_free() {
     assert_eq!((pool.stats().num_failures, pool.stats().num_allocs), (0, 12 * 150));
 }
 
-/// Stamps and the frontier move while threads allocate: what waits for the frontier is woken by it.
+/// Stamps and the frontier move while threads allocate: requests that wait for the frontier are woken by it.
 #[test]
 fn the_frontier_wakes_those_who_wait_for_it() {
     let flags = BFC_TIMESTAMPS | BFC_QUARANTINE;
@@ -411,7 +411,7 @@ fn the_frontier_wakes_those_who_wait_for_it() {
     assert_eq!((pool.timestamp(), pool.stats().num_failures), (Ok(2000), 0));
 }
 
-/// Each thread has its own last error, and a success leaves it.
+/// Each thread has its own last error, and a success does not change it.
 #[test]
 fn errors_are_each_threads_own() {
     let pool = Pool::custom(Backend::new(MIB), MIB, |_| {});
@@ -429,8 +429,8 @@ fn errors_are_each_threads_own() {
     assert_eq!(last_error(), mine);
 }
 
-/// A Rust program frees in destructors while it unwinds from a panic of its own: that is no panic of the
-/// library's, and the allocator works on.
+/// A Rust program frees in destructors while it unwinds from a panic of its own: this is not a panic of the
+/// library, and the allocator continues to work.
 #[test]
 fn a_free_during_a_panic_is_a_free() {
     struct Freed<'a>(&'a Pool, u64, &'a Mutex<Vec<Status>>);

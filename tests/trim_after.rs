@@ -1,4 +1,4 @@
-//! `BFC_TRIM_AFTER`: a pool that was idle gives its free memory back, by a thread of the library's.
+//! `BFC_TRIM_AFTER`: a thread of the library releases the free memory of an idle pool.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The ids of the threads of this process that give memory back.
+/// Returns the ids of the threads of this process that release memory.
 fn trimmers() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
     let named = |task: &std::path::PathBuf| {
@@ -111,7 +111,7 @@ fn with_stamps(options: &mut bfc_options_t) {
     options.flags = GROWING | BFC_TIMESTAMPS | BFC_QUARANTINE;
 }
 
-/// Many times as long as a pool here has to be idle.
+/// Many times as long as a pool here must be idle.
 fn rest() {
     std::thread::sleep(Duration::from_millis(300));
 }
@@ -156,7 +156,7 @@ unsafe extern "C" fn settle(pool: *mut c_void, device: i32) {
     CALLED.fetch_add(1, SeqCst);
     assert_eq!(pool.addr(), 77);
     assert_eq!([bfc_destroy(device), bfc_destroy_forced(device)], [BFC_ERROR_BUSY; 2]);
-    // SAFETY: nothing is called any more.
+    // SAFETY: nothing is called afterwards.
     assert_eq!(unsafe { bfc_set_idle_callback(device, None, pointer(0)) }, BFC_ERROR_BUSY);
     if IS_DONE.load(SeqCst) {
         let mut stamp = 0;
@@ -166,7 +166,7 @@ unsafe extern "C" fn settle(pool: *mut c_void, device: i32) {
     }
 }
 
-/// The callback says what is done. While there is more it is called again and again, and afterwards not.
+/// The callback declares completed work. It is called repeatedly while memory waits, and not afterwards.
 #[test]
 fn the_callback_may_settle_what_waits() {
     with_trim_after("the_callback_may_settle_what_waits", "0.05", || {
@@ -183,8 +183,8 @@ fn the_callback_may_settle_what_waits() {
         rest();
         let called = CALLED.load(SeqCst);
         rest();
-        assert_eq!(CALLED.load(SeqCst), called, "nothing waits any more");
-        // SAFETY: nothing is called any more.
+        assert_eq!(CALLED.load(SeqCst), called, "nothing waits");
+        // SAFETY: nothing is called afterwards.
         assert_eq!(unsafe { bfc_set_idle_callback(pool.device(), None, pointer(0)) }, BFC_OK);
         pool.put(pool.get(100 * MIB));
         rest();
@@ -208,14 +208,14 @@ unsafe extern "C" fn give(
     unsafe { std::alloc::alloc(layout).cast() }
 }
 
-/// Takes the region back once it may; the memory itself is left to the end of the process.
+/// Frees the region once the test permits it. The memory itself is left until the end of the process.
 unsafe extern "C" fn take_slowly(_: *mut c_void, _: *mut c_void, _: usize) {
     FREES.fetch_add(1, SeqCst);
     eventually("the test lets it go on", || MAY_RETURN.load(SeqCst));
 }
 
-/// While the backend takes its time over a region, requests are served from the others, and the pool is not idle any more:
-/// no further region goes back.
+/// While the backend is slow to free a region, requests are served from the others, and the pool is no longer idle:
+/// no further region is released.
 #[test]
 fn a_request_meanwhile_does_not_wait_and_ends_it() {
     with_trim_after("a_request_meanwhile_does_not_wait_and_ends_it", "0.3", || {
@@ -255,7 +255,7 @@ fn memory_is_kept_while_a_stream_is_captured() {
             assert_eq!(bfc_capture_begin(), BFC_OK);
             let chunk = alloc(0, 100 * MIB as usize).unwrap();
             assert_eq!(free(0, chunk), BFC_OK);
-            // Several times as long as the pool has to be idle.
+            // Several times as long as the pool must be idle.
             std::thread::sleep(Duration::from_millis(300));
             assert!(stats_of(0).pool_bytes >= 100 * MIB);
             assert_eq!(bfc_capture_end(), BFC_OK);
@@ -267,13 +267,13 @@ fn memory_is_kept_while_a_stream_is_captured() {
     });
 }
 
-/// Work of a context that the program created is not waited for. Nothing else is called when it ends.
+/// The thread does not wait for work of a context that the program created. Nothing else is called when it ends.
 #[test]
 fn memory_goes_back_when_the_work_of_another_context_is_done() {
     let variables = [("BFC_TRIM_AFTER", "0.05")];
     simulated_with("memory_goes_back_when_the_work_of_another_context_is_done", &variables, |sim| {
         let gpu = Gpu::new(sim);
-        // Else giving the other memory back waits for all work.
+        // Otherwise releasing the other memory waits for all work.
         sim.set(FREE_SYNCHRONIZES, 0);
         let own = gpu.enter(0);
         let pool = Pool::on_device(0, |options| {
@@ -287,7 +287,7 @@ fn memory_goes_back_when_the_work_of_another_context_is_done() {
         pool.put_on(second, there);
         gpu.set_current(own);
         pool.put_on(first, here);
-        // Several times as long as the pool has to be idle.
+        // Several times as long as the pool must be idle.
         std::thread::sleep(Duration::from_millis(300));
         assert!(pool.stats().pool_bytes >= 100 * MIB);
         sim.release_all();
@@ -317,7 +317,7 @@ fn no_request_waits_for_the_thread_while_it_waits_for_the_device() {
             let kept = pool.get_on(unit, compute);
             pool.put_on(pool.get_on(100 * unit, compute), compute);
             gpu.synchronize_context();
-            // On a stream that the allocator does not know.
+            // On a stream unknown to the allocator.
             assert_eq!(sim.receive(pointer(comm), 5), 0);
             let calls = sim.calls("cuCtxSynchronize");
             eventually("it waits", || sim.calls("cuCtxSynchronize") != calls);
@@ -359,7 +359,7 @@ fn a_forked_child_starts_its_own() {
     });
 }
 
-/// Allocators come and go while the thread looks at them.
+/// Allocators are created and destroyed while the thread examines them.
 #[test]
 fn allocators_come_and_go() {
     with_trim_after("allocators_come_and_go", "0.001", || {

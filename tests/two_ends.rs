@@ -1,4 +1,4 @@
-//! `BFC_REQUEST_SHORT_LIVED` and `BFC_TWO_ENDS`: what is freed soon comes from the upper end of free memory.
+//! `BFC_REQUEST_SHORT_LIVED` and `BFC_TWO_ENDS`: memory that is freed soon is placed at the upper end of free memory.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn short(bytes: u64) -> bfc_request_t {
     bfc_request_t { flags: BFC_REQUEST_SHORT_LIVED, ..request(bytes as usize) }
 }
 
-/// A pool of one region, its first address, and its end.
+/// Returns a pool of one region, its first address, and its end.
 fn fixed(limit: u64, flags: u32) -> (Pool, u64, u64) {
     let pool = Pool::host(limit, |options| options.flags = flags);
     let first = pool.get(UNIT);
@@ -25,7 +25,7 @@ fn a_short_lived_request_gets_the_upper_end() {
     assert_eq!(above, end - 1024);
     assert_eq!((pool.get(1000), pool.allocated_size(above)), (first, Ok(1024)));
     assert_eq!(pool.alloc_ex(&short(2048)), Ok(end - 1024 - 2048));
-    // The best fit comes first: here the hole that was left at the lower end, and its own upper end.
+    // The best fit comes first: here the gap that was left at the lower end, and its own upper end.
     let (hole, wall) = (pool.get(8192), pool.get(UNIT));
     pool.put(hole);
     assert_eq!(pool.alloc_ex(&short(4096)), Ok(hole + 4096));
@@ -48,7 +48,7 @@ fn other_wishes_come_first() {
     let pool = fixed(MIB, 0).0;
     let aligned = bfc_request_t { alignment: 4096, ..short(1000) };
     assert_eq!(pool.alloc_ex(&aligned).map(|address| address % 4096), Ok(0));
-    // After a second stream has come, memory belongs to streams.
+    // Once a second stream is used, memory belongs to streams.
     let on_stream = |stream| {
         let flags = BFC_REQUEST_SHORT_LIVED | BFC_REQUEST_ON_STREAM;
         pool.alloc_ex(&bfc_request_t { stream: stream as _, flags, ..request(1000) })
@@ -71,7 +71,7 @@ fn a_size_that_is_freed_soon_is_learnt() {
     }
     let brief = pool.get(4000);
     assert_eq!(brief, end - 4096);
-    // Sizes that were not seen yet get the lower end, and so does a size once an allocation of it lived longer.
+    // Sizes that were not seen yet are placed at the lower end, and so is a size once an allocation of it lived longer.
     let stay: Vec<u64> = (0..40).map(|_| pool.get(UNIT)).collect();
     assert_eq!(stay[0], first);
     pool.put(brief);

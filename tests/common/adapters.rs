@@ -1,11 +1,11 @@
-//! The adapters as a framework sees them, on the simulated driver; and a filter as PyTorch passes one.
+//! The adapters as called by a framework, on the simulated driver, and a filter like PyTorch's.
 
 use super::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
-/// A pair of functions for memory of device 0, with the stream that they are called for, if they are told it.
+/// A pair of functions for memory of device 0, with the stream that they are passed, if any.
 #[derive(Clone, Copy)]
 pub struct Adapter {
     pub name: &'static str,
@@ -34,7 +34,7 @@ pub const ORT: Adapter = Adapter {
     free: |address, _| bfc_ort_free(pointer(address)),
 };
 
-/// That of an `OrtAllocator`, which names the stream of a request.
+/// The functions of an `OrtAllocator`, which names the stream of a request.
 pub const ORT_ON_STREAM: Adapter = Adapter {
     name: "ort on a stream",
     alloc: |bytes, stream| bfc_ort_alloc_on_stream(0, bytes as usize, pointer(stream)) as u64,
@@ -53,7 +53,7 @@ pub const HANDLER: Adapter = Adapter {
 /// All of them.
 pub const ALL: [Adapter; 4] = [TORCH, CUPY, ORT, HANDLER];
 
-/// `bfc_handler_alloc`; checks that the out-pointer is written on every path.
+/// Calls `bfc_handler_alloc` and checks that the out-pointer is written on every path.
 pub fn handler_alloc(bytes: u64, stream: u64) -> Result<u64, Status> {
     let mut out = pointer(0xdead_beef);
     // SAFETY: `out` is valid for writing.
@@ -83,7 +83,7 @@ pub fn stats_of(device: i32) -> bfc_stats_t {
     result
 }
 
-/// Ends the allocator of a device, of which nothing may be live.
+/// Destroys the allocator of a device, which must have no live allocations.
 #[track_caller]
 pub fn end(device: i32) {
     // SAFETY: none is needed.
@@ -91,7 +91,7 @@ pub fn end(device: i32) {
     assert_eq!(bfc_destroy(device), BFC_OK, "{}", last_error());
 }
 
-/// A `std::function<bool(cudaStream_t)>` as libstdc++ lays it out, which accepts one stream. A C++ program of
+/// A `std::function<bool(cudaStream_t)>` in the layout of libstdc++, which accepts one stream. A C++ program of
 /// ffi-tests passes real ones.
 #[repr(C)]
 pub struct Function {
@@ -100,15 +100,15 @@ pub struct Function {
     invoker: extern "C" fn(*const [u64; 2], *const u64) -> bool,
 }
 
-/// Copies of functions that are alive.
+/// The number of live copies of functions.
 pub static COPIES: AtomicI64 = AtomicI64::new(0);
-/// How often one was asked.
+/// The number of calls of a filter.
 pub static ASKED: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn manage(to: *mut [u64; 2], from: *const [u64; 2], operation: c_int) -> bool {
-    // What is ended accepts no stream, should somebody ask it.
+    // An ended function accepts no stream if it is called.
     let (value, copies) = match operation {
-        // SAFETY: libstdc++ says that it is valid.
+        // SAFETY: it is valid by the contract of libstdc++.
         2 => (unsafe { from.read() }, 1),
         3 => ([u64::MAX; 2], -1),
         other => panic!("operation {other}"),
@@ -131,6 +131,6 @@ extern "C" fn invoke(functor: *const [u64; 2], stream: *const u64) -> bool {
 pub fn begin_to_pool(id: (u64, u64), stream: u64) {
     let mut function = Function { functor: [stream, 0], manager: manage, invoker: invoke };
     let filter: *mut c_void = (&raw mut function).cast();
-    // SAFETY: it is laid out as libstdc++ does. PyTorch's too ends when the call returns.
+    // SAFETY: it has the layout of libstdc++. Like PyTorch's it ends when the call returns.
     unsafe { bfc_torch_begin_allocate_to_pool(0, id.0, id.1, filter) };
 }

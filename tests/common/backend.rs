@@ -1,4 +1,4 @@
-//! A sub-allocator that hands out addresses nobody ever touches, and keeps books on who gives back what.
+//! A sub-allocator that hands out addresses without memory, and records every call.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -6,26 +6,26 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Where the next region lies.
+/// The position of the next region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// Rising, with a gap of at least 2 MiB: regions never touch. The golden traces were made so.
+    /// Rising, with a gap of at least 2 MiB: regions are never adjacent. The golden traces were made with this layout.
     Apart,
-    /// Rising, each where the one before ends.
+    /// Rising, each beginning at the end of the previous one.
     Adjacent,
-    /// Falling, each just below the one before, as `mmap` does it.
+    /// Falling, each just below the one before, like `mmap`.
     Falling,
 }
 
-/// What a script answers: base and bytes, or nothing.
+/// The answer of a script: base and bytes, or nothing.
 pub type Answer = Option<(u64, u64)>;
 /// Decides about a request of (alignment, bytes) instead of the layout.
 pub type Script = Box<dyn FnMut(&mut Books, u64, u64) -> Answer + Send>;
 
-/// What is out, and what was asked for.
+/// The granted regions and the requests.
 #[derive(Default)]
 pub struct Books {
-    /// Base and bytes of what is out.
+    /// Base and bytes of the granted regions.
     pub out: BTreeMap<u64, u64>,
     /// Their sum and its highest value.
     pub held: u64,
@@ -33,17 +33,17 @@ pub struct Books {
     pub peak: u64,
     /// The size of each request, refused ones too.
     pub asked: Vec<u64>,
-    /// Base and bytes of everything that came back.
+    /// Base and bytes of all freed regions.
     pub returned: Vec<(u64, u64)>,
     next: u64,
-    /// What the library did against the contract.
+    /// The library's violations of the contract.
     broken: Vec<String>,
 }
 
-/// A gate that a test closes, to have a thread inside of the sub-allocator for as long as it wants.
+/// A gate that a test closes to keep a thread inside the sub-allocator.
 #[derive(Default)]
 pub struct Gate {
-    /// Whether it is closed, and how many wait at it.
+    /// Whether it is closed, and the number of threads waiting at it.
     state: Mutex<(bool, usize)>,
     changed: Condvar,
 }
@@ -57,18 +57,18 @@ impl Gate {
         state.1 -= 1;
     }
 
-    /// Whoever comes waits from now on.
+    /// Closes the gate: later callers wait.
     pub fn close(&self) {
         self.state.lock().unwrap().0 = true;
     }
 
-    /// Lets everybody pass.
+    /// Opens the gate.
     pub fn open(&self) {
         self.state.lock().unwrap().0 = false;
         self.changed.notify_all();
     }
 
-    /// Waits until somebody stands at the closed gate.
+    /// Waits until a thread waits at the closed gate.
     pub fn wait_for_somebody(&self) {
         drop(self.changed.wait_while(self.state.lock().unwrap(), |state| state.1 == 0).unwrap());
     }
@@ -76,38 +76,38 @@ impl Gate {
 
 /// The sub-allocator. Change its fields before the pool is created.
 pub struct Backend {
-    /// Where its first region is.
+    /// The address of its first region.
     pub first: u64,
-    /// Refuses what would exceed this.
+    /// Requests that would exceed this are refused.
     pub capacity: u64,
-    /// Where regions lie.
+    /// The layout of regions.
     pub layout: Layout,
-    /// Whether it says that touching regions may be merged.
+    /// Whether it declares that adjacent regions may be merged.
     pub coalesces: bool,
-    /// Bytes given beyond those asked for.
+    /// Bytes granted in addition to those requested.
     pub extra: u64,
-    /// How long each request takes.
+    /// The duration of each request.
     pub delay: Duration,
-    /// Closed, it keeps requests waiting.
+    /// If closed, requests wait.
     pub gate: Gate,
-    /// Whether the end of the pool checks that everything came back; not for scripts that cheat.
+    /// Whether the end of the pool checks that everything was freed. Not for scripts that violate the contract.
     pub strict: bool,
     script: Mutex<Option<Script>>,
     books: Mutex<Books>,
 }
 
-/// Where the recording of the golden traces began.
+/// The address at which the recording of the golden traces began.
 pub const RECORDED_FIRST: u64 = 1 << 40;
 
 impl Backend {
-    /// Gives up to `capacity` bytes in regions that never touch, where no other backend of the process has
-    /// its own: then `bfc_owner` has one answer.
+    /// Grants up to `capacity` bytes in regions that are never adjacent, at addresses that no other backend of the
+    /// process uses, so that `bfc_owner` has one answer.
     pub fn new(capacity: u64) -> Backend {
         static BACKENDS: AtomicU64 = AtomicU64::new(1);
         Backend::starting_at(RECORDED_FIRST + (BACKENDS.fetch_add(1, Relaxed) << 44), capacity)
     }
 
-    /// As [`Backend::new`], with the first region at an address of the test's choice.
+    /// Like [`Backend::new`], with the first region at the given address.
     pub fn starting_at(first: u64, capacity: u64) -> Backend {
         Backend {
             first,
@@ -123,26 +123,26 @@ impl Backend {
         }
     }
 
-    /// A script decides what each request gets.
+    /// Creates a backend whose requests are answered by a script.
     pub fn scripted(script: impl FnMut(&mut Books, u64, u64) -> Answer + Send + 'static) -> Backend {
         let backend = Backend::new(u64::MAX);
         *backend.script.lock().unwrap() = Some(Box::new(script));
         backend
     }
 
-    /// It cheats: what comes back at the end says nothing.
+    /// Marks it as violating the contract, so that the frees at the end are not checked.
     pub fn cheating(mut self) -> Backend {
         self.strict = false;
         self
     }
 
-    /// With another layout.
+    /// Sets another layout.
     pub fn layout(mut self, layout: Layout) -> Backend {
         self.layout = layout;
         self
     }
 
-    /// Touching regions may be merged, and do touch.
+    /// Makes regions adjacent, and lets them be merged.
     pub fn coalescing(mut self) -> Backend {
         (self.layout, self.coalesces) = (Layout::Adjacent, true);
         self
@@ -153,22 +153,22 @@ impl Backend {
         functions(self, Some(alloc_region), Some(free_region), self.coalesces)
     }
 
-    /// Looks at the books.
+    /// Reads the records.
     pub fn books<T>(&self, read: impl FnOnce(&Books) -> T) -> T {
         read(&self.books.lock().unwrap())
     }
 
-    /// Bytes that are out.
+    /// Returns the granted bytes.
     pub fn held(&self) -> u64 {
         self.books(|books| books.held)
     }
 
-    /// How often it was asked.
+    /// Returns the number of requests.
     pub fn requests(&self) -> usize {
         self.books(|books| books.asked.len())
     }
 
-    /// Everything came back, and nothing that was not out.
+    /// Checks that everything was freed, and nothing else.
     pub fn assert_all_returned(&self) {
         if !self.strict {
             return;
@@ -177,7 +177,7 @@ impl Backend {
         self.books(|books| assert!(books.out.is_empty(), "not given back: {:x?}", books.out));
     }
 
-    /// The library kept to the contract so far.
+    /// Checks that the library has kept the contract so far.
     pub fn assert_sound(&self) {
         self.books(|books| assert!(books.broken.is_empty(), "{:#?}", books.broken));
     }
@@ -225,7 +225,7 @@ impl Backend {
         let mut books = self.books.lock().unwrap();
         books.returned.push((base, bytes));
         books.held = books.held.saturating_sub(bytes);
-        // One region, or with coalescing several that touch.
+        // One region, or with coalescing several adjacent ones.
         let (mut at, end) = (base, base.saturating_add(bytes));
         let mut parts = 0;
         while at < end {
@@ -242,7 +242,7 @@ impl Backend {
     }
 }
 
-/// What C programs fill, with a backend of a test's, which stays where it is, as the pointer that comes along.
+/// The struct that C programs fill, with a test's backend, which does not move, as the user pointer.
 pub fn functions<T>(
     of: &T,
     alloc: bfc_region_alloc_t,

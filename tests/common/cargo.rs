@@ -1,11 +1,11 @@
-//! Libraries that a test loads, and that cargo builds if need be.
+//! Libraries that a test loads, built by cargo if necessary.
 
 use serde_json::Value;
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The file of a package's library; `args` go to `cargo build`.
+/// Returns the file of a package's library. `args` are passed to `cargo build`.
 pub fn built(package: &str, library: &str, args: &[&str]) -> PathBuf {
     let is_it = |path: &PathBuf| path.file_name().is_some_and(|name| name == library);
     let files = |message: &Value| message["filenames"].as_array().cloned().unwrap_or_default();
@@ -15,8 +15,8 @@ pub fn built(package: &str, library: &str, args: &[&str]) -> PathBuf {
     paths.find(is_it).expect("cargo names the library")
 }
 
-/// The file of a package's test binary; `args` go to `cargo test`.
-#[allow(dead_code)] // Not all that include this file run a test of another package.
+/// Returns the file of a package's test binary. `args` are passed to `cargo test`.
+#[allow(dead_code)] // Not every file that includes this one runs a test of another package.
 pub fn test_binary(package: &str, test: &str, args: &[&str]) -> PathBuf {
     let messages = messages(&[&["test", "--no-run", "--package", package, "--test", test], args].concat());
     let is_it = |message: &&Value| message["target"]["name"] == test && message["executable"].is_string();
@@ -24,7 +24,7 @@ pub fn test_binary(package: &str, test: &str, args: &[&str]) -> PathBuf {
     message["executable"].as_str().map(PathBuf::from).expect("a text")
 }
 
-/// What cargo says of what it builds.
+/// Returns cargo's messages about its build.
 fn messages(args: &[&str]) -> Vec<Value> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
     command.args(args).args(["--quiet", "--message-format=json"]);

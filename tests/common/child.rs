@@ -1,6 +1,6 @@
 //! Tests that need a process of their own: for its environment, its resident memory, or its end.
 //!
-//! The parent starts the same test binary once more with only one test, which sees [`is_child`].
+//! The parent starts the same test binary again with only one test, which sees [`is_child`].
 
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ pub fn is_child(test: &str) -> bool {
     std::env::var(MARK).is_ok_and(|name| name == test)
 }
 
-/// What a child said and how it ended.
+/// The output and the exit of a child.
 pub struct Ended {
     /// Standard output and standard error, one after the other.
     pub text: String,
@@ -22,12 +22,12 @@ pub struct Ended {
     pub success: bool,
 }
 
-/// Runs one test of this binary in a child with these variables, and none other of `BFC_...`.
+/// Runs one test of this binary in a child with these variables, and no other `BFC_...` variables.
 pub fn run(test: &str, variables: &[(&str, &str)]) -> Ended {
     run_raw(test, variables.iter().map(|&(name, value)| (name, OsStr::new(value))))
 }
 
-/// As [`run`], with values that may be anything.
+/// Like [`run`], with arbitrary values.
 pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsStr)>) -> Ended {
     let mut command = Command::new(std::env::current_exe().expect("the test binary"));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
@@ -44,12 +44,12 @@ pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsS
     Ended { text, errors, success: status.success() }
 }
 
-/// Prints what a child has found: its lines that have `fact` before them.
+/// Prints the findings of a child: its lines that begin with `fact`.
 pub fn print_facts(text: &str) {
     text.lines().filter_map(|line| Some(line.split_once("fact ")?.1)).for_each(|fact| println!("{fact}"));
 }
 
-/// Runs the child and shows what it said if it failed.
+/// Runs the child and shows its output if it failed.
 #[track_caller]
 pub fn expect_success(test: &str, variables: &[(&str, &str)]) -> Ended {
     let ended = run(test, variables);

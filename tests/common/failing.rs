@@ -1,5 +1,5 @@
-//! Programs of one pool on the simulated driver that note what fails and go on, and what must hold when each call of the
-//! driver is made to fail, one after the other.
+//! Programs of one pool on the simulated driver that record failures and continue, and the conditions that must hold
+//! when each call of the driver is made to fail, one after the other.
 
 use super::gpu::{Gpu, PER_THREAD};
 use super::simcuda::simulated;
@@ -9,13 +9,13 @@ use super::simcuda::steer::{
 use super::*;
 use cuda_sys::*;
 
-/// What the programs run on.
+/// The environment of the programs.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub backend: u32,
-    /// The programs' sizes are multiples of it.
+    /// The unit of the programs' sizes.
     pub unit: u64,
-    /// How many bytes at a chunk's beginning and end a kernel fills at most.
+    /// The maximum number of bytes that a kernel fills at the beginning and end of a chunk.
     pub filled: u64,
     pub programs: &'static [(&'static str, Work)],
 }
@@ -28,27 +28,27 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// What is filled of it, which is all of it if `most` is as much.
+    /// The filled parts, which are the whole chunk if it has at most `most` bytes.
     fn ends(self, most: u64) -> [(u64, u64); 2] {
         let bytes = most.min(self.bytes / 2);
         [(self.address, bytes), (self.address + self.bytes - bytes, bytes)]
     }
 }
 
-/// A program that notes what fails and goes on.
+/// A program that records failures and continues.
 pub struct Program {
     gpu: Gpu,
     pub pool: Option<Pool>,
-    /// Created before anything may fail, and held.
+    /// Created before calls may fail, and held.
     pub streams: [u64; 3],
     kind: Kind,
-    /// The driver is said to be down: then all memory is gone, and what the device has in use tells nothing.
+    /// The driver has reported that it is shut down: then all memory is gone, and the device's usage proves nothing.
     is_down: bool,
     failed: Vec<Status>,
 }
 
 impl Program {
-    /// Before any failure is ordered.
+    /// Created before any failure is injected.
     fn new(gpu: Gpu, kind: Kind, is_down: bool) -> Program {
         gpu.enter(0);
         let streams = [false, false, true].map(|blocking| gpu.stream(blocking));
@@ -56,7 +56,7 @@ impl Program {
         Program { gpu: gpu.lenient(), pool: None, streams, kind, is_down, failed: Vec::new() }
     }
 
-    /// A pool with a limit of so many units.
+    /// Creates a pool with a limit of this many units.
     pub fn create(&mut self, units: u64, flags: u32) {
         let mut wanted = options();
         let Kind { backend, unit, .. } = self.kind;
@@ -77,13 +77,13 @@ impl Program {
         if let Some(pool) = &self.pool {
             pool.check();
             let (used, limit) = (self.gpu.sim.used(0), pool.stats().bytes_limit);
-            // cuMemAlloc rounds up, which the books know nothing of.
+            // cuMemAlloc rounds up, which the pool's statistics do not include.
             let tells = self.kind.backend == BFC_BACKEND_CUDA_VMM && !self.is_down;
             assert!(used <= limit || !tells, "{used} bytes of the device for a limit of {limit}");
         }
     }
 
-    /// Allocates so many units, and has a kernel fill the chunk.
+    /// Allocates this many units, and lets a kernel fill the chunk.
     #[track_caller]
     pub fn get(&mut self, stream: u64, units: u64) -> Option<Chunk> {
         let bytes = units * self.kind.unit;
@@ -97,7 +97,7 @@ impl Program {
         Some(chunk)
     }
 
-    /// Has a kernel read the chunk on a stream, and frees it there.
+    /// Lets a kernel read the chunk on a stream, and frees it there.
     #[track_caller]
     pub fn put(&mut self, stream: u64, chunk: Option<Chunk>) {
         let (Some(chunk), Some(pool)) = (chunk, &self.pool) else { return };
@@ -105,7 +105,7 @@ impl Program {
         for (at, bytes) in chunk.ends(self.kind.filled) {
             self.gpu.expect(stream, at, bytes, address);
         }
-        // What it needs is there, so it succeeds whatever the driver says.
+        // Everything it needs exists, so it succeeds whatever the driver returns.
         assert_eq!(pool.free_on(address, stream), BFC_OK, "{}", last_error());
         self.note(BFC_OK);
     }
@@ -121,7 +121,7 @@ impl Program {
         self.call(|pool| pool.try_trim(0).err().unwrap_or(BFC_OK));
     }
 
-    /// What another stream does with a chunk.
+    /// Uses a chunk on another stream.
     pub fn lend(&mut self, chunk: Option<Chunk>, from: u64, to: u64) {
         let Some(chunk) = chunk else { return };
         let address = chunk.address;
@@ -152,7 +152,8 @@ fn growth(program: &mut Program) {
     program.trim();
 }
 
-/// Frees on streams whose work is held, from which others are served: by events, behind them, by a synchronisation.
+/// Frees on streams whose work is held, from which others are served: after events complete, by waiting for events, by
+/// a synchronization.
 fn streams(program: &mut Program) {
     let [a, b, c] = program.streams;
     program.create(40, GROWING);
@@ -161,14 +162,14 @@ fn streams(program: &mut Program) {
     program.lend(first, a, b);
     program.put(a, first);
     program.put(b, second);
-    // Growth, then what a has freed and b has read, behind both.
+    // Growth, then the memory that a has freed and b has read, ordered after both.
     let third = program.get(c, 12);
     let fourth = program.get(c, 4);
     program.gpu.step(b, 5);
     let fifth = program.get(a, 8);
     program.put(c, third);
     program.put(c, fourth);
-    // Nobody's stream waits itself.
+    // No stream itself waits.
     if let Some(pool) = &program.pool {
         let bytes = 12 * program.kind.unit;
         let got = pool.alloc(bytes);
@@ -209,7 +210,7 @@ fn ends(program: &mut Program) {
     program.call(|pool| pool.try_forget(a));
 }
 
-/// A captured graph in a private pool, launched while others go on.
+/// A captured graph in a private pool, launched while other work continues.
 fn private(program: &mut Program) {
     let [a, b, _] = program.streams;
     program.create(64, GROWING);
@@ -254,16 +255,16 @@ fn private(program: &mut Program) {
 /// One program.
 pub type Work = fn(&mut Program);
 
-/// What runs on every backend.
+/// The programs for every backend.
 pub const PROGRAMS: [(&str, Work); 4] =
     [("growth", growth), ("streams", streams), ("ends", ends), ("private", private)];
 
-/// What a run has left, with the program's own context still there.
+/// The remains of a run, with the program's own context still existing.
 fn left(gpu: Gpu) -> [u64; 5] {
     [ALLOCATIONS, EVENTS, PHYSICAL, MAPPINGS, RESERVATIONS].map(|kind| gpu.sim.live(kind))
 }
 
-/// Runs a program while the nth call fails with a code. Gives what failed, and whether there was such a call.
+/// Runs a program while the nth call fails with a code. Returns the failures, and whether there was such a call.
 fn run(gpu: Gpu, kind: Kind, work: Work, nth: u64, code: CUresult) -> (Vec<Status>, bool) {
     let sim = gpu.sim;
     assert_eq!(sim.configure(1, 1 << 30), 0);
@@ -280,8 +281,8 @@ fn run(gpu: Gpu, kind: Kind, work: Work, nth: u64, code: CUresult) -> (Vec<Statu
     }
     let struck = sim.struck() != 0;
     sim.clear_faults();
-    // At the very end one thing may be lost with the call that would have given it back; and whatever goes back
-    // when the driver says that it is down, or that nothing works any more.
+    // At the very end one resource may be lost with the call that would have released it, and everything that is
+    // released after the driver reports that it is shut down, or that no call works.
     let left = left(program.gpu);
     let is_sticky = code == CUDA_ERROR_ILLEGAL_ADDRESS;
     let may_be_lost = match code {
@@ -302,7 +303,7 @@ fn run(gpu: Gpu, kind: Kind, work: Work, nth: u64, code: CUresult) -> (Vec<Statu
     program.gpu.leave(0);
     let kinds = [CONTEXTS, STREAMS, EVENTS, ALLOCATIONS, GRAPHS, RETAINS];
     let after = kinds.map(|kind| sim.live(kind));
-    // Only where the context itself could not be released it is left, with what was lost in it.
+    // The context remains only if it could not be released, with the resources lost in it.
     let failed = |line: &str| line.contains("PrimaryCtxRelease") && !line.ends_with("= 0");
     let unreleased = || sim.log_text().lines().any(failed);
     assert!(
@@ -310,13 +311,13 @@ fn run(gpu: Gpu, kind: Kind, work: Work, nth: u64, code: CUresult) -> (Vec<Statu
         "{after:?} are left:\n{}",
         sim.log_text()
     );
-    // After an error that sticks nothing is done any more, and so nothing is read.
+    // After a sticky error no work is done, so nothing is read.
     let words = sim.misuse_texts();
     assert!(words.is_empty() || is_sticky && struck, "{words:#?}\n{}", sim.log_text());
     (program.failed, struck)
 }
 
-/// Without any failure every program does all that it means to.
+/// Without failures every program completes.
 pub fn nothing_fails(test: &str, kind: Kind) {
     simulated(test, |sim| {
         for (name, work) in kind.programs {
@@ -346,7 +347,7 @@ pub fn every_call_fails(test: &str, kind: Kind, code: CUresult, answers: &[Statu
     });
 }
 
-/// The tests of a kind: each call of the driver fails, with each of these codes.
+/// Defines the tests of a kind: each call of the driver fails, with each of these codes.
 #[macro_export]
 macro_rules! every_call_fails {
     ($kind:expr) => {
@@ -367,7 +368,7 @@ macro_rules! every_call_fails {
             every_call_fails("every_call_fails_for_no_known_reason", $kind, CUDA_ERROR_UNKNOWN, &answers);
         }
 
-        /// From then on everything in the context fails.
+        /// Sticky: from then on everything in the context fails.
         #[test]
         fn every_call_finds_the_context_broken() {
             let answers = [BFC_ERROR_BACKEND_FAILED, BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_OUT_OF_MEMORY];

@@ -1,5 +1,5 @@
-//! What a program does with the (simulated) driver itself: contexts, streams, events, capture. Whatever fails here
-//! is the test's own mistake, so it panics; unless the test has ordered failures, which may befall these calls too.
+//! A program's own use of the (simulated) driver: contexts, streams, events, capture. A failure here
+//! is a mistake of the test, so it panics, unless the test has injected failures, which may affect these calls too.
 
 use super::simcuda::Simulation;
 use cuda_sys::*;
@@ -12,17 +12,17 @@ pub const LEGACY: u64 = 1;
 /// The calling thread's default stream.
 pub const PER_THREAD: u64 = 2;
 
-/// Both backends, with a unit for the sizes of a test: where memory is mapped by granules 32 of them are a granule.
+/// Both backends, with a unit for the sizes of a test: with granules, 32 of them are a granule.
 pub const BACKENDS: [(u32, u64); 2] =
     [(super::BFC_BACKEND_CUDA, super::KIB), (super::BFC_BACKEND_CUDA_VMM, 64 * super::KIB)];
 
-/// The driver, and the simulation that it is.
+/// The driver, and its simulation.
 #[derive(Clone, Copy)]
 pub struct Gpu {
-    /// To steer it.
+    /// To control it.
     pub sim: Simulation,
     driver: Driver,
-    /// Failures were ordered: a call that one befalls is made again, and what fails all the same is let be.
+    /// Set if failures were injected: a failed call is repeated, and a second failure is ignored.
     lenient: bool,
 }
 
@@ -33,15 +33,15 @@ pub struct GreenContext {
     pub context: u64,
 }
 
-/// A call of the driver that must succeed.
+/// Calls the driver, which must succeed.
 macro_rules! cu {
     ($gpu:expr, $function:ident($($argument:expr),*)) => {{
         let call = $gpu.driver.$function().expect("the simulation has it");
         let struck = $gpu.sim.struck();
-        // SAFETY: the arguments are what the driver's manual asks for.
+        // SAFETY: the arguments are as the driver's manual requires.
         let mut code = unsafe { call($($argument),*) };
         if $gpu.lenient && $gpu.sim.struck() != struck {
-            // SAFETY: as above; the first call has done nothing.
+            // SAFETY: as above. The first call had no effect.
             code = unsafe { call($($argument),*) };
         }
         assert!(code == CUDA_SUCCESS || $gpu.lenient, "{}: {code}", stringify!($function));
@@ -49,14 +49,14 @@ macro_rules! cu {
 }
 
 impl Gpu {
-    /// The driver, initialised.
+    /// Returns the driver, initialized.
     pub fn new(sim: Simulation) -> Gpu {
         let gpu = Gpu { sim, driver: sim.driver(), lenient: false };
         cu!(gpu, cuInit(0));
         gpu
     }
 
-    /// The same, for the time in which failures are ordered.
+    /// Returns the driver for use while failures are injected.
     pub fn lenient(self) -> Gpu {
         Gpu { lenient: true, ..self }
     }
@@ -90,37 +90,37 @@ impl Gpu {
     pub fn await_call(self, function: &str) {
         let start = Instant::now();
         while self.sim.calls(function) == 0 {
-            assert!(start.elapsed() < Duration::from_secs(10), "nobody calls {function}");
+            assert!(start.elapsed() < Duration::from_secs(10), "no thread calls {function}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Memory of the current context that is the program's own.
+    /// Allocates the program's own memory in the current context.
     pub fn alloc(self, bytes: u64) -> u64 {
         let mut address = 0;
         cu!(self, cuMemAlloc_v2(&mut address, bytes as usize));
         address
     }
 
-    /// Gives it back.
+    /// Frees it.
     pub fn free(self, address: u64) {
         cu!(self, cuMemFree_v2(address));
     }
 
-    /// A context that was retained on another thread is current to this one.
+    /// Makes a context that was retained on another thread current in this one.
     pub fn set_current(self, context: u64) {
         cu!(self, cuCtxSetCurrent(context as CUcontext));
     }
 
-    /// The thread's current context; 0 is none.
+    /// Returns the thread's current context. 0 is none.
     pub fn current(self) -> u64 {
         let mut context = ptr::null_mut();
         cu!(self, cuCtxGetCurrent(&mut context));
         context as u64
     }
 
-    /// A range of the program's own at an address, if it can be had there, with a granule of physical memory at its
-    /// beginning; returns where.
+    /// Reserves a range of the program's own at an address, if possible, with a granule of physical memory at its
+    /// beginning. Returns its address.
     pub fn map_granule(self, device: i32, at: u64, bytes: u64) -> u64 {
         const GRANULE: usize = 2 << 20;
         let mut base = 0;
@@ -137,7 +137,7 @@ impl Gpu {
         base
     }
 
-    /// Gives physical memory back.
+    /// Releases physical memory.
     pub fn release_physical(self, handle: u64) {
         cu!(self, cuMemRelease(handle));
     }
@@ -146,21 +146,21 @@ impl Gpu {
         cu!(self, cuArrayDestroy(array as CUarray));
     }
 
-    /// A context of the program's own, current from now on.
+    /// Creates a context of the program's own and makes it current.
     pub fn own_context(self, device: i32) -> u64 {
         let mut context = ptr::null_mut();
         cu!(self, cuCtxCreate_v2(&mut context, 0, device));
         context as u64
     }
 
-    /// A green context with the whole of a device, current from now on.
+    /// Creates a green context with the whole device and makes it current.
     pub fn green_context(self, device: i32) -> GreenContext {
         let mut green = ptr::null_mut();
         cu!(self, cuGreenCtxCreate(&mut green, self.whole(device), device, CU_GREEN_CTX_DEFAULT_STREAM));
         self.entered(green)
     }
 
-    /// What a green context with the whole of a device is made of.
+    /// Returns the resources of a green context with the whole device.
     pub fn whole(self, device: i32) -> CUdevResourceDesc {
         let (mut all, mut descriptor) = (CUdevResource::default(), ptr::null_mut());
         cu!(self, cuDeviceGetDevResource(device, &mut all, CU_DEV_RESOURCE_TYPE_SM));
@@ -168,7 +168,7 @@ impl Gpu {
         descriptor
     }
 
-    /// A new green context, current from now on.
+    /// Creates a new green context and makes it current.
     pub fn entered(self, green: CUgreenCtx) -> GreenContext {
         let mut context = ptr::null_mut();
         cu!(self, cuCtxFromGreenCtx(&mut context, green));
@@ -176,7 +176,7 @@ impl Gpu {
         GreenContext { handle: green as u64, context: context as u64 }
     }
 
-    /// A stream of a green context, which does not block.
+    /// Creates a non-blocking stream of a green context.
     pub fn green_stream(self, green: GreenContext) -> u64 {
         let mut stream = ptr::null_mut();
         let flags = CU_STREAM_NON_BLOCKING;
@@ -184,12 +184,12 @@ impl Gpu {
         stream as u64
     }
 
-    /// Ends it; what is queued on its streams is still done.
+    /// Destroys it. Work queued on its streams still runs.
     pub fn destroy_green_context(self, green: GreenContext) {
         cu!(self, cuGreenCtxDestroy(green.handle as CUgreenCtx));
     }
 
-    /// The current context's work may touch the memory of another from now on.
+    /// Lets the current context's work access the memory of another context.
     pub fn enable_peer(self, other: u64) {
         cu!(self, cuCtxEnablePeerAccess(other as CUcontext, 0));
     }
@@ -199,7 +199,7 @@ impl Gpu {
         cu!(self, cuCtxDestroy_v2(context as CUcontext));
     }
 
-    /// A stream of the current context; not blocking unless it must be for the legacy default stream.
+    /// Creates a stream of the current context, non-blocking unless it must block for the legacy default stream.
     pub fn stream(self, blocking: bool) -> u64 {
         let mut stream = ptr::null_mut();
         let flags = if blocking { CU_STREAM_DEFAULT } else { CU_STREAM_NON_BLOCKING };
@@ -207,7 +207,7 @@ impl Gpu {
         stream as u64
     }
 
-    /// Ends a stream; what is queued there is still done.
+    /// Destroys a stream. Work queued there still runs.
     pub fn destroy_stream(self, stream: u64) {
         cu!(self, cuStreamDestroy_v2(stream as CUstream));
     }
@@ -217,7 +217,7 @@ impl Gpu {
         cu!(self, cuStreamSynchronize(stream as CUstream));
     }
 
-    /// A memory pool of the program's own, for `cuMemAllocAsync`.
+    /// Creates a memory pool of the program's own, for `cuMemAllocAsync`.
     pub fn memory_pool(self, device: i32) -> u64 {
         let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
         let wanted = CUmemPoolProps {
@@ -230,14 +230,14 @@ impl Gpu {
         pool as u64
     }
 
-    /// The memory pool that a device has at first.
+    /// Returns the default memory pool of a device.
     pub fn default_memory_pool(self, device: i32) -> u64 {
         let mut pool = ptr::null_mut();
         cu!(self, cuDeviceGetDefaultMemPool(&mut pool, device));
         pool as u64
     }
 
-    /// Bytes of a memory pool that are in use.
+    /// Returns the bytes of a memory pool that are in use.
     pub fn used_of_memory_pool(self, pool: u64) -> u64 {
         let mut bytes = 0u64;
         let attribute = CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
@@ -245,7 +245,7 @@ impl Gpu {
         bytes
     }
 
-    /// Ends a memory pool. A device's default one is current again.
+    /// Destroys a memory pool. The device's default one becomes current again.
     pub fn destroy_memory_pool(self, pool: u64) {
         cu!(self, cuMemPoolDestroy(pool as CUmemoryPool));
     }
@@ -255,7 +255,7 @@ impl Gpu {
         cu!(self, cuCtxSynchronize());
     }
 
-    /// An event of the program's, recorded on a stream.
+    /// Creates an event of the program, and records it on a stream.
     pub fn recorded(self, on: u64) -> u64 {
         let mut event = ptr::null_mut();
         cu!(self, cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING));
@@ -263,31 +263,31 @@ impl Gpu {
         event as u64
     }
 
-    /// A stream's later work waits for an event.
+    /// Makes a stream's later work wait for an event.
     pub fn wait(self, stream: u64, event: u64) {
         cu!(self, cuStreamWaitEvent(stream as CUstream, event as CUevent, CU_EVENT_WAIT_DEFAULT));
     }
 
-    /// Ends an event. What waits for it still does.
+    /// Destroys an event. Work that waits for it still does.
     pub fn destroy_event(self, event: u64) {
         cu!(self, cuEventDestroy_v2(event as CUevent));
     }
 
-    /// The rest of a stream's work comes after another's so far.
+    /// Orders a stream's later work after another stream's work so far.
     pub fn order(self, before: u64, after: u64) {
         let event = self.recorded(before);
         self.wait(after, event);
         self.destroy_event(event);
     }
 
-    /// Sets the calling thread's capture mode; gives what it was.
+    /// Sets the calling thread's capture mode. Returns the previous one.
     pub fn exchange_capture_mode(self, mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
         let mut mode = mode;
         cu!(self, cuThreadExchangeStreamCaptureMode(&mut mode));
         mode
     }
 
-    /// The device that an address belongs to.
+    /// Returns the device that an address belongs to.
     pub fn device_of(self, address: u64) -> i32 {
         let mut ordinal = -1i32;
         let out = (&raw mut ordinal).cast::<c_void>();
@@ -305,7 +305,7 @@ impl Gpu {
         cu!(self, cuStreamBeginCapture_v2(stream as CUstream, mode));
     }
 
-    /// Ends it; the code, and an executable graph if it was not broken.
+    /// Ends a capture. Returns the code, and an executable graph if it was not broken.
     pub fn try_end_capture(self, stream: u64) -> Result<u64, CUresult> {
         let mut graph = ptr::null_mut();
         let end = self.driver.cuStreamEndCapture().expect("the simulation has it");
@@ -319,7 +319,7 @@ impl Gpu {
         if code == CUDA_SUCCESS { Ok(self.instantiated(graph as u64)) } else { Err(code) }
     }
 
-    /// An executable graph of a captured one, which is given up.
+    /// Instantiates a captured graph, and destroys that.
     pub fn instantiated(self, graph: u64) -> u64 {
         let (mut executable, graph) = (ptr::null_mut(), graph as CUgraph);
         cu!(self, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
@@ -327,13 +327,13 @@ impl Gpu {
         executable as u64
     }
 
-    /// A copy between memory of any devices, in the order of a stream.
+    /// Copies between memory of any devices, in the order of a stream.
     pub fn copy(self, to: u64, to_context: u64, from: u64, from_context: u64, bytes: u64, stream: u64) {
         let (to_context, from_context) = (to_context as CUcontext, from_context as CUcontext);
         cu!(self, cuMemcpyPeerAsync(to, to_context, from, from_context, bytes as usize, stream as CUstream));
     }
 
-    /// As [`Gpu::try_end_capture`], of a capture that nothing broke.
+    /// Like [`Gpu::try_end_capture`], for a capture that must not be broken.
     #[track_caller]
     pub fn end_capture(self, stream: u64) -> u64 {
         match self.try_end_capture(stream) {
@@ -347,35 +347,35 @@ impl Gpu {
         cu!(self, cuGraphLaunch(executable as CUgraphExec, stream as CUstream));
     }
 
-    /// Ends an executable graph; launches that are queued are still done.
+    /// Destroys an executable graph. Queued launches still run.
     pub fn destroy_graph(self, executable: u64) {
         cu!(self, cuGraphExecDestroy(executable as CUgraphExec));
     }
 
-    /// A simulated kernel that fills a range.
+    /// Queues a simulated kernel that fills a range.
     pub fn fill(self, stream: u64, address: u64, bytes: u64, pattern: u64) {
         let code = self.sim.fill(super::pointer(stream), address, bytes, pattern);
         assert!(code == CUDA_SUCCESS || self.lenient, "{code}");
     }
 
-    /// A simulated kernel that expects a pattern there.
+    /// Queues a simulated kernel that expects a pattern there.
     pub fn expect(self, stream: u64, address: u64, bytes: u64, pattern: u64) {
         let code = self.sim.expect(super::pointer(stream), address, bytes, pattern);
         assert!(code == CUDA_SUCCESS || self.lenient, "{code}");
     }
 
-    /// Keeps the work of a stream until it is stepped.
+    /// Holds the work of a stream until it is stepped.
     pub fn hold(self, stream: u64) {
         let code = self.sim.hold(super::pointer(stream));
         assert!(code == CUDA_SUCCESS || self.lenient, "{code}");
     }
 
-    /// Runs up to so many items of a held stream; returns how many were run.
+    /// Runs up to this many items of a held stream. Returns how many were run.
     pub fn step(self, stream: u64, items: u64) -> u64 {
         self.sim.step(super::pointer(stream), items)
     }
 
-    /// Items that wait on a stream.
+    /// Returns the number of items that wait on a stream.
     pub fn pending(self, stream: u64) -> u64 {
         self.sim.pending(super::pointer(stream))
     }

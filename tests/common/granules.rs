@@ -1,11 +1,11 @@
-//! Pools in one range that is mapped by granules.
+//! Pools in one range that is mapped in granules.
 
 use super::*;
 
 /// The bytes of one.
 pub const GRANULE: u64 = 2 * MIB;
 
-/// Whether whole granules, free ones and those that the limit leaves, are as many as a request needs.
+/// Returns whether there are as many whole granules as a request needs: free ones, and those that the limit leaves.
 pub fn enough(pool: &Pool, bytes: u64) -> bool {
     let map: serde_json::Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");

@@ -1,10 +1,11 @@
-//! Pools in the debug mode `BFC_DEBUG=guard`, on host memory: each test in a process of its own, for the variable.
+//! Pools in the debug mode `BFC_DEBUG=guard`, on host memory: each test in a process of its own, because of the
+//! variable.
 
 use super::*;
 
-/// What freed memory is filled with, and what guards are.
+/// The byte that fills freed memory.
 pub const POISON: u8 = 0xDB;
-/// Guards.
+/// The byte that fills guards.
 pub const GUARD: u8 = 0xFD;
 
 /// Runs `body` in a child process with the debug mode, and with all messages of the library.
@@ -21,16 +22,16 @@ pub fn pool() -> Pool {
 }
 
 pub fn bytes<'a>(address: u64, count: u64) -> &'a [u8] {
-    // SAFETY: the tests look at memory of the pool only, which nobody writes meanwhile.
+    // SAFETY: the tests read only memory of the pool, which nothing else writes meanwhile.
     unsafe { std::slice::from_raw_parts(address as *const u8, count as usize) }
 }
 
 pub fn write(address: u64, with: &[u8]) {
-    // SAFETY: it is memory of the pool, whatever the library thinks of the write.
+    // SAFETY: it is memory of the pool, even if the write is a violation.
     unsafe { (address as *mut u8).copy_from(with.as_ptr(), with.len()) };
 }
 
-/// A number from the memory map.
+/// Returns a number from the memory map.
 pub fn counter(pool: &Pool, name: &str) -> u64 {
     let map: serde_json::Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
     map["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {map}"))

@@ -1,4 +1,4 @@
-//! What the tests of histories share: the reader of `bfc report`, and one recording at a time.
+//! Shared by the tests of histories: the reader of `bfc report`, and one recording at a time.
 
 use std::ffi::CString;
 use std::fs;
@@ -28,7 +28,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A path in the temporary folder that no file has.
+/// Returns an unused path in the temporary folder.
 pub fn new_path(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("libbfc-history-{name}-{}", std::process::id()));
     let _ = fs::remove_file(&path);
@@ -43,7 +43,7 @@ pub fn read(path: &Path) -> History {
     read_from(fs::read(path).expect("a file"))
 }
 
-/// Reads the contents of a file. Native frames are named by their modules alone.
+/// Reads the contents of a file. Native frames are named by their modules only.
 pub fn read_from(file: Vec<u8>) -> History {
     let mut history = parse(&file).expect("a history");
     history.stacks.name(|_, _, _| Vec::new());

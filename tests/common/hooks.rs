@@ -1,9 +1,9 @@
-//! The driver's functions by name, as a preloaded program has them.
+//! The driver's functions by name, as a preloaded program finds them.
 
 use cuda_sys::*;
 use std::ptr::null_mut;
 
-/// A function as the program finds it: where the interposer has a hook, that.
+/// Returns a function as the program finds it: the interposer's hook, if there is one.
 macro_rules! found {
     ($name:ident) => {{
         // SAFETY: the simulation is in this process, under its own name.
@@ -17,11 +17,11 @@ macro_rules! found {
     }};
 }
 
-/// Calls it. SAFETY: the arguments are what the driver's manual asks for.
+/// Calls it. SAFETY: the arguments are as the driver's manual requires.
 macro_rules! call {
     ($name:ident($($argument:expr),*)) => {{
         let function = $crate::common::hooks::found!($name);
-        // SAFETY: as said above.
+        // SAFETY: as stated above.
         unsafe { function($($argument),*) }
     }};
 }
@@ -34,7 +34,7 @@ macro_rules! must {
 
 pub(crate) use {call, found, must};
 
-/// A green context with the whole of a device, and its `CUcontext`.
+/// Creates a green context with the whole device. Returns it and its `CUcontext`.
 pub fn green(device: CUdevice) -> (CUgreenCtx, u64) {
     let (mut all, mut descriptor) = (CUdevResource::default(), null_mut());
     let (mut green, mut context) = (null_mut(), null_mut());

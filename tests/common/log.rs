@@ -3,12 +3,12 @@
 use super::*;
 use std::sync::Mutex;
 
-/// Collects messages until it is dropped. There is one callback for the process: only tests that are
+/// Collects messages until it is dropped. There is one callback per process: only tests that are
 /// alone in theirs, or in a child, may use it.
 pub struct Collected(Box<Mutex<Vec<(i32, String)>>>);
 
 impl Collected {
-    /// Begins.
+    /// Begins collecting.
     pub fn start() -> Collected {
         let messages = Box::new(Mutex::new(Vec::new()));
         let place = std::ptr::from_ref(&*messages).cast_mut().cast();
@@ -16,12 +16,12 @@ impl Collected {
         Collected(messages)
     }
 
-    /// All messages so far, with their levels.
+    /// Returns all messages so far, with their levels.
     pub fn messages(&self) -> Vec<(i32, String)> {
         self.0.lock().unwrap().clone()
     }
 
-    /// The messages that contain some text.
+    /// Returns the messages that contain a text.
     pub fn with(&self, text: &str) -> Vec<String> {
         let messages = self.messages().into_iter().map(|(_, message)| message);
         messages.filter(|message| message.contains(text)).collect()

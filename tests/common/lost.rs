@@ -1,5 +1,5 @@
-//! What the tests of a context that is gone share: a pool on the simulated device 0, what is left of it, and who is
-//! told of its regions.
+//! Shared by the tests of a lost context: a pool on the simulated device 0, its remains, and a
+//! listener for its regions.
 
 use super::gpu::Gpu;
 use super::*;
@@ -8,18 +8,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-/// One of 1 GiB at most.
+/// A pool of at most 1 GiB.
 pub fn cuda_pool(device: i32) -> Pool {
     Pool::on_device(device, |_| ())
 }
 
-/// `bfc_device_lost` that must work.
+/// Calls `bfc_device_lost`, which must succeed.
 #[track_caller]
 pub fn lost(device: i32) {
     assert_eq!(bfc_device_lost(device), BFC_OK, "{}", last_error());
 }
 
-/// Nothing of the library takes an address for its own.
+/// Checks that no function of the library accepts an address.
 #[track_caller]
 pub fn assert_refused(pool: &Pool, address: u64) {
     let device = pool.device();
@@ -34,7 +34,7 @@ pub fn assert_refused(pool: &Pool, address: u64) {
     assert_eq!(owner(address), Err(BFC_ERROR_INVALID_POINTER));
 }
 
-/// There is nothing left, and the books say so.
+/// Checks that nothing is left, and that the statistics agree.
 #[track_caller]
 pub fn assert_empty(pool: &Pool) {
     pool.check();
@@ -44,12 +44,12 @@ pub fn assert_empty(pool: &Pool) {
     assert_eq!(stats.num_allocs, stats.num_frees, "what was live counts as freed");
 }
 
-/// Who is told of regions, and what he was told of and not told to go.
+/// A listener for regions, with the regions that were obtained and not yet returned.
 #[derive(Default)]
 pub struct Told {
     /// Starts and bytes.
     pub held: Mutex<Vec<(u64, u64)>>,
-    /// How often he was told.
+    /// The number of calls.
     pub calls: AtomicU64,
 }
 
@@ -73,25 +73,25 @@ unsafe extern "C" fn told(user_data: *mut c_void, _: i32, base: *mut c_void, byt
 pub fn listen(pool: &Pool) -> &'static Told {
     let told_of: &'static Told = Box::leak(Box::default());
     let user_data = ptr::from_ref(told_of).cast_mut().cast();
-    // SAFETY: it lives for ever, and may be called from any thread.
+    // SAFETY: it lives forever, and may be called from any thread.
     let status = unsafe { bfc_set_region_callback(pool.device(), Some(told), user_data) };
     assert_eq!(status, BFC_OK, "{}", last_error());
     told_of
 }
 
-/// What threads do while the device is reset again and again.
+/// The work of threads while the device is reset repeatedly.
 pub struct Threads {
     pub count: u64,
     pub most_live: usize,
     pub most_bytes: u64,
     /// A trim keeps less than this.
     pub keep: u64,
-    /// What a free may say, of memory that may be gone.
+    /// The possible results of a free of memory that may be lost.
     pub frees: &'static [Status],
     pub resets: u64,
 }
 
-/// Lets them, and says how many requests were answered.
+/// Runs them, and returns how many requests were answered.
 pub fn reset_among_threads(gpu: Gpu, pool: &Pool, threads: &Threads) -> u64 {
     let (over, served) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {

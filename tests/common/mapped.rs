@@ -1,16 +1,16 @@
-//! A sub-allocator that gives real memory, by `mmap`, and counts it.
+//! A sub-allocator that provides real memory, by `mmap`, and counts it.
 
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// What it has given, in bytes. It must stay where it is while pools use it.
+/// The bytes that it has provided. It must not move while pools use it.
 #[derive(Default)]
 pub struct Mapped {
     held: Box<AtomicU64>,
 }
 
 impl Mapped {
-    /// Bytes that are out.
+    /// Returns the granted bytes.
     pub fn held(&self) -> u64 {
         self.held.load(SeqCst)
     }
@@ -47,7 +47,7 @@ unsafe extern "C" fn alloc_mapped(
 }
 
 unsafe extern "C" fn free_mapped(user_data: *mut c_void, memory: *mut c_void, bytes: usize) {
-    // SAFETY: what `alloc_mapped` gave, and nobody uses it any more.
+    // SAFETY: the memory came from `alloc_mapped`, and nothing uses it.
     assert_eq!(unsafe { libc::munmap(memory, bytes) }, 0);
     // SAFETY: as above.
     unsafe { &*user_data.cast::<AtomicU64>() }.fetch_sub(bytes as u64, SeqCst);

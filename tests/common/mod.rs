@@ -1,7 +1,7 @@
-//! What the tests of the C ABI share: safe wrappers, pools on devices of their own, a sub-allocator that
-//! keeps books, random numbers, child processes.
+//! Shared by the tests of the C ABI: safe wrappers, pools on devices of their own, a sub-allocator that
+//! records its calls, random numbers, child processes.
 //!
-//! Every call goes through the exported C functions, as a C program's would.
+//! Every call uses the exported C functions, like a C program.
 
 #![allow(dead_code, unused_imports)] // each test binary uses a part
 
@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 /// A status of the C ABI.
 pub type Status = bfc_status_t;
 
-/// An ordinal that no other test of this process has: the table of devices is the whole process's.
+/// Returns an ordinal that no other test of this process uses, because the process has one table of devices.
 pub fn fresh_device() -> i32 {
     static NEXT: AtomicI32 = AtomicI32::new(258);
     let device = NEXT.fetch_add(1, Relaxed);
@@ -65,7 +65,7 @@ pub fn options() -> bfc_options_t {
     }
 }
 
-/// `BFC_REQUEST_INIT` for so many bytes.
+/// `BFC_REQUEST_INIT` for this many bytes.
 pub fn request(bytes: usize) -> bfc_request_t {
     bfc_request_t {
         struct_size: size_of::<bfc_request_t>(),
@@ -85,7 +85,7 @@ pub fn stats() -> bfc_stats_t {
     bfc_stats_t { struct_size: size_of::<bfc_stats_t>(), ..zeros }
 }
 
-/// An address as the pointer that it is in C.
+/// Returns an address as a C pointer.
 pub fn pointer(address: u64) -> *mut c_void {
     address as *mut c_void
 }
@@ -97,7 +97,7 @@ pub fn create(device: i32, options: Option<&bfc_options_t>) -> Status {
     unsafe { bfc_create(device, options) }
 }
 
-/// `bfc_alloc`; checks that the out-pointer is written on every path.
+/// Calls `bfc_alloc` and checks that the out-pointer is written on every path.
 pub fn alloc(device: i32, bytes: usize) -> Result<u64, Status> {
     // SAFETY: `out` is valid for writing.
     out_address(|out| unsafe { bfc_alloc(device, bytes, out) })
@@ -161,7 +161,7 @@ pub fn owner(address: u64) -> Result<i32, Status> {
     Err(status)
 }
 
-/// The words of this thread's last failure.
+/// Returns the message of this thread's last failure.
 pub fn last_error() -> String {
     let mut buffer = [0 as c_char; 2048];
     // SAFETY: the buffer has that many bytes.
@@ -191,5 +191,5 @@ pub const MIB: u64 = 1 << 20;
 /// GiB.
 pub const GIB: u64 = 1 << 30;
 
-/// As most pools of real programs are.
+/// The flags of most pools of real programs.
 pub const GROWING: u32 = BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION;

@@ -3,7 +3,7 @@
 use super::*;
 use std::ffi::CString;
 
-/// What lies around an address: start and bytes of the chunk and of its region.
+/// The surroundings of an address: start and bytes of its chunk and region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
     /// The chunk.
@@ -12,7 +12,7 @@ pub struct Range {
     pub region: (u64, u64),
 }
 
-/// An allocator under test. Dropping it destroys it, and then looks whether the library kept to the
+/// An allocator under test. Dropping it destroys it, and then checks whether the library kept the
 /// sub-allocator's contract.
 pub struct Pool {
     device: i32,
@@ -20,12 +20,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool on host memory with a limit, after `change` to its options.
+    /// Creates a pool on host memory with a limit, after `change` has modified its options.
     pub fn host(limit: u64, change: impl FnOnce(&mut bfc_options_t)) -> Pool {
         Pool::try_host(limit, change).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
     }
 
-    /// As [`Pool::host`], or why not.
+    /// Like [`Pool::host`], with the status of a failure.
     pub fn try_host(limit: u64, change: impl FnOnce(&mut bfc_options_t)) -> Result<Pool, Status> {
         let mut wanted = options();
         (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, limit);
@@ -33,7 +33,7 @@ impl Pool {
         Pool::create(fresh_device(), &wanted, None)
     }
 
-    /// A pool over a sub-allocator of the test's, after `change` to its options.
+    /// Creates a pool over a sub-allocator of the test, after `change` has modified its options.
     pub fn custom(backend: Backend, limit: u64, change: impl FnOnce(&mut bfc_options_t)) -> Pool {
         let backend = Box::new(backend);
         let functions = backend.functions();
@@ -45,7 +45,7 @@ impl Pool {
             .unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
     }
 
-    /// A pool with exactly these options on this device.
+    /// Creates a pool with exactly these options on this device.
     pub fn create(
         device: i32,
         options: &bfc_options_t,
@@ -57,7 +57,8 @@ impl Pool {
         }
     }
 
-    /// On a device: of `BFC_BACKEND_CUDA`, growing and collecting, of 1 GiB at most; but for `change`.
+    /// Creates a pool on a device: with `BFC_BACKEND_CUDA`, growth, garbage collection and at most 1 GiB, after
+    /// `change`.
     #[track_caller]
     pub fn on_device(device: i32, change: impl FnOnce(&mut bfc_options_t)) -> Pool {
         let mut wanted = options();
@@ -67,7 +68,7 @@ impl Pool {
             .unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
     }
 
-    /// One whose regions begin with 64 KiB.
+    /// Creates a pool whose regions begin with 64 KiB.
     #[track_caller]
     pub fn in_small_regions(backend: u32, device: i32, limit: u64, flags: u32) -> Pool {
         Pool::on_device(device, |options| {
@@ -91,7 +92,7 @@ impl Pool {
         alloc(self.device, bytes as usize)
     }
 
-    /// `bfc_alloc` that must work.
+    /// `bfc_alloc` that must succeed.
     #[track_caller]
     pub fn get(&self, bytes: u64) -> u64 {
         match self.alloc(bytes) {
@@ -120,7 +121,7 @@ impl Pool {
         free(self.device, address)
     }
 
-    /// `bfc_free` that must work.
+    /// `bfc_free` that must succeed.
     #[track_caller]
     pub fn put(&self, address: u64) {
         let status = self.free(address);
@@ -132,7 +133,7 @@ impl Pool {
         alloc_async(self.device, bytes as usize, stream)
     }
 
-    /// `bfc_alloc_async` that must work.
+    /// `bfc_alloc_async` that must succeed.
     #[track_caller]
     pub fn get_on(&self, bytes: u64, stream: u64) -> u64 {
         match self.alloc_on(bytes, stream) {
@@ -146,7 +147,7 @@ impl Pool {
         free_async(self.device, address, stream)
     }
 
-    /// `bfc_free_async` that must work.
+    /// `bfc_free_async` that must succeed.
     #[track_caller]
     pub fn put_on(&self, address: u64, stream: u64) {
         let status = self.free_on(address, stream);
@@ -158,13 +159,13 @@ impl Pool {
         bfc_record_stream(self.device, pointer(address), pointer(stream))
     }
 
-    /// `bfc_forget_stream` that must work.
+    /// `bfc_forget_stream` that must succeed.
     #[track_caller]
     pub fn forget(&self, stream: u64) {
         assert_eq!(bfc_forget_stream(self.device, pointer(stream)), BFC_OK, "{}", last_error());
     }
 
-    /// `bfc_stream_synchronized` that must work.
+    /// `bfc_stream_synchronized` that must succeed.
     #[track_caller]
     pub fn synchronized(&self, stream: u64) {
         assert_eq!(bfc_stream_synchronized(self.device, pointer(stream)), BFC_OK, "{}", last_error());
@@ -185,13 +186,13 @@ impl Pool {
         assert_eq!(bfc_check(self.device), BFC_OK, "{}", last_error());
     }
 
-    /// `bfc_set_memory_limit`; it has no reason to fail.
+    /// `bfc_set_memory_limit`, which must succeed.
     #[track_caller]
     pub fn limit(&self, bytes: u64) {
         assert_eq!(bfc_set_memory_limit(self.device, bytes), BFC_OK, "{}", last_error());
     }
 
-    /// `bfc_trim`; returns what was released.
+    /// `bfc_trim`. Returns the released bytes.
     pub fn trim(&self, keep: u64) -> u64 {
         let mut released = u64::MAX;
         // SAFETY: the out-pointer is valid for writing.
@@ -213,7 +214,7 @@ impl Pool {
         assert_eq!(bfc_set_safe_frontier(self.device, frontier), BFC_OK, "{}", last_error());
     }
 
-    /// Vouches that everything freed so far is safe, as the header says: the last stamp plus 1.
+    /// Declares everything freed so far safe, as the header describes: the last stamp plus 1.
     pub fn synchronize(&self) {
         let last = self.timestamp().expect("a pool with stamps");
         self.set_safe_frontier(last + 1);
@@ -273,13 +274,13 @@ impl Pool {
         text(|buffer, capacity, length| unsafe { bfc_occupancy(self.device, buffer, capacity, length) })
     }
 
-    /// The report for a person.
+    /// The out-of-memory report.
     pub fn report(&self) -> String {
         // SAFETY: as in `memory_map`.
         text(|buffer, capacity, length| unsafe { bfc_report(self.device, buffer, capacity, length) })
     }
 
-    /// `bfc_destroy`; the pool remains to be asked about it.
+    /// `bfc_destroy`. The object remains usable for queries.
     pub fn destroy(&self) -> Status {
         bfc_destroy(self.device)
     }
@@ -292,7 +293,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Also if the test destroyed it: then there is none, which is fine.
+        // The test may have destroyed it. Then there is none, which is accepted.
         let status = bfc_destroy_forced(self.device);
         if !std::thread::panicking() {
             assert!(
@@ -315,11 +316,11 @@ fn answer(status: Status, out: u64) -> Result<u64, Status> {
     Err(status)
 }
 
-/// Asks for a text's length and then for the text, which must not change meanwhile.
+/// Gets a text's length and then the text, which must not change in between.
 pub fn text(ask: impl Fn(*mut c_char, usize, *mut usize) -> Status) -> String {
     let mut length = usize::MAX;
     assert_eq!(ask(std::ptr::null_mut(), 0, &mut length), BFC_OK, "{}", last_error());
-    // One more than needed, to see that nothing is written behind the NUL.
+    // One more than needed, to check that nothing is written after the NUL.
     let mut buffer = vec![0x55u8; length + 2];
     let mut again = 0;
     assert_eq!(ask(buffer.as_mut_ptr().cast(), length + 1, &mut again), BFC_OK, "{}", last_error());

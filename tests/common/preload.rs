@@ -6,19 +6,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Which one.
+/// The variants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Interposer {
-    /// As it is shipped.
+    /// The shipped one.
     Shipped,
-    /// The one that hands out at once what was freed: a test of races must see them.
+    /// The one that reuses freed memory at once: a test for races must detect them.
     WithoutQuarantine,
     /// The one that does not announce captures to libbfc.
     WithoutAnnouncement,
 }
 
-/// Its file, to be preloaded; built at the first time of asking, unless PRELOAD_LIBRARY (of the first mutation
-/// PRELOAD_MUTATION) names one that has its libbfc beside it.
+/// Returns its file, to be preloaded. It is built at the first call, unless PRELOAD_LIBRARY (for the first mutation
+/// PRELOAD_MUTATION) names one with its libbfc in the same folder.
 pub fn library(which: Interposer) -> &'static Path {
     static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
     static WITHOUT_QUARANTINE: OnceLock<PathBuf> = OnceLock::new();
@@ -33,10 +33,10 @@ pub fn library(which: Interposer) -> &'static Path {
 
 fn stage(which: Interposer) -> PathBuf {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-    // Not where a fuzz target is built with these files: it stages nothing.
+    // A fuzz target that is built with these files stages nothing.
     let Some(tmp) = option_env!("CARGO_TARGET_TMPDIR") else { panic!("this was not built as a test") };
     let tmp = Path::new(tmp);
-    // In a folder of its own: nobody is to find the mutation where the interposer is looked for.
+    // In a folder of its own, so that the mutation is not found in the place of the interposer.
     let target = tmp.join("preload-mutation");
     let target = target.to_str().expect("UTF-8");
     // The feature of bfc-preload that it is built with.
@@ -46,7 +46,8 @@ fn stage(which: Interposer) -> PathBuf {
         Interposer::WithoutAnnouncement => ("unannounced", Some("bfc-preload/without-announcement")),
     };
     let args = feature.map_or_else(Vec::new, |feature| vec!["--features", feature, "--target-dir", target]);
-    // The folder is this profile's. Whoever has the files loaded keeps them: others are put in their place.
+    // The folder belongs to this profile. Processes that have the files loaded keep them, because files are replaced by
+    // renaming.
     let folder = tmp.join(format!("preload-{profile}-{name}"));
     fs::create_dir_all(&folder).expect("a folder");
     copy(&own("bfc-preload", "libbfc_preload.so", &args), &folder.join("libbfc_preload.so"));
@@ -54,14 +55,14 @@ fn stage(which: Interposer) -> PathBuf {
     folder.join("libbfc_preload.so")
 }
 
-/// Puts a file in the place of another that somebody may have loaded.
+/// Replaces a file that another process may have loaded.
 fn copy(from: &Path, to: &Path) {
     let fresh = to.with_extension(format!("new{}", std::process::id()));
     fs::copy(from, &fresh).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
     fs::rename(&fresh, to).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
 }
 
-/// A library that cargo builds, in this test's own profile.
+/// Returns a library that cargo builds, in this test's own profile.
 fn own(package: &str, library: &str, args: &[&str]) -> PathBuf {
     let release: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
     cargo::built(package, library, &[args, release].concat())

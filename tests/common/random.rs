@@ -29,7 +29,7 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    /// A place in something of `length` elements.
+    /// An index into something of `length` elements.
     pub fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }

@@ -1,8 +1,8 @@
-//! A posted receive: work on a communication stream that ends only after work that is queued later on another stream.
+//! A posted receive: work on a communication stream that ends only after work queued later on another stream.
 //!
-//! NCCL's receives are such work. Whatever is placed between the receive and its send, in a stream or in the host,
-//! is a deadlock on a device. Here it is found and the program goes on: the receive waits for an item of a stream of
-//! its own (the network), which a blocking call of the simulated driver runs only if it waits for the receive.
+//! NCCL's receives are such work. Anything that waits between the receive and its send, in a stream or in the host,
+//! is a deadlock on a device. Here it is detected and the program continues: the receive waits for an item of a stream
+//! of its own (the network), which a blocking call of the simulated driver runs only if it waits for the receive.
 
 use super::gpu::Gpu;
 use super::pointer;
@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// How far a receive and its send are.
+/// The state of a receive and its send.
 #[derive(Default)]
 struct State {
     is_sent: AtomicBool,
@@ -25,7 +25,7 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// Posts one on a stream of the current context. What is queued there from now on comes after it.
+    /// Posts one on a stream of the current context. Work queued there later comes after it.
     pub fn post(gpu: Gpu, stream: u64) -> Receive {
         let (state, network) = (Arc::<State>::default(), gpu.stream(false));
         gpu.hold(network);
@@ -39,17 +39,18 @@ impl Receive {
         launch(gpu, stream, send, &self.state);
     }
 
-    /// Whether the send was executed.
+    /// Returns whether the send was executed.
     pub fn is_sent(&self) -> bool {
         self.state.is_sent.load(SeqCst)
     }
 
-    /// Whether a call has blocked until the receive was done, before its send was. On a device it blocks forever.
+    /// Returns whether a call has blocked until the receive ended, before its send was executed. On a device it blocks
+    /// forever.
     pub fn is_forced(&self) -> bool {
         self.state.is_forced.load(SeqCst)
     }
 
-    /// Delivers, and ends the network.
+    /// Delivers the message, and ends the network.
     pub fn deliver(self, gpu: Gpu) {
         gpu.step(self.network, u64::MAX);
         gpu.destroy_stream(self.network);
@@ -62,7 +63,7 @@ fn launch(gpu: Gpu, stream: u64, kernel: unsafe extern "C" fn(*mut c_void), stat
 }
 
 unsafe extern "C" fn send(state: *mut c_void) {
-    // SAFETY: `launch` gave it up to this call, which is the only one.
+    // SAFETY: `launch` passed it to this call, which is the only one.
     unsafe { Arc::from_raw(state.cast::<State>()) }.is_sent.store(true, SeqCst);
 }
 

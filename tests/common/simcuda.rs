@@ -1,5 +1,5 @@
 //! The simulated CUDA driver (ffi-tests/simcuda), a simulation and no device: each test that uses it runs in a
-//! process of its own, where it is the `libcuda.so.1`.
+//! process of its own, where it serves as `libcuda.so.1`.
 
 #[path = "../../ffi-tests/simcuda/tests/steer/mod.rs"]
 pub mod steer;
@@ -31,13 +31,13 @@ pub fn simulated(test: &str, body: impl FnOnce(Simulation)) {
     simulated_with(test, &[], body);
 }
 
-/// As [`simulated`], with variables for the simulation.
+/// Like [`simulated`], with variables for the simulation.
 #[track_caller]
 pub fn simulated_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Simulation)) {
     simulated_saying(test, variables, body);
 }
 
-/// As [`simulated_with`]; gives what the child said.
+/// Like [`simulated_with`]. Returns the child's output.
 #[track_caller]
 pub fn simulated_saying(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Simulation)) -> String {
     if child::is_child(test) {
@@ -48,7 +48,7 @@ pub fn simulated_saying(test: &str, variables: &[(&str, &str)], body: impl FnOnc
     child::expect_success(test, &[&[library], variables].concat()).text
 }
 
-/// The simulation's file: the one that SIMCUDA_LIBRARY names, else it is built if need be.
+/// Returns the simulation's file: the one that SIMCUDA_LIBRARY names, or else one that is built if necessary.
 pub fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -58,29 +58,29 @@ pub fn library() -> &'static PathBuf {
 }
 
 impl Simulation {
-    /// That of SIMCUDA_LIBRARY. From then on whoever opens libcuda.so.1 gets it: that is its SONAME.
+    /// Loads the file of SIMCUDA_LIBRARY. Every later open of libcuda.so.1 returns it, because that is its SONAME.
     pub fn load() -> Simulation {
         Simulation(Steer::load().expect("the simulation"))
     }
 
-    /// The driver, as a program loads it.
+    /// Returns the driver, loaded like in a program.
     pub fn driver(self) -> Driver {
         Driver::load().expect("the simulation is a driver")
     }
 
-    /// The nth call from now of a function, or of any, fails with a code.
+    /// Makes the nth call from now of a function, or of any, fail with a code.
     pub fn fail(self, function: Option<&str>, nth: u64, code: CUresult) {
         let name = function.map(|name| CString::new(name).expect("no NUL"));
         let status = self.0.fail(name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()), nth, code);
         assert_eq!(status, 0, "no function is named {function:?}");
     }
 
-    /// How often a function was called.
+    /// Returns how often a function was called.
     pub fn calls(self, function: &str) -> u64 {
         self.calls_of(&CString::new(function).expect("no NUL"))
     }
 
-    /// Nothing is left: no memory, no event, no context, and nothing was done that a device would not forgive.
+    /// Checks that nothing is left: no memory, no event, no context, and no misuse that a real device would punish.
     #[track_caller]
     pub fn assert_clean(self) {
         assert_eq!(self.misuse_texts(), [""; 0]);

@@ -1,4 +1,4 @@
-//! Live allocations as intervals: a model that knows nothing of bins and finds every overlap.
+//! Live allocations as intervals: a model without bins that finds every overlap.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ impl<T> Default for Spans<T> {
 }
 
 impl<T> Spans<T> {
-    /// Adds a range, which must overlap none.
+    /// Adds a range, which must not overlap another.
     #[track_caller]
     pub fn insert(&mut self, start: u64, bytes: u64, with: T) {
         assert!(bytes != 0 && start.checked_add(bytes).is_some(), "{start:#x} + {bytes:#x} is no range");
@@ -22,23 +22,23 @@ impl<T> Spans<T> {
         self.0.insert(start, (bytes, with));
     }
 
-    /// A range that overlaps this one.
+    /// Returns a range that overlaps this one.
     pub fn overlapping(&self, start: u64, bytes: u64) -> Option<(u64, u64)> {
         let (&at, &(length, _)) = self.0.range(..start + bytes).next_back()?;
         (at + length > start).then_some((at, length))
     }
 
-    /// Takes the range that begins there.
+    /// Removes the range that begins there.
     pub fn remove(&mut self, start: u64) -> Option<(u64, T)> {
         self.0.remove(&start)
     }
 
-    /// The range that begins there.
+    /// Returns the range that begins there.
     pub fn get(&self, start: u64) -> Option<&(u64, T)> {
         self.0.get(&start)
     }
 
-    /// Start, bytes and attachment of the range around an address.
+    /// Returns start, bytes and attachment of the range around an address.
     pub fn around(&self, address: u64) -> Option<(u64, u64, &T)> {
         let (&start, (bytes, with)) = self.0.range(..=address).next_back()?;
         (address - start < *bytes).then_some((start, *bytes, with))
@@ -49,27 +49,27 @@ impl<T> Spans<T> {
         self.0.iter().map(|(&start, (bytes, with))| (start, *bytes, with))
     }
 
-    /// The start of the `place`th range.
+    /// Returns the start of the `place`th range.
     pub fn nth(&self, place: usize) -> Option<u64> {
         self.0.keys().nth(place).copied()
     }
 
-    /// How many there are.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All bytes.
+    /// Returns the sum of their bytes.
     pub fn bytes(&self) -> u64 {
         self.0.values().map(|(bytes, _)| bytes).sum()
     }
 
-    /// Forgets everything.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.0.clear();
     }

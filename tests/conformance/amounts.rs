@@ -1,8 +1,8 @@
-//! How much memory is held: growth, the limit, and giving back.
+//! The amount of memory held: growth, the limit, and releases.
 
 use super::*;
 
-/// The pool holds what the backend gave, and no more than it may.
+/// The pool holds the memory that the backend provided, and no more than the limit.
 #[track_caller]
 fn assert_held<F: Fixture>(fixture: &F, pool: &Pool, limit: u64) {
     let stats = pool.stats();
@@ -62,7 +62,7 @@ pub fn the_limit_holds<F: Fixture>(fixture: &F) {
     }
 }
 
-/// The limit counts what is held; what is less than a granule of it stays unused.
+/// The limit applies to held memory. A part of it smaller than a granule stays unused.
 pub fn limits_that_are_no_multiple<F: Fixture>(fixture: &F) {
     for limit in [3 * UNIT + 1, 3 * UNIT + 100_000, UNIT + UNIT / 2 + 255] {
         let pool = fixture.try_pool(limit, &|options| options.flags = GROWTH).expect("a pool");
@@ -109,7 +109,7 @@ pub fn trims<F: Fixture>(fixture: &F) {
     assert_held(fixture, &pool, 16 * UNIT);
     live.iter().for_each(|filled| filled.assert_intact(fixture));
     pool.check();
-    // And it grows again.
+    // The pool grows again.
     let again: Vec<Filled> =
         (0..5).map(|step| Filled::new(fixture, &pool, pool.get(UNIT), 50 + step)).collect();
     live.iter().chain(&again).for_each(|filled| filled.assert_intact(fixture));
@@ -120,7 +120,7 @@ pub fn trims<F: Fixture>(fixture: &F) {
     pool.check();
 }
 
-/// Free regions go back for one that is larger than any of them.
+/// Free regions are released for one that is larger than any of them.
 pub fn collects<F: Fixture>(fixture: &F) {
     if lacks_pools(fixture, 2) {
         return;
@@ -130,7 +130,7 @@ pub fn collects<F: Fixture>(fixture: &F) {
         let mut all = fill_up(fixture, pool, UNIT - 256);
         let kept = all.swap_remove(all.len() / 2);
         all.iter().for_each(|filled| pool.put(filled.address));
-        // As large as what is free, but for what lies around the one that is kept.
+        // As large as the free memory, except for the surroundings of the one that is kept.
         let served = pool.alloc(3 * UNIT);
         assert!(served.is_ok() || pool.device() == without.device(), "{}", last_error());
         kept.assert_intact(fixture);
@@ -178,7 +178,7 @@ pub fn the_limit_changes<F: Fixture>(fixture: &F) {
     pool.check();
     all.iter().for_each(|filled| filled.assert_intact(fixture));
     all.iter().for_each(|filled| pool.put(filled.address));
-    // What was freed meanwhile goes back.
+    // Memory freed meanwhile is released.
     pool.limit(UNIT);
     assert_held(fixture, &pool, UNIT);
     pool.limit(0);
@@ -192,8 +192,8 @@ pub fn the_limit_changes<F: Fixture>(fixture: &F) {
     pool.check();
 }
 
-/// With growth by need a small request does not take the place of the next large one: there is no room for a second
-/// region of that size.
+/// With growth by need a small request does not take the chunk of the next large one, because there is no room for a
+/// second region of that size.
 pub fn a_small_request_leaves_large_chunks_whole<F: Fixture>(fixture: &F) {
     const LARGE: u64 = 40 * UNIT;
     let kinds = [
@@ -214,7 +214,7 @@ pub fn a_small_request_leaves_large_chunks_whole<F: Fixture>(fixture: &F) {
         pool.check();
         assert_eq!(pool.destroy_forced(), BFC_OK);
     }
-    // The same on a stream, also where the pool knows several.
+    // The same on a stream, even if the pool knows several.
     for others in [0, 1] {
         let pool = by_need(fixture, LARGE + LARGE / 2, 0);
         let stream = fixture.stream();

@@ -69,12 +69,12 @@ pub fn wrong_pointers<F: Fixture>(fixture: &F) {
     assert_eq!(pool.stats().num_frees, 1, "what fails changes nothing");
     pool.check();
     [chunks[0], chunks[2]].into_iter().for_each(|address| pool.put(address));
-    // Everything is one free chunk, so the second chunk's start lies inside.
+    // Everything is one free chunk, so the second chunk's start is inside it.
     assert_eq!(pool.free(chunks[2]), BFC_ERROR_INVALID_POINTER);
     assert_eq!(pool.free(chunks[0]), BFC_ERROR_DOUBLE_FREE);
 }
 
-/// Random programs with something in every live chunk.
+/// Random programs that write to every live chunk.
 pub fn contents_are_kept<F: Fixture>(fixture: &F) {
     for (seed, flags) in [0, GROWTH, GROWTH | COLLECT, GROWTH | COLLECT | BFC_SPLIT_ALWAYS].iter().enumerate()
     {
@@ -85,7 +85,7 @@ pub fn contents_are_kept<F: Fixture>(fixture: &F) {
                 let most = [1000, 30_000, MIB][random.index(3)];
                 let Ok(address) = pool.alloc(random.between(1, most)) else { continue };
                 let filled = Filled::new(fixture, &pool, address, random.bits() >> 1);
-                // It overlaps none.
+                // It overlaps no other.
                 live.insert(address, filled.bytes, filled);
             } else if let Some(address) = live.nth(random.index(live.len().max(1))) {
                 live.remove(address).expect("it is there").1.assert_intact(fixture);

@@ -1,5 +1,5 @@
-//! What the fixtures of the CUDA backends share: devices, their memory and their streams. They are simulated, unless
-//! LIBBFC_TESTS_ON_DEVICE says that they are those of the driver that is there.
+//! Shared by the fixtures of the CUDA backends: devices, their memory and their streams. They are simulated, unless
+//! LIBBFC_TESTS_ON_DEVICE selects those of the installed driver.
 
 use super::real::Real;
 use super::*;
@@ -9,7 +9,7 @@ use crate::common::simcuda::simulated_with;
 use std::io::Write;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// Devices, each for one pool at a time.
+/// Devices, each used by one pool at a time.
 pub struct Devices {
     machine: Machine,
     contexts: Vec<u64>,
@@ -22,13 +22,13 @@ enum Machine {
 }
 
 impl Devices {
-    /// Runs a test in a process of its own with four simulated devices, or those there are.
+    /// Runs a test in a process of its own with four simulated devices, or the real ones.
     pub fn run(test: &str, body: impl FnOnce(Devices)) {
         let next = AtomicI32::new(0);
         if std::env::var_os("LIBBFC_TESTS_ON_DEVICE").is_some() {
             if !child::is_child(test) {
                 let ended = child::expect_success(test, &[]);
-                // Past libtest, which shows nothing of a test that passes: the reader is to know that it did not run.
+                // Bypasses libtest, which shows no output of a passing test, so that readers know that it did not run.
                 if let Some(reason) = ended.text.lines().find_map(|line| line.split_once("skipped: ")) {
                     let line = format!("skipped: {}\n", reason.1);
                     std::io::stdout().write_all(line.as_bytes()).unwrap();
@@ -52,7 +52,7 @@ impl Devices {
         });
     }
 
-    /// How many pools there can be at once.
+    /// The number of pools that can exist at the same time.
     pub fn count(&self) -> usize {
         self.contexts.len()
     }
@@ -102,14 +102,14 @@ impl Devices {
         }
     }
 
-    /// Enters the context of the device that memory is on; false if it is the host's.
+    /// Enters the context of the device of the memory. Returns false for host memory.
     fn enter_device_of(&self, real: &Real, address: u64) -> bool {
         let Some(device) = real.device_of(address) else { return false };
         real.set_current(self.contexts[device as usize]);
         true
     }
 
-    /// Of a real device others may have some, too.
+    /// Other processes may use memory of a real device too.
     pub fn held(&self) -> Option<u64> {
         match &self.machine {
             Machine::Simulated(gpu) => Some((0..4).map(|device| gpu.sim.used(device)).sum()),
@@ -132,7 +132,7 @@ impl Devices {
         }
     }
 
-    /// Something that takes as long as the test wants.
+    /// Work that takes as long as the test wants.
     pub fn occupy(&self, stream: u64) {
         extern "C" fn nothing(_: *mut std::ffi::c_void) {}
         match &self.machine {

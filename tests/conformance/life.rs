@@ -1,4 +1,4 @@
-//! Creation, the end, and the other process.
+//! Creation, destruction, and the forked process.
 
 use super::*;
 
@@ -38,7 +38,7 @@ pub fn begins_again<F: Fixture>(fixture: &F) {
         assert_eq!(pool.destroy_forced(), BFC_OK);
         let mut wanted = options();
         (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_HOST, GROWTH, UNIT);
-        // Of whatever backend: the ordinal is free.
+        // With any backend, because the ordinal is free.
         assert_eq!(create(device, Some(&wanted)), BFC_OK, "{}", last_error());
         assert_eq!(free(device, stale), BFC_ERROR_INVALID_POINTER);
     }
@@ -62,7 +62,7 @@ pub fn several_at_once<F: Fixture>(fixture: &F) {
     live[1..].iter().for_each(|filled| filled.assert_intact(fixture));
 }
 
-/// In the child the pool is there, or every call says that it is not; the parent's is untouched.
+/// In the child the pool exists, or every call reports that it does not. The parent's is unaffected.
 pub fn forks<F: Fixture>(fixture: &F) {
     let pool = fixture.pool(2, GROWTH);
     let filled = Filled::new(fixture, &pool, pool.get(4096), 11);
@@ -109,7 +109,7 @@ pub fn forks<F: Fixture>(fixture: &F) {
     assert_eq!(pool.destroy(), BFC_OK);
 }
 
-/// What each further call about the allocator, or about its memory, says.
+/// Returns the status of each further call about the allocator or its memory.
 fn asked_in_the_child(pool: &Pool, address: u64) -> [(&'static str, Status); 16] {
     let device = pool.device();
     let (mut statistics, mut length, mut stamp) = (stats(), 0, 0);
@@ -117,7 +117,7 @@ fn asked_in_the_child(pool: &Pool, address: u64) -> [(&'static str, Status); 16]
     [
         ("bfc_pool_end", pool.end_private(1, 4096)),
         ("bfc_pool_release", pool.release_private(1)),
-        // SAFETY: NULL is nobody.
+        // SAFETY: NULL removes the callback.
         ("bfc_set_region_callback", unsafe { bfc_set_region_callback(device, None, no_text()) }),
         ("bfc_device_lost", bfc_device_lost(device)),
         ("bfc_set_memory_limit", bfc_set_memory_limit(device, UNIT)),

@@ -1,7 +1,7 @@
-//! What every backend's allocator does: one suite, run over each backend by a file of its own.
+//! The behaviour common to all backends: one suite, run over each backend by a file of its own.
 //!
-//! A file implements [`Fixture`], which says what is peculiar to its backend, and has `conformance!` make the tests.
-//! All that is asked here is in the header or in the contract; placement is other tests' concern.
+//! A file implements [`Fixture`], which describes the peculiarities of its backend, and `conformance!` creates the
+//! tests. Everything checked here is in the header or in the contract. Other tests check placement.
 
 #![allow(dead_code)] // a fixture uses a part
 
@@ -20,62 +20,63 @@ use crate::common::*;
 
 /// A backend under test.
 pub trait Fixture: Sized + Sync {
-    /// Memory comes from the backend and goes back to it in multiples of this, which divides [`UNIT`].
+    /// Memory is obtained from the backend and released in multiples of this, which divides [`UNIT`].
     const GRANULE: u64;
-    /// However much the pool grows, it is one region: chunks merge across what was obtained at different times, and
-    /// whatever is free at a time may go back.
+    /// Whether the pool is one region however much it grows: chunks merge across memory obtained at different times,
+    /// and any free memory may be released.
     const ONE_REGION: bool;
-    /// In a forked child the pool is there as the child's own.
+    /// Whether the pool exists in a forked child, as the child's own.
     const SURVIVES_FORK: bool;
-    /// Streams are a device's, and end their work by themselves; else tokens, and the caller says when.
+    /// Whether streams belong to a device, and their work completes by itself. Otherwise they are tokens, and the
+    /// caller declares completion.
     const DEVICE: bool;
-    /// Whether it knows how much memory there is at all.
+    /// Whether it knows the total amount of memory.
     const KNOWS_TOTAL: bool;
 
-    /// Runs a test of that name with the backend, in a process of its own where it needs one.
+    /// Runs a test of that name with the backend, in a process of its own if necessary.
     fn run(test: &str, body: impl FnOnce(&Self));
 
-    /// A pool on an ordinal that no other has, after `change` to its options.
+    /// Creates a pool on an unused ordinal, after `change` has modified its options.
     fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status>;
 
-    /// Has a range written, at once, with what depends on the pattern and on the place.
+    /// Writes a range, at once, with values that depend on the pattern and the place.
     fn write(&self, address: u64, bytes: u64, pattern: u64);
 
-    /// Whether a range still has what was written.
+    /// Returns whether a range still has the written values.
     fn holds(&self, address: u64, bytes: u64, pattern: u64) -> bool;
 
-    /// What the backend has given to all pools of this fixture.
+    /// Returns the bytes that the backend has provided to all pools of this fixture.
     fn held(&self) -> Option<u64> {
         None
     }
 
-    /// How many pools there can be at a time.
+    /// Returns how many pools can exist at the same time.
     fn pools_at_once(&self) -> usize {
         usize::MAX
     }
 
-    /// A thread that will use the fixture.
+    /// Prepares a thread that will use the fixture.
     fn enter_thread(&self) {}
 
-    /// A new stream, or a token.
+    /// Creates a new stream, or a token.
     fn stream(&self) -> u64;
 
-    /// Queues work on a stream that will not be done before [`Fixture::finish`].
+    /// Queues work on a stream that will not complete before [`Fixture::finish`].
     fn occupy(&self, _stream: u64) {}
 
-    /// The stream's work is done, and the library can know it.
+    /// Completes the stream's work, so that the library can know.
     fn finish(&self, pool: &Pool, stream: u64);
 
-    /// The stream ends; the library knows already.
+    /// Destroys the stream, of which the library was already notified.
     fn end_stream(&self, _stream: u64) {}
 
-    /// A pool of so many units.
+    /// Creates a pool of this many units.
     #[track_caller]
     fn pool(&self, units: u64, flags: u32) -> Pool {
         self.pool_with(units, |options| options.flags = flags)
     }
 
-    /// The same with other options.
+    /// Creates a pool of this many units with other options.
     #[track_caller]
     fn pool_with(&self, units: u64, change: impl Fn(&mut bfc_options_t)) -> Pool {
         let change = |options: &mut bfc_options_t| {
@@ -86,7 +87,7 @@ pub trait Fixture: Sized + Sync {
     }
 }
 
-/// Whether a test cannot run, and says so: it needs so many pools at once.
+/// Returns whether a test cannot run because it needs this many pools at the same time, and prints this.
 pub fn lacks_pools<F: Fixture>(fixture: &F, count: usize) -> bool {
     let lacks = fixture.pools_at_once() < count;
     if lacks {
@@ -95,13 +96,13 @@ pub fn lacks_pools<F: Fixture>(fixture: &F, count: usize) -> bool {
     lacks
 }
 
-/// What tests count in: a region of the least size that all backends can give.
+/// The unit of the tests: a region of the smallest size that all backends can provide.
 pub const UNIT: u64 = 2 * MIB;
 
 pub const GROWTH: u32 = BFC_ALLOW_GROWTH;
 pub const COLLECT: u32 = BFC_GARBAGE_COLLECTION;
 
-/// A live chunk with something in it.
+/// A live chunk with contents.
 #[derive(Clone, Copy, Debug)]
 pub struct Filled {
     pub address: u64,
@@ -117,14 +118,14 @@ impl Filled {
         Filled { address, bytes, pattern }
     }
 
-    /// Nobody has written into it since.
+    /// Checks that nothing else has written into it.
     #[track_caller]
     pub fn assert_intact<F: Fixture>(&self, fixture: &F) {
-        assert!(fixture.holds(self.address, self.bytes, self.pattern), "somebody wrote into {self:x?}");
+        assert!(fixture.holds(self.address, self.bytes, self.pattern), "something wrote into {self:x?}");
     }
 }
 
-/// Chunks that hold all the pool has, of one unit each.
+/// Allocates the whole pool in chunks of one unit each.
 #[track_caller]
 pub fn fill_up<F: Fixture>(fixture: &F, pool: &Pool, bytes: u64) -> Vec<Filled> {
     let some = std::iter::from_fn(|| pool.alloc(bytes).ok());
@@ -133,7 +134,7 @@ pub fn fill_up<F: Fixture>(fixture: &F, pool: &Pool, bytes: u64) -> Vec<Filled> 
     all
 }
 
-/// A word in each 256 bytes, which is what chunks are made of: no other chunk can lie there unnoticed.
+/// The words at a distance of 256 bytes, the unit of chunks, so that an overlap with another chunk is detected.
 fn places(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     (address..address + bytes).step_by(256).chain([address + bytes - 8])
 }
@@ -141,19 +142,19 @@ fn places(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
 /// Writes to memory of this process.
 pub fn write_host(address: u64, bytes: u64, pattern: u64) {
     for place in places(address, bytes) {
-        // SAFETY: live memory of this process, which the caller has for itself.
+        // SAFETY: live memory of this process, which only the caller uses.
         unsafe { (place as *mut u64).write_volatile(pattern ^ place) };
     }
 }
 
-/// Reads it.
+/// Reads memory of this process.
 pub fn host_holds(address: u64, bytes: u64, pattern: u64) -> bool {
     // SAFETY: as above.
     let read = |place: u64| unsafe { (place as *const u64).read_volatile() };
     places(address, bytes).all(|place| read(place) == pattern ^ place)
 }
 
-/// Makes a test of every behaviour, for a fixture.
+/// Creates a test of every behaviour, for a fixture.
 macro_rules! conformance {
     ($fixture:ty) => {
         conformance!(@ $fixture:
@@ -184,7 +185,7 @@ macro_rules! conformance {
     };
 }
 
-/// For backends of host memory, within a [`Fixture`]: the memory is this process's, and streams are tokens.
+/// For backends of host memory, within a [`Fixture`]: the memory belongs to this process, and streams are tokens.
 #[allow(unused_macros)] // each file uses one of them
 macro_rules! tokens {
     () => {

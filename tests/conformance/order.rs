@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Used on one stream only the pair places exactly as the plain one.
+/// Used on one stream only, the pair for streams places exactly like the plain pair.
 pub fn one_stream_is_like_none<F: Fixture>(fixture: &F) {
     if lacks_pools(fixture, 2) {
         return;
@@ -31,7 +31,7 @@ pub fn one_stream_is_like_none<F: Fixture>(fixture: &F) {
             pools[1].put_on(ordered, stream);
         }
     }
-    // Where regions lie is the backend's affair, and ties between them go by address.
+    // The backend determines the addresses of regions, which decide ties between them.
     let same = offsets.iter().filter(|(plain, ordered)| plain == ordered).count();
     assert!(same * 10 >= offsets.len() * 9, "{same} of {}", offsets.len());
     let stats = pools.each_ref().map(|pool| pool.stats());
@@ -40,7 +40,7 @@ pub fn one_stream_is_like_none<F: Fixture>(fixture: &F) {
     pools.iter().for_each(|pool| pool.check());
 }
 
-/// A pool that is full, with one chunk that was freed on a stream which is still at work; and two streams.
+/// A full pool, with one chunk that was freed on a stream with pending work, and two streams.
 fn freed_on_a_busy_stream<F: Fixture>(fixture: &F) -> (Pool, u64, [u64; 2]) {
     let pool = fixture.pool(1, GROWTH);
     let streams = [fixture.stream(), fixture.stream()];
@@ -52,12 +52,12 @@ fn freed_on_a_busy_stream<F: Fixture>(fixture: &F) -> (Pool, u64, [u64; 2]) {
 
 pub fn streams_wait_for_each_other<F: Fixture>(fixture: &F) {
     let (pool, chunk, [own, other]) = freed_on_a_busy_stream(fixture);
-    // At once on its own.
+    // At once on its own stream.
     assert_eq!(pool.get_on(UNIT, own), chunk);
     pool.put_on(chunk, own);
     pool.check();
     if F::DEVICE {
-        // Behind the work, for nothing else is left.
+        // After the work, because nothing else is left.
         assert_eq!(pool.get_on(UNIT, other), chunk);
         pool.put_on(chunk, other);
     } else {
@@ -112,7 +112,7 @@ pub fn forgotten_streams<F: Fixture>(fixture: &F) {
     assert_eq!(pool.try_forget(own), BFC_OK, "twice");
     fixture.finish(&pool, own);
     fixture.end_stream(own);
-    // What lives of it is freed later, by nobody or on another stream.
+    // Its live memory is freed later, without a stream or on another stream.
     pool.put(chunks[1]);
     pool.check();
     let again = pool.get_on(UNIT / 2, other);
@@ -127,7 +127,7 @@ pub fn frees_of_either_kind<F: Fixture>(fixture: &F) {
     let pool = fixture.pool(1, GROWTH);
     let stream = fixture.stream();
     let (ordered, plain) = (pool.get_on(UNIT / 2, stream), pool.get(UNIT / 2));
-    // A plain free of the one is a free on its stream; an ordered free of the other is one too.
+    // A plain free of one is a free on its stream, and so is an ordered free of the other.
     pool.put(ordered);
     pool.put_on(plain, stream);
     pool.check();
@@ -170,7 +170,7 @@ pub fn a_request_on_a_stream<F: Fixture>(fixture: &F) {
     pool.check();
 }
 
-/// However memory was freed, once all streams are done everybody gets all of it.
+/// However memory was freed, once all work has completed every stream can use all of it.
 pub fn nothing_is_stranded<F: Fixture>(fixture: &F) {
     let pool = fixture.pool(4, 0);
     let streams = [fixture.stream(), fixture.stream(), fixture.stream()];

@@ -13,7 +13,7 @@ pub fn private_memory_stays_private<F: Fixture>(fixture: &F) {
     assert_eq!(pool.end_private(1, stream), BFC_OK);
     fixture.finish(&pool, stream);
     assert_eq!(pool.vouch(stream), BFC_OK);
-    // However long its work is done nobody else gets it, and nobody gives it back.
+    // However long ago its work completed, it is neither reused nor released.
     let mut taken = Vec::new();
     for on in [stream, other].into_iter().cycle() {
         let Ok(address) = pool.alloc_on(100_000, on) else { break };
@@ -23,7 +23,7 @@ pub fn private_memory_stays_private<F: Fixture>(fixture: &F) {
     taken.into_iter().for_each(|(address, on)| pool.put_on(address, on));
     pool.trim(0);
     assert_eq!(owner(gone), Ok(pool.device()));
-    // The pool goes on where it was.
+    // The private pool continues with its memory.
     assert_eq!(pool.begin_private(1, stream), BFC_OK);
     assert_eq!(pool.get_on(UNIT / 4, stream), gone);
     pool.put_on(gone, stream);

@@ -1,4 +1,4 @@
-//! Statistics, reports, and whose an address is.
+//! Statistics, reports, and the owner of an address.
 
 use super::*;
 
@@ -88,7 +88,7 @@ pub fn ranges_and_owners<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Failures have words, and every out-parameter is written.
+/// Failures have messages, and every out-parameter is written.
 pub fn words_and_outputs<F: Fixture>(fixture: &F) {
     let pool = fixture.pool(1, GROWTH);
     let device = pool.device();

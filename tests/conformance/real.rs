@@ -1,5 +1,5 @@
-//! Real devices, through the driver that this machine has. (Or the simulated one in its place: then it shows that this file
-//! works, and nothing of a device.)
+//! Real devices, through the machine's driver. (Or the simulated one in its place, which shows only that this file
+//! works, and nothing about a device.)
 
 use super::places;
 use crate::common::pointer;
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 pub struct Real {
     driver: Driver,
-    /// The simulated driver in its place, which runs no kernel of ours.
+    /// The simulated driver in its place, which cannot run our kernel.
     steered: Option<Simulation>,
-    /// The kernel `gate` and its flags, once it was needed.
+    /// The kernel `gate` and its flags, once it is needed.
     gate: Mutex<Option<Gate>>,
 }
 
@@ -34,8 +34,9 @@ struct Gate {
 
 const KERNELS: &str = include_str!("../../ffi-tests/gpu/pack/kernels.ptx");
 
-/// How long a stream is occupied if the test does not end it: longer than what the test does meanwhile, and shorter than the
-/// patience of a runner. A request that waits for the device, as a pool's first one across streams does, waits for this.
+/// How long a stream is occupied if the test does not end it: longer than the test's other work, and shorter than the
+/// timeout of a test runner. A request that waits for the device, as a pool's first one across streams does, waits for
+/// this.
 const OCCUPIED: Duration = Duration::from_secs(1);
 
 const PINNED_BYTES: u64 = 4096;
@@ -45,7 +46,7 @@ extern "C" fn pass(_: *mut c_void) {}
 macro_rules! cu {
     ($real:expr, $function:ident($($argument:expr),*)) => {{
         let call = $real.driver.$function().unwrap_or_else(|error| panic!("{error:?}"));
-        // SAFETY: the arguments are what the driver's manual asks for.
+        // SAFETY: the arguments are as the driver's manual requires.
         let code = unsafe { call($($argument),*) };
         assert_eq!(code, CUDA_SUCCESS, "{}", stringify!($function));
     }};
@@ -98,7 +99,7 @@ impl Real {
         })
     }
 
-    /// None is the host's.
+    /// None means host memory.
     pub fn device_of(&self, address: u64) -> Option<i32> {
         let mut ordinal = -1i32;
         let out = (&raw mut ordinal).cast::<c_void>();
@@ -119,7 +120,7 @@ impl Real {
             assert_eq!(sim.hold(pointer(stream)), 0);
             let nothing = ptr::null_mut();
             cu!(self, cuLaunchHostFunc(stream as CUstream, Some(pass), nothing));
-            // As on a device, a call that waits for the stream blocks until another thread lets it go on.
+            // As on a device, a call that waits for the stream blocks until another thread releases it.
             if env::var_os("SIMCUDA_SYNCHRONIZE_WAITS").is_some() {
                 thread::spawn(move || {
                     thread::sleep(OCCUPIED);
@@ -183,7 +184,7 @@ impl Real {
     }
 }
 
-/// Lets the kernel end that waits for a flag.
+/// Ends the kernel that waits for a flag.
 fn open(flag: u64) {
     // SAFETY: a word of the pinned memory; the device only reads it.
     unsafe { (flag as *mut u32).write_volatile(1) };

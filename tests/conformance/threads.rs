@@ -43,7 +43,7 @@ pub fn the_end_wakes_who_waits<F: Fixture>(fixture: &F) {
     });
 }
 
-/// Some with streams and some without, all with something in every chunk.
+/// Some use streams and some do not, and all write to every chunk.
 pub fn many_threads<F: Fixture>(fixture: &F) {
     let pool = fixture.pool(8, GROWTH | COLLECT);
     let shared = Mutex::new(Spans::default());

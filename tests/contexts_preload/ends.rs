@@ -1,4 +1,5 @@
-//! A context that ends: no probe uses it meanwhile or loses what it knows of others, and the last hold ends pool and context.
+//! A context that ends: no probe uses it meanwhile or loses its data about others, and the last reference ends pool and
+//! context.
 
 use std::env;
 use std::ffi::CStr;
@@ -12,7 +13,8 @@ use super::common::simcuda::steer::{CONTEXTS, EVENTS};
 use super::common::*;
 use super::{BYTES, on_versions, peers, preloaded, stream_of, waits_for, waits_for_nothing, was_well_used};
 
-/// A context whose work a probe in progress does not wait for may come and go, and so may all but the last hold on one.
+/// A context whose work a probe in progress does not cover may be created and destroyed, and so may all but the last
+/// reference to one.
 #[test]
 fn contexts_that_end_keep_no_frees_waiting() {
     let test = "ends::contexts_that_end_keep_no_frees_waiting";
@@ -23,7 +25,7 @@ fn contexts_that_end_keep_no_frees_waiting() {
         let plain = (*gpu).alloc(KIB);
         let most_used = |comes_and_goes: &dyn Fn()| {
             let used = (0..60).map(|step| {
-                // Always some work is queued.
+                // Some work is always queued.
                 let memory = gpu.alloc(64 * MIB).expect("there is room");
                 gpu.fill(stream, plain, KIB, step);
                 assert_eq!(gpu.free(memory), Ok(()));
@@ -52,7 +54,7 @@ fn contexts_that_end_keep_no_frees_waiting() {
     });
 }
 
-/// There are few places for what is known of contexts, and green contexts that have ended take none.
+/// The table of contexts has few places, and green contexts that have ended take none.
 #[test]
 fn a_green_context_that_ended_is_forgotten() {
     on_versions("ends::a_green_context_that_ended_is_forgotten", |gpu| {
@@ -76,7 +78,7 @@ fn a_green_context_that_ended_is_forgotten() {
     });
 }
 
-/// What a context may use, one that is created after its end may not.
+/// Memory that a context may use must not become usable by one that is created after its end.
 #[test]
 fn a_new_context_has_no_relations() {
     preloaded("ends::a_new_context_has_no_relations", &[], |gpu| {
@@ -95,7 +97,7 @@ fn a_new_context_has_no_relations() {
 }
 
 /// "It is the responsibility of the calling function to ensure that no API call issues using ctx while cuCtxDestroy() is
-/// executing" (cuCtxDestroy): not even a request of another thread that asks whether its work is done.
+/// executing" (cuCtxDestroy): not even a request of another thread that queries its work.
 #[test]
 fn no_handle_of_a_context_that_ends_is_used() {
     let test = "ends::no_handle_of_a_context_that_ends_is_used";
@@ -130,7 +132,7 @@ fn no_handle_of_a_context_that_ends_is_used() {
     });
 }
 
-/// A probe of a pool that has ended is about that pool's frees, which were counted apart from the next one's.
+/// A probe of a pool that has ended covers that pool's frees, which are counted separately from those of the next pool.
 #[test]
 fn a_probe_in_progress_says_nothing_of_the_next_pool() {
     for end in ["reset", "release"] {
@@ -145,7 +147,7 @@ fn a_probe_in_progress_says_nothing_of_the_next_pool() {
             let stream = begin();
             let plain = (*gpu).alloc(KIB);
             gpu.fill(stream, plain, KIB, 1);
-            // So many that one is begun, and more than in the next pool.
+            // Enough to begin one, and more than in the next pool.
             for _ in 0..1100 {
                 let memory = gpu.alloc(KIB).expect("there is room");
                 assert_eq!(gpu.free(memory), Ok(()));
@@ -184,7 +186,7 @@ fn a_context_that_could_not_be_destroyed_is_waited_for() {
     });
 }
 
-/// Nor is a primary context, which cuCtxDestroy and cuCtxDetach refuse.
+/// The same for a primary context, which cuCtxDestroy and cuCtxDetach refuse.
 #[test]
 fn a_primary_context_is_not_destroyed() {
     preloaded("ends::a_primary_context_is_not_destroyed", &[], |gpu| {
@@ -212,7 +214,7 @@ fn a_probe_in_progress_waits_for_a_context_that_was_not_destroyed() {
         gpu.fill(stream, memory, MIB, 1);
         gpu.set_current(primary);
         assert_eq!(gpu.free(memory), Ok(()));
-        // So many that one is begun.
+        // Enough to begin one.
         for _ in 0..1100 {
             let memory = gpu.alloc(KIB).expect("there is room");
             assert_eq!(gpu.free(memory), Ok(()));
@@ -275,8 +277,8 @@ fn is_active(device: CUdevice) -> bool {
     active != 0
 }
 
-/// The driver's calls take a while, in two threads at once: the last of two releases ends the context with the pool, and one
-/// beside a retain or the creation of a green context does not.
+/// The driver's calls are slow, in two threads at once: the last of two releases ends the context with the pool, and
+/// one that is concurrent with a retain or the creation of a green context does not.
 #[test]
 fn holds_of_several_threads_are_counted() {
     preloaded("ends::holds_of_several_threads_are_counted", &[], |gpu| {
@@ -358,7 +360,7 @@ fn a_last_release_during_a_capture_ends_the_context_after_it() {
 }
 
 /// "Destroys and cleans up all resources associated with the current device" (cuDevicePrimaryCtxReset): a capture in a green
-/// context is not counted any more.
+/// context is no longer counted.
 #[test]
 fn a_reset_ends_captures_in_green_contexts() {
     on_versions("ends::a_reset_ends_captures_in_green_contexts", |gpu| {
@@ -374,7 +376,7 @@ fn a_reset_ends_captures_in_green_contexts() {
     });
 }
 
-/// Neither are the events used that another device's pool has recorded on its streams.
+/// The events that another device's pool has recorded on its streams are not used either.
 #[test]
 fn a_reset_ends_streams_of_green_contexts() {
     let test = "ends::a_reset_ends_streams_of_green_contexts";
@@ -399,7 +401,7 @@ fn a_reset_ends_streams_of_green_contexts() {
     });
 }
 
-/// Its capture ends with a green context, which was the last hold on the primary one: so does the pool.
+/// A green context ends its capture, and the pool too if it was the last reference to the primary context.
 #[test]
 fn a_captured_green_context_takes_the_pool_along() {
     on_versions("ends::a_captured_green_context_takes_the_pool_along", |gpu| {
@@ -415,8 +417,8 @@ fn a_captured_green_context_takes_the_pool_along() {
     });
 }
 
-/// A thread ends in a capture in a green context, so that its primary context cannot be synchronized any more. The driver
-/// serves what the pool cannot.
+/// A thread ends in a capture in a green context, so its primary context can no longer be synchronized. The driver
+/// serves requests that the pool cannot.
 #[test]
 fn an_abandoned_capture_in_a_green_context_fails_no_request() {
     let test = "ends::an_abandoned_capture_in_a_green_context_fails_no_request";

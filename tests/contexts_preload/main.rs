@@ -1,5 +1,6 @@
-//! Contexts under the interposer, on the simulated driver (a simulation, and no device): whatever creates, retains or ends
-//! one, a pool waits for the work of all that may use its memory, and lives as long as its device's context.
+//! Contexts under the interposer, on the simulated driver (a simulation, and no device): however one is created,
+//! retained or ended, a pool waits for the work of all contexts that may use its memory, and lives as long as its
+//! device's context.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -36,7 +37,7 @@ fn preloaded(test: &str, more: &[(&str, &str)], program: impl Fn(Hooked)) {
     simulated_with(test, &variables, |sim: Simulation| program(Hooked::new(Gpu::new(sim))));
 }
 
-/// The same on a driver of CUDA 12, whose cuStreamGetCtx does not know green contexts, and of CUDA 13.
+/// Runs a program on a driver of CUDA 12, whose cuStreamGetCtx does not know green contexts, and of CUDA 13.
 fn on_versions(test: &str, program: impl Fn(Hooked)) {
     for version in ["12090", "13050"] {
         preloaded(test, &[("SIMCUDA_DRIVER_VERSION", version)], &program);
@@ -52,7 +53,7 @@ fn stream_of(green: CUgreenCtx) -> u64 {
     stream as u64
 }
 
-/// Memory of the pool is handed out again only once the work of a held stream is done, which uses it until then.
+/// Memory of the pool is reused only once the work of a held stream that uses it has completed.
 #[track_caller]
 fn waits_for(gpu: Hooked, primary: u64, user: u64, stream: u64) {
     gpu.set_current(primary);
@@ -82,8 +83,8 @@ fn peers(gpu: Hooked) -> (u64, u64) {
     (here, there)
 }
 
-/// "This API will retain the primary context on device dev" (cuGreenCtxCreate): the program's own last release ends
-/// nothing.
+/// "This API will retain the primary context on device dev" (cuGreenCtxCreate): the program's own last release does not
+/// end it.
 #[test]
 fn a_green_context_keeps_the_pool() {
     on_versions("a_green_context_keeps_the_pool", |gpu| {
@@ -111,7 +112,7 @@ fn a_green_context_keeps_the_pool() {
     });
 }
 
-/// The context of another device's green context goes on using a pool's memory after the program's own last release.
+/// The context of another device's green context continues to use a pool's memory after the program's own last release.
 #[test]
 fn a_green_context_stays_a_user_of_another_device() {
     on_versions("a_green_context_stays_a_user_of_another_device", |gpu| {
@@ -126,7 +127,7 @@ fn a_green_context_stays_a_user_of_another_device() {
     });
 }
 
-/// A green context is the first that the program has there, and holds the primary context by itself.
+/// A green context is the program's first context there, and alone holds the primary context.
 #[test]
 fn a_green_context_makes_its_primary_context_known() {
     on_versions("a_green_context_makes_its_primary_context_known", |gpu| {
@@ -136,7 +137,7 @@ fn a_green_context_makes_its_primary_context_known() {
         gpu.enable_peer(here);
         let stream = stream_of(green);
         waits_for(gpu, here, context, stream);
-        // It does not relate this device to that one's memory.
+        // It does not relate this device to the other one's memory.
         let (own, plain) = (gpu.stream(false), (*gpu).alloc(KIB));
         gpu.hold(own);
         gpu.fill(own, plain, KIB, 1);
@@ -175,7 +176,7 @@ fn the_last_detach_ends_a_context() {
         gpu.set_current(context);
         must!(cuCtxDetach(context as CUcontext));
         waits_for_nothing(gpu, primary);
-        // The uses of one that was destroyed are not those of the next.
+        // The use count of a destroyed context is not that of the next one.
         let context = gpu.create_context(0);
         must!(cuCtxAttach(&mut again, 0 as c_uint));
         gpu.destroy_context(context);
@@ -187,7 +188,7 @@ fn the_last_detach_ends_a_context() {
     });
 }
 
-/// No context is too many to be waited for, whether of the pool's device, or of another one that may use its memory.
+/// A pool can wait for any number of contexts, of its own device or of others that may use its memory.
 #[test]
 fn each_of_many_contexts_is_waited_for() {
     preloaded("each_of_many_contexts_is_waited_for", &[], |gpu| {
@@ -213,7 +214,7 @@ fn each_of_many_contexts_is_waited_for() {
     });
 }
 
-/// A probe has an event in each context. One that ends takes its own along, and no other's is lost.
+/// A probe has an event in each context. A context that ends takes its own event along, and no other event is lost.
 #[test]
 fn probes_leave_no_events_behind() {
     preloaded("probes_leave_no_events_behind", &[], |gpu| {
@@ -227,7 +228,7 @@ fn probes_leave_no_events_behind() {
             gpu.destroy_context(context);
         }
         assert!(gpu.sim.calls("cuCtxRecordEvent") > 0, "nothing was probed");
-        // One context more each time, and one event.
+        // One more context each time, and one event.
         let first = events[0];
         let most: Vec<u64> = (0..8).map(|number| first + number).collect();
         assert!(events.iter().zip(&most).all(|(events, most)| events <= most), "{events:?}");
@@ -235,8 +236,8 @@ fn probes_leave_no_events_behind() {
     });
 }
 
-/// Memory that another context begins to use, and that is freed, while a synchronization of the first one is about to
-/// begin: that one does not cover it.
+/// Memory that another context begins to use, and that is freed, while a synchronization of the first context is about
+/// to begin: the synchronization does not cover it.
 #[test]
 fn a_synchronization_covers_what_was_freed_before_it_was_looked_who_uses_it() {
     let test = "a_synchronization_covers_what_was_freed_before_it_was_looked_who_uses_it";
@@ -271,7 +272,7 @@ fn a_synchronization_covers_what_was_freed_before_it_was_looked_who_uses_it() {
     });
 }
 
-/// A stream that was created names its context, so cuMemFreeAsync needs none that is current.
+/// A created stream determines its context, so cuMemFreeAsync needs no current context.
 #[test]
 fn a_free_on_a_stream_needs_no_current_context() {
     for is_async in ["0", "1"] {
@@ -284,13 +285,13 @@ fn a_free_on_a_stream_needs_no_current_context() {
                 let memory = gpu.alloc(KIB).expect("there is room");
                 gpu.set_current(0);
                 if destroys {
-                    // It stays current to this thread.
+                    // It stays current in this thread.
                     let context = gpu.create_context(0) as usize;
                     std::thread::scope(|scope| {
                         scope.spawn(|| gpu.destroy_context(context as u64)).join().unwrap()
                     });
                 }
-                // A default stream is the current context's.
+                // A default stream belongs to the current context.
                 let missing =
                     if destroys { CUDA_ERROR_CONTEXT_IS_DESTROYED } else { CUDA_ERROR_INVALID_CONTEXT };
                 assert_eq!(gpu.free_async(memory, 0), Err(missing));
@@ -307,7 +308,7 @@ fn a_free_on_a_stream_needs_no_current_context() {
     }
 }
 
-/// Old programs, and those that look a function up without naming its version; OpenGL and VDPAU.
+/// Old programs, and those that look up a function without its version; OpenGL and VDPAU.
 #[test]
 fn a_context_of_every_creator_is_waited_for() {
     preloaded("a_context_of_every_creator_is_waited_for", &[], |gpu| {
@@ -332,7 +333,8 @@ fn a_context_of_every_creator_is_waited_for() {
     });
 }
 
-/// A default stream is the current context's. "Never waits": the memory's stream waits for a send that comes after the free.
+/// A default stream belongs to the current context. "Never waits": the memory's stream waits for a send that comes
+/// after the free.
 #[test]
 fn a_free_on_a_default_stream_of_another_context_waits_for_nothing() {
     let test = "a_free_on_a_default_stream_of_another_context_waits_for_nothing";

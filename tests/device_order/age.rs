@@ -1,23 +1,24 @@
-//! The age of what a request waits for. Where free memory waits for several frees, a request waits for the oldest of them
-//! with which it can be served, and for no work behind those: a receive may have been posted in between.
+//! The age of the frees that a request waits for. If free memory waits for several frees, a request waits for the
+//! oldest of them with which it can be served, and for no later work, because a receive may have been posted in
+//! between.
 
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::receive::Receive;
 use crate::common::*;
 use crate::{REQUESTS, Request, first_of, fixed_pool, variants};
 
-/// What is freed before the receive is posted on the communication stream, and what behind it.
+/// The memory freed before the receive is posted on the communication stream, and after it.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// Of three neighbours the first before, the others behind.
+    /// Of three neighbours, the first before and the others after.
     FirstOfThree,
-    /// The last before.
+    /// The last before, the others after.
     LastOfThree,
-    /// The one between the others before.
+    /// The middle one before, the others after.
     Between,
-    /// All three before, and behind the receive the stream itself takes the one between again and frees it.
+    /// All three before. After the receive the stream itself takes the middle one again and frees it.
     TakenAgain,
-    /// A larger one that a third stream freed before, beside the best fit behind.
+    /// A larger one that a third stream freed before, next to the best fit freed after.
     OfAnotherStream,
 }
 
@@ -25,10 +26,10 @@ use self::Layout::*;
 
 const LAYOUTS: [Layout; 5] = [FirstOfThree, LastOfThree, Between, TakenAgain, OfAnotherStream];
 
-/// Three neighbours of so many units each.
+/// Three neighbours of this many units each.
 const UNITS: u64 = 96;
 
-/// Sends from new memory, and judges. `held` are streams that have done nothing so far.
+/// Sends from new memory, and checks the result. `held` are streams that have run nothing so far.
 fn send(
     gpu: Gpu,
     receive: Receive,
@@ -42,7 +43,7 @@ fn send(
         gpu.fill(stream, *address, bytes, 2);
     }
     receive.send(gpu, stream);
-    // As far as they come without the receive.
+    // As far as possible without the receive.
     held.iter().for_each(|&stream| _ = gpu.step(stream, u64::MAX));
     let is_sent = receive.is_sent();
     receive.deliver(gpu);
@@ -53,7 +54,7 @@ fn send(
     let mismatches = gpu.sim.mismatches();
     first_of([
         (is_forced, "deadlock: a call has waited in the host for the receive"),
-        (!is_sent, "deadlock: the send was put behind the receive"),
+        (!is_sent, "deadlock: the send was ordered after the receive"),
         (mismatches != 0, "wrong data"),
     ])?;
     got.map(drop)
@@ -71,7 +72,7 @@ struct Variant {
     request: Request,
     backend: u32,
     unit: u64,
-    /// No work is done before the request is made.
+    /// No work runs before the request is made.
     held: bool,
 }
 
@@ -145,8 +146,8 @@ fn a_request_takes_what_was_freed_first() {
     });
 }
 
-/// The stream takes a part of what it freed before the receive, and frees that behind it: what the request left is no
-/// later for it.
+/// The stream takes a part of the memory that it freed before the receive, and frees that after it: the part that the
+/// request left does not become newer.
 #[test]
 fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
@@ -173,7 +174,7 @@ fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
     });
 }
 
-/// A place that is partly free, behind work, and partly not mapped yet.
+/// A place that is partly free after pending work, and partly not mapped yet.
 #[test]
 fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
     let test = "age::a_request_that_needs_more_granules_waits_for_nothing_behind_the_free";
@@ -190,7 +191,7 @@ fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
         let known = [comm, compute].map(|stream| pool.get_on(granule / 2, stream));
         let [first, second] = [(); 2].map(|()| pool.get_on(4 * granule, comm));
         let later = pool.get_on(granule, compute);
-        // Of 16 granules 10 are mapped: the request needs what was freed first and four that are new, or more of both.
+        // Of 16 granules 10 are mapped: the request needs the granules freed first and four new ones, or more of both.
         free(gpu, &pool, second, granule, comm);
         let receive = Receive::post(gpu, comm);
         free(gpu, &pool, first, granule, comm);
@@ -203,8 +204,8 @@ fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
     });
 }
 
-/// Free and used memory in random order, on three streams: a request no larger than the longest run of what was freed
-/// before the receive is served, and waits for nothing behind the receive, whatever was freed there.
+/// Free and used memory in random order, on three streams: a request no larger than the longest run of memory freed
+/// before the receive is served, and waits for nothing after the receive, whatever was freed there.
 #[test]
 fn what_was_freed_before_the_receive_serves_in_random_layouts() {
     const LIMIT: u64 = 256;
@@ -275,7 +276,7 @@ fn what_was_freed_before_the_receive_serves_in_random_layouts() {
             served.push((chunk, bytes));
         }
         receive.send(gpu, compute);
-        // The streams wait for each other, again and again.
+        // The streams wait for each other repeatedly.
         while held.iter().map(|&stream| gpu.step(stream, u64::MAX)).sum::<u64>() != 0 {}
         let is_sent = receive.is_sent();
         receive.deliver(gpu);
@@ -285,13 +286,13 @@ fn what_was_freed_before_the_receive_serves_in_random_layouts() {
         served.into_iter().map(|(chunk, _)| chunk).chain(live).for_each(|chunk| pool.put(chunk));
         pool.check();
         first_of([
-            (!is_sent, "deadlock: the send was put behind the receive"),
+            (!is_sent, "deadlock: the send was ordered after the receive"),
             (mismatches != 0, "wrong data"),
         ])
     });
 }
 
-/// Of ranges, which are sorted, the most bytes that touch.
+/// Returns the most contiguous bytes of sorted ranges.
 fn longest_run(ranges: &mut [(u64, u64)]) -> u64 {
     ranges.sort_unstable();
     let (mut longest, mut run) = (0, (0, 0));

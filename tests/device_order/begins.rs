@@ -1,5 +1,5 @@
-//! The announcement of a capture waits for no device work, although another thread's call does: that work may end only by
-//! what the announcing thread does next.
+//! The announcement of a capture waits for no device work, although another thread's call does, because that work may
+//! end only with the announcing thread's next action.
 
 use crate::common::adapters::begin_to_pool;
 use crate::common::gpu::{BACKENDS, Gpu};
@@ -8,16 +8,16 @@ use crate::common::*;
 use crate::{fixed_pool, variants};
 use std::time::{Duration, Instant};
 
-/// What the other thread does.
+/// The call of the other thread.
 #[derive(Clone, Copy, Debug)]
 enum Waits {
-    /// It synchronizes the context before it gives anything back.
+    /// It synchronizes the context before it releases anything.
     Trim,
-    /// It gives a region back, which waits for the work of a context that the pool does not know.
+    /// It releases a region, which waits for the work of a context unknown to the pool.
     TrimBeside,
 }
 
-/// A stream whose work is held, with what the other thread's call waits for.
+/// A stream whose work is held, on which the other thread's call waits.
 fn busy(gpu: Gpu, pool: &Pool, waits: Waits, bytes: u64) {
     let stream = if let Waits::TrimBeside = waits {
         let context = gpu.current();
@@ -29,7 +29,7 @@ fn busy(gpu: Gpu, pool: &Pool, waits: Waits, bytes: u64) {
         gpu.stream(false)
     };
     gpu.hold(stream);
-    // With several streams, what is freed without one waits for the whole context.
+    // With several streams, memory freed without one waits for the whole context.
     let others = [(); 2].map(|()| gpu.stream(false));
     let known = others.map(|other| (pool.get_on(256, other), other));
     let chunk = pool.get_on(bytes, others[0]);
@@ -62,7 +62,7 @@ fn the_announcement_does_not_wait_for_work() {
         let captured = gpu.stream(false);
         busy(gpu, &pool, waits, bytes);
         gpu.sim.set(SYNCHRONIZE_WAITS, 1);
-        // Where a region is given back, the library synchronizes before.
+        // If a region is released, the library synchronizes before.
         let calls = gpu.sim.calls("cuCtxSynchronize");
         let took = std::thread::scope(|scope| {
             let pool = &pool;
@@ -77,7 +77,7 @@ fn the_announcement_does_not_wait_for_work() {
             // The other thread is inside the driver.
             std::thread::sleep(Duration::from_millis(50));
             let is_waiting = gpu.sim.calls("cuCtxSynchronize") != calls;
-            // The test does not hang if this does.
+            // The test does not hang even if this call does.
             let (tell, told) = std::sync::mpsc::channel::<()>();
             scope.spawn(move || {
                 let _ = told.recv_timeout(Duration::from_secs(4));

@@ -1,5 +1,5 @@
-//! Streams of another device, and of contexts that the program has created: their work is waited for as that of the
-//! pool's own context is, and no synchronisation of one context vouches for another's streams.
+//! Streams of another device, and of contexts that the program has created: the pool waits for their work like for that
+//! of its own context, and a synchronization of one context does not cover another's streams.
 
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::simcuda::simulated_with;
@@ -7,7 +7,7 @@ use crate::common::simcuda::steer::{FREE_SYNCHRONIZES, POISON};
 use crate::common::*;
 use crate::{Mark, Request, first_of, fixed_pool, variants};
 
-/// Where the foreign stream is.
+/// The context of the foreign stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Home {
     /// In the primary context of device 1, whose kernels reach device 0.
@@ -16,10 +16,10 @@ enum Home {
     Created,
 }
 
-/// What the foreign stream has to do with the memory.
+/// How the foreign stream uses the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
-    /// Recorded; the chunk is freed on a stream of the pool's own context.
+    /// Recorded, and the chunk is freed on a stream of the pool's own context.
     Recorded,
     /// The same, with a copy to memory of the foreign context instead of a kernel.
     Copied,
@@ -27,17 +27,17 @@ enum Use {
     FreedThere,
     /// Allocated and freed in its order.
     AllocatedThere,
-    /// The same, when no other stream is known.
+    /// Allocated and freed in its order, when no other stream is known.
     Only,
 }
 
-/// What follows.
+/// The next operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     Plain,
     Async,
     Ex,
-    /// A request for more than is free, which a growing pool serves once it has given the region back.
+    /// A request for more than the free memory, which a growing pool serves once it has released the region.
     Collection,
     Trim,
     Destruction,
@@ -66,8 +66,8 @@ fn all() -> impl Iterator<Item = (String, Variant)> {
     kinds.flat_map(|(use_, next)| {
         let homes = [(Home::Peer, false), (Home::Created, false), (Home::Created, true)];
         homes.into_iter().flat_map(move |(home, elsewhere)| {
-            // Kernels of a peer reach mapped memory by access of its own, which is another test's. A copy from memory
-            // that is unmapped crashes as the program's own access would.
+            // Kernels of a peer access mapped memory by cuMemSetAccess, which another test covers. A copy from memory
+            // that is unmapped crashes like an access by the program itself.
             let crashes = use_ == Copied && matches!(next, Trim | Collection | Destruction);
             let is_mapped = move |(backend, _): &(u32, u64)| *backend == BFC_BACKEND_CUDA_VMM;
             let fits = move |one: &(u32, u64)| !is_mapped(one) || home == Home::Created && !crashes;
@@ -86,7 +86,7 @@ fn foreign_streams_are_waited_for() {
         let Variant { backend, unit, home, use_, next, elsewhere } = variant;
         // Otherwise the driver itself waits for the device, of device 0 at least.
         gpu.sim.set(FREE_SYNCHRONIZES, 0);
-        // Copies from memory that is gone find something else there; they do not crash.
+        // Copies from released memory find other contents there, and do not crash.
         gpu.sim.set(POISON, 1);
         let own = gpu.enter(0);
         let foreign = match home {
@@ -138,7 +138,7 @@ fn foreign_streams_are_waited_for() {
         gpu.set_current(own);
         let mut is_early = matches!(next, Next::Destruction) && !done.is_reached();
         if let Ok(Some(address)) = got {
-            // The new chunk need not overlap the one that was freed.
+            // The new chunk may not overlap the freed one.
             let overlaps = address < chunk + bytes && chunk < address + bytes;
             gpu.fill(other, address, bytes, 2);
             is_early |= overlaps && Mark::queue(gpu, other).is_reached() && !done.is_reached();
@@ -167,7 +167,7 @@ fn foreign_streams_are_waited_for() {
     });
 }
 
-/// The rest of a stream's work comes after another's so far, also in another context.
+/// Orders a stream's later work after another stream's work so far, even in another context.
 fn order(gpu: Gpu, before: u64, after: u64, [own, foreign]: [u64; 2], home: Home) {
     if before == after {
         return;
@@ -182,7 +182,7 @@ fn order(gpu: Gpu, before: u64, after: u64, [own, foreign]: [u64; 2], home: Home
     gpu.set_current(current);
 }
 
-/// Returns what was allocated, if anything was.
+/// Returns the allocation, if there is one.
 fn follow(pool: &Pool, next: Next, unit: u64, [other, there]: [u64; 2]) -> Result<Option<u64>, String> {
     let ask = |request: Request, bytes| request.make(pool, bytes, other).map(Some);
     match next {
@@ -209,7 +209,7 @@ fn follow(pool: &Pool, next: Next, unit: u64, [other, there]: [u64; 2]) -> Resul
     }
 }
 
-/// A foreign stream gets memory that a stream of the pool's context has freed: behind its work.
+/// A foreign stream gets memory that a stream of the pool's context has freed, ordered after its work.
 #[test]
 fn foreign_streams_wait() {
     let homes =
@@ -256,8 +256,8 @@ fn foreign_streams_wait() {
     });
 }
 
-/// Memory that was freed on a stream of a green context serves others once its work is done. The green context is current to
-/// another thread, and before CUDA 13 "can be current to only one thread at a time" (cuGreenCtxCreate).
+/// Memory that was freed on a stream of a green context serves others once its work has completed. The green context is
+/// current to another thread, and before CUDA 13 "can be current to only one thread at a time" (cuGreenCtxCreate).
 fn green_streams(test: &str, version: &str) {
     simulated_with(test, &[("SIMCUDA_DRIVER_VERSION", version)], |sim| {
         let gpu = Gpu::new(sim);
@@ -289,7 +289,7 @@ fn green_streams(test: &str, version: &str) {
     });
 }
 
-/// cuStreamGetCtx does not tell the context of such a stream, but cuStreamGetCtx_v2 does.
+/// cuStreamGetCtx does not return the context of such a stream, but cuStreamGetCtx_v2 does.
 #[test]
 fn green_streams_of_12_9() {
     green_streams("contexts::green_streams_of_12_9", "12090");
@@ -300,16 +300,16 @@ fn green_streams_of_13() {
     green_streams("contexts::green_streams_of_13", "13050");
 }
 
-/// How memory comes to be freed without an event.
+/// The reasons why memory is freed without an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Without {
-    /// In a capture of the stream, which is broken off.
+    /// In a capture of the stream, which is then aborted.
     InCapture,
     /// The driver fails to record.
     Refused,
 }
 
-/// A foreign stream's work that no event covers is waited for before the memory goes back, too.
+/// The pool waits for a foreign stream's work that no event covers before it releases the memory, too.
 #[test]
 fn the_end_waits_for_foreign_work_without_an_event() {
     let kinds = [Without::InCapture, Without::Refused].into_iter().flat_map(|without| {

@@ -1,5 +1,5 @@
 //! Default streams of other contexts: NULL and the thread's own stream belong to the context that is current at the call,
-//! and their work is waited for as that of any other stream.
+//! and the pool waits for their work like for that of any other stream.
 
 use crate::common::gpu::{BACKENDS, Gpu, PER_THREAD};
 use crate::common::ordered::record_stream;
@@ -9,7 +9,7 @@ use crate::{Mark, Request, first_of, fixed_pool, variants};
 use cuda_sys::{CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_UNKNOWN};
 use std::sync::Barrier;
 
-/// Where the foreign default stream is.
+/// The context of the foreign default stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Home {
     /// In the primary context of device 1, whose kernels reach device 0.
@@ -20,10 +20,10 @@ enum Home {
     Green,
 }
 
-/// What the foreign stream has to do with the memory.
+/// How the foreign stream uses the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
-    /// Recorded; the chunk is freed on a stream of the pool's own context.
+    /// Recorded, and the chunk is freed on a stream of the pool's own context.
     Recorded,
     /// Freed in its order.
     FreedThere,
@@ -40,7 +40,7 @@ struct Variant {
     home: Home,
     use_: Use,
     there: u64,
-    /// None is the destruction of the pool.
+    /// `None` is the destruction of the pool.
     next: Option<Request>,
 }
 
@@ -152,7 +152,7 @@ fn foreign_default_streams_are_waited_for() {
     });
 }
 
-/// The same handle in two contexts is two streams, also while nothing else is known.
+/// The same handle in two contexts denotes two streams, even while nothing else is known.
 #[test]
 fn default_streams_of_two_contexts_wait_for_each_other() {
     let kinds = [0, 1, PER_THREAD].into_iter().flat_map(|stream| {
@@ -175,7 +175,7 @@ fn default_streams_of_two_contexts_wait_for_each_other() {
             gpu.expect(stream, chunk, bytes, 1);
             let done = Mark::queue(gpu, stream);
             pool.put_on(chunk, stream);
-            // Its own memory at once.
+            // Its own memory is reusable at once.
             assert_eq!(pool.get_on(bytes, stream), chunk);
             pool.put_on(chunk, stream);
             gpu.set_current(second);
@@ -234,7 +234,7 @@ fn contexts_that_end_leave_nothing() {
                 gpu.set_current(ended);
                 begin.wait();
                 end.wait();
-                // The context is current to this thread, and destroyed.
+                // The context is current in this thread, and destroyed.
                 let chunk = pool.get_on(KIB, stream);
                 assert_eq!(record_stream(0, chunk, stream), BFC_OK, "{}", last_error());
                 assert_eq!(record_stream(0, kept, stream), BFC_OK, "{}", last_error());
@@ -268,8 +268,8 @@ fn contexts_that_end_leave_nothing() {
     });
 }
 
-/// Each thread's own stream has the same handle. A pool that another thread destroys waits for the one whose memory it
-/// has.
+/// Each thread's own stream has the same handle. A pool that another thread destroys waits for the stream whose memory
+/// it holds.
 #[test]
 fn the_end_waits_for_streams_of_other_threads() {
     let kinds = [Home::Created, Home::Green].map(|home| (format!("{home:?}"), home));
@@ -297,7 +297,7 @@ fn the_end_waits_for_streams_of_other_threads() {
     });
 }
 
-/// A call of the driver that fails says nothing of the context that it was about.
+/// A failing driver call does not show that its context has ended.
 #[test]
 fn a_failing_driver_does_not_end_a_context() {
     let kinds = [CUDA_ERROR_UNKNOWN, CUDA_ERROR_OPERATING_SYSTEM].map(|code| (format!("{code}"), code));
@@ -309,8 +309,8 @@ fn a_failing_driver_does_not_end_a_context() {
         let (chunk, other) = (pool.get_on(bytes, 0), pool.get_on(KIB, here));
         gpu.hold(0);
         let done = Mark::queue(gpu, 0);
-        // The first one says which context is current, the second one that the pool's own lives, and this is about the
-        // stream's.
+        // The first call returns the current context, the second one shows that the pool's own exists, and this one
+        // concerns the stream's context.
         gpu.sim.fail(Some("cuCtxGetId"), 3, code);
         let calls = gpu.sim.calls("cuCtxGetId");
         pool.put_on(chunk, 0);
@@ -327,8 +327,8 @@ fn a_failing_driver_does_not_end_a_context() {
     });
 }
 
-/// Memory of a thread's default stream that another thread frees once that thread has ended: nothing can be recorded there,
-/// but a synchronization of the device's own context covers its green contexts (cuCtxSynchronize).
+/// Memory of a thread's default stream that another thread frees after that thread has ended: nothing can be recorded
+/// there, but a synchronization of the device's own context covers its green contexts (cuCtxSynchronize).
 #[test]
 fn memory_of_an_ended_thread_is_not_lost() {
     let kinds = [false, true].into_iter().flat_map(|green| BACKENDS.map(|backend| (green, backend)));

@@ -1,4 +1,4 @@
-//! Streams that are destroyed without `bfc_forget_stream`, as RMM's tests and many programs do: what they freed
+//! Streams that are destroyed without `bfc_forget_stream`, as RMM's tests and many programs do: memory that they freed
 //! serves others, no request fails for them, and their handles are not passed to the driver, which may crash.
 
 use crate::common::gpu::{BACKENDS, Gpu};
@@ -6,16 +6,16 @@ use crate::common::simcuda::steer::RECYCLE_HANDLES;
 use crate::common::*;
 use crate::{Mark, Request, first_of, fixed_pool, variants};
 
-/// What the stream had to do with the memory.
+/// How the stream used the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
     InOrder,
-    /// It took back what it freed, and another stream freed that: nothing waits for the event of its own free.
+    /// It reused the memory that it freed, and another stream freed that: nothing waits for the event of its own free.
     TakenBack,
     Recorded,
     /// In the order of its requests for a private pool, which is released once the stream is gone.
     Private,
-    /// In order, when no other stream was known: there is no event.
+    /// In its order, when no other stream was known, so there is no event.
     Only,
 }
 
@@ -23,11 +23,11 @@ enum Use {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Synchronized,
-    /// Its work goes on after the end.
+    /// Its work continues after its end.
     Working,
     /// Another stream has its handle, in this context, and is busy.
     Recycled,
-    /// The same in another context.
+    /// Another stream has its handle, in another context, and is busy.
     RecycledElsewhere,
     /// It was a stream of a context that ends, and was forgotten before. "It is the caller's responsibility to ensure that
     /// the context or its resources are not accessed or passed in subsequent API calls and doing so will result in
@@ -126,7 +126,7 @@ fn a_destroyed_stream_spoils_no_request() {
         if next == Next::Private {
             assert_eq!(pool.end_private(7, other), BFC_OK, "{}", last_error());
         }
-        // Its place in the library is another stream's now, and what is left of its events is used again or given up.
+        // Its place in the library belongs to another stream now, and its remaining events are reused or destroyed.
         let late = gpu.stream(false);
         pool.put_on(pool.get_on(unit, late), late);
         pool.forget(late);
@@ -135,12 +135,12 @@ fn a_destroyed_stream_spoils_no_request() {
         let (mismatches, texts) = (gpu.sim.mismatches(), gpu.sim.misuse_texts());
         got?;
         let stale = texts.iter().find(|text| text.contains("is one that was destroyed"));
-        // Without an event of the free the library may ask once, and must bear the answer.
+        // Without an event of the free the library may query once, and must handle the answer.
         let has_event = matches!(use_, Use::InOrder | Use::TakenBack | Use::Recorded);
         if let Some(stale) = stale.filter(|_| has_event) {
             return Err(format!("the destroyed handle is passed to the driver: {stale}"));
         }
-        // Where nothing but a synchronization of the context helps, that waits for the new stream too.
+        // If only a synchronization of the context helps, that waits for the new stream too.
         let waits = waits && has_event && matches!(next, Next::Plain | Next::Async | Next::Ex);
         first_of([
             (mismatches != 0, "wrong data"),
@@ -150,7 +150,7 @@ fn a_destroyed_stream_spoils_no_request() {
     });
 }
 
-/// The stream ends. Returns another one that has its handle then, with work that is held.
+/// Destroys the stream. Returns another one that then has its handle, with work that is held.
 fn finish(gpu: Gpu, dying: u64, end: End, own: u64) -> Option<u64> {
     let context = gpu.current();
     if end != End::Working {
@@ -193,7 +193,7 @@ fn follow(pool: &Pool, next: Next, bytes: u64, other: u64) -> Result<u64, String
     }
 }
 
-/// As RMM's tests repeated in one process: streams come and go, and the pool stays.
+/// Like RMM's tests repeated in one process: streams come and go, and the pool stays.
 #[test]
 fn streams_come_and_go() {
     let kinds = BACKENDS.into_iter().flat_map(|backend| {
@@ -248,14 +248,14 @@ fn streams_come_and_go() {
 enum Detached {
     /// While memory is in use that was allocated on the stream.
     InUse,
-    /// The same, and the stream is forgotten before its handle is destroyed.
+    /// While memory is in use, and the stream is forgotten before its handle is destroyed.
     InUseAndForgotten,
     /// After the memory was freed.
     Freed,
 }
 
 /// "The API does not destroy streams [...] the streams are detached", and "any subsequent API calls involving these streams
-/// will return CUDA_ERROR_STREAM_DETACHED" (cuGreenCtxDestroy), but their work goes on.
+/// will return CUDA_ERROR_STREAM_DETACHED" (cuGreenCtxDestroy), but their work continues.
 #[test]
 fn a_detached_stream_spoils_nothing() {
     let kinds = [Detached::InUse, Detached::InUseAndForgotten, Detached::Freed];
@@ -288,7 +288,8 @@ fn a_detached_stream_spoils_nothing() {
             pool.put(chunk);
         }
         if detached == Detached::InUseAndForgotten {
-            // No event can be recorded there any more (CUDA_ERROR_STREAM_DETACHED): the memory waits for a synchronization.
+            // Events can no longer be recorded there (CUDA_ERROR_STREAM_DETACHED), so the memory waits for a
+            // synchronization.
             assert_eq!(pool.try_forget(stream), BFC_ERROR_BACKEND_FAILED);
             assert!(last_error().contains("917"), "{}", last_error());
         }

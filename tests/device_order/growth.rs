@@ -1,24 +1,24 @@
-//! A pool that can grow waits for no device work: that work may wait for what the requesting thread does next.
+//! A pool that can grow waits for no device work: that work may itself wait for the requesting thread's next action.
 
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::receive::Receive;
 use crate::common::*;
 use crate::variants_with;
 
-/// Of each of the pool's calls that wait for the device, or may.
+/// The pool's calls that wait for the device, or may wait.
 fn waits(gpu: Gpu) -> [u64; 3] {
     ["cuCtxSynchronize", "cuMemFree_v2", "cuMemUnmap"].map(|function| gpu.sim.calls(function))
 }
 
-/// Idle memory lies in pieces that together are enough for a request, while a receive is pending whose send comes next. The
-/// pool grows then; where nothing is pending it makes a place from the pieces.
+/// Idle memory is in pieces that together are sufficient for a request, while a receive is pending whose send comes
+/// next. The pool grows then. If nothing is pending it makes room from the pieces.
 #[test]
 fn a_request_that_could_reuse_idle_memory_grows_instead() {
     let test = "growth::a_request_that_could_reuse_idle_memory_grows_instead";
     reuse_or_growth(test, "13050", true);
 }
 
-/// Drivers before CUDA 12.5 cannot tell whether anything is pending.
+/// Drivers before CUDA 12.5 cannot report whether work is pending.
 #[test]
 fn a_request_grows_where_the_driver_cannot_be_asked() {
     reuse_or_growth("growth::a_request_grows_where_the_driver_cannot_be_asked", "12040", false);

@@ -1,5 +1,5 @@
-//! What is left of streams that have ended, or were captured, and of frees that nothing waits for any more: no request waits
-//! for it in another's place, fails for it, or keeps events of it.
+//! The remains of streams that have ended, or were captured, and of frees that nothing waits for: no request waits
+//! for them in place of another stream, fails because of them, or keeps their events.
 
 use crate::common::gpu::{BACKENDS, PER_THREAD};
 use crate::common::receive::Receive;
@@ -7,9 +7,9 @@ use crate::common::*;
 use crate::{Request, first_of, fixed_pool, variants};
 use std::sync::mpsc;
 
-/// A thread's default stream has the place in the library that was a forgotten stream's. What another thread frees there has
-/// no event, and the forgotten stream's last one does not stand for it: a request that trusted it would find nothing behind
-/// it, and wait for the whole context.
+/// A thread's default stream has the place in the library of a forgotten stream. Memory that another thread frees there
+/// has no event, and the forgotten stream's last event does not cover it: a request that relied on it would find
+/// nothing after it, and wait for the whole context.
 #[test]
 fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
@@ -25,7 +25,7 @@ fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
         gpu.fill(old, chunk, bytes, 1);
         pool.put_on(chunk, old);
         pool.forget(old);
-        // Behind the events of what it has left.
+        // After the events of its remaining memory.
         let chunk = pool.get_on(110 * unit, compute);
         gpu.sim.release_all();
         pool.put_on(chunk, compute);
@@ -39,7 +39,7 @@ fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
                 gpu.hold(PER_THREAD);
                 gpu.fill(PER_THREAD, chunk, bytes, 1);
                 give.send(chunk).expect("the first thread waits for it");
-                // The stream lives as long as its thread.
+                // The stream exists as long as its thread.
                 let _ = told.recv();
             });
             pool.put(given.recv().expect("the thread sends it"));
@@ -60,14 +60,14 @@ fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
             pool.check();
             first_of([
                 (is_forced, "deadlock: the request has waited in the host for the receive"),
-                (!is_sent, "deadlock: the send was put behind the receive"),
+                (!is_sent, "deadlock: the send was ordered after the receive"),
             ])
         })
     });
 }
 
-/// Of a stream that is captured the library neither records an event nor asks for its context. Once the capture is over, a
-/// synchronization makes what was freed there reusable, though the program does not name the stream again.
+/// For a captured stream the library neither records an event nor queries the context. Once the capture has ended, a
+/// synchronization makes memory freed there reusable, although the program does not name the stream again.
 #[test]
 fn what_was_freed_in_a_capture_is_not_lost() {
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
@@ -88,7 +88,7 @@ fn what_was_freed_in_a_capture_is_not_lost() {
     });
 }
 
-/// What a round of a steady state does with its memory.
+/// The operations of a round of a steady state.
 #[derive(Clone, Copy, Debug)]
 enum Round {
     InOrder,
@@ -96,11 +96,11 @@ enum Round {
     Recorded,
     /// Freed on the next stream.
     Elsewhere,
-    /// Two: one freed on the other's stream, the other recorded there.
+    /// Two chunks: one freed on the other's stream, the other recorded there.
     Exchanged,
 }
 
-/// While no work is done at all, the library has a limited number of events and of bytes of metadata.
+/// While no work completes, the library holds a limited number of events and bytes of metadata.
 #[test]
 fn events_and_metadata_are_bounded() {
     const ROUNDS: u64 = if cfg!(debug_assertions) { 1000 } else { 4000 };

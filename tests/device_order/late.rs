@@ -1,6 +1,6 @@
-//! Events that cover more than what was queued before the free. A communication stream frees, and then posts a
-//! receive, whose send is queued by the stream that requests the memory next. Behind the free the send is in time;
-//! behind an event that was recorded later it comes after the receive: a deadlock.
+//! Events that cover more than the work queued before the free. A communication stream frees, and then posts a
+//! receive, whose send is queued by the stream that requests the memory next. A send that waits for the free is in
+//! time. One that waits for an event recorded later comes after the receive: a deadlock.
 
 use crate::common::gpu::{BACKENDS, Gpu, LEGACY};
 use crate::common::log::Collected;
@@ -8,19 +8,19 @@ use crate::common::receive::Receive;
 use crate::common::*;
 use crate::{REQUESTS, Request, first_of, fixed_pool, variants};
 
-/// How the memory comes to wait for the communication stream.
+/// The reasons why the memory waits for the communication stream.
 #[derive(Clone, Copy, Debug)]
 enum Freed {
     /// Allocated there, and freed in its order.
     InOrder,
-    /// The same by `bfc_free`, which is in the order of the chunk's stream.
+    /// Allocated there, and freed with `bfc_free`, which is in the order of the chunk's stream.
     Plainly,
     /// Allocated on the other stream, and freed in the order of this one.
     Elsewhere,
     /// Used there, as recorded before the work or after it, and freed on the other stream.
     RecordedBefore,
     RecordedAfter,
-    /// Freed there, but without a use by the same stream: allocated by `bfc_alloc`.
+    /// Freed there, but not used by the same stream: allocated by `bfc_alloc`.
     Common,
 }
 
@@ -36,7 +36,7 @@ struct Variant {
     request: Request,
     /// The communication stream is the legacy default stream.
     legacy: bool,
-    /// `bfc_forget_stream` is called for it behind the receive.
+    /// `bfc_forget_stream` is called for it after the receive.
     forgotten: bool,
 }
 
@@ -54,7 +54,7 @@ fn all() -> impl Iterator<Item = (String, Variant)> {
     })
 }
 
-/// The chunk comes to wait for the work of `comm`, which fills or reads it.
+/// Makes the chunk wait for the work of `comm`, which fills or reads it.
 fn free(gpu: Gpu, pool: &Pool, freed: Freed, bytes: u64, [comm, other]: [u64; 2]) {
     let chunk = match freed {
         InOrder | Plainly => pool.get_on(bytes, comm),
@@ -77,7 +77,7 @@ fn free(gpu: Gpu, pool: &Pool, freed: Freed, bytes: u64, [comm, other]: [u64; 2]
     }
 }
 
-/// Sends from new memory, and judges.
+/// Sends from new memory, and checks the result.
 fn send(gpu: Gpu, receive: Receive, got: Result<u64, String>, bytes: u64, stream: u64) -> Result<(), String> {
     let is_forced = receive.is_forced();
     if let Ok(address) = &got {
@@ -89,12 +89,12 @@ fn send(gpu: Gpu, receive: Receive, got: Result<u64, String>, bytes: u64, stream
     gpu.sim.release_all();
     first_of([
         (is_forced, "deadlock: a call has waited in the host for the receive"),
-        (!is_sent, "deadlock: the send was put behind the receive"),
+        (!is_sent, "deadlock: the send was ordered after the receive"),
     ])?;
     got.map(drop)
 }
 
-/// The memory is what is freed there, and there is no other.
+/// The memory freed there is the only memory.
 #[test]
 fn a_request_waits_for_nothing_behind_the_free() {
     variants("late::a_request_waits_for_nothing_behind_the_free", all(), |gpu, variant| {
@@ -117,7 +117,7 @@ fn a_request_waits_for_nothing_behind_the_free() {
     });
 }
 
-/// What was freed before the receive serves, though more was freed behind it.
+/// Memory freed before the receive serves the request, although more was freed after it.
 #[test]
 fn a_later_free_does_not_spoil_an_earlier_one() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
@@ -143,7 +143,7 @@ fn a_later_free_does_not_spoil_an_earlier_one() {
     });
 }
 
-/// The requesting stream has itself used the chunk, as recorded, and that work is pending: in its order it needs to wait
+/// The requesting stream has itself used the chunk, as recorded, and that work is pending. In its own order it waits
 /// for nothing, whatever other streams have posted.
 #[test]
 fn a_stream_does_not_wait_for_its_own_recorded_use() {
@@ -186,7 +186,7 @@ fn a_stream_does_not_wait_for_its_own_recorded_use() {
             got?;
             first_of([
                 (is_forced, "deadlock: a call has waited in the host for the receive"),
-                (!is_sent, "deadlock: the send was put behind the receive"),
+                (!is_sent, "deadlock: the send was ordered after the receive"),
                 (mismatches != 0, "wrong data"),
             ])
         },
@@ -222,7 +222,8 @@ fn private_pools_wait_for_no_receive() {
     });
 }
 
-/// Memory that was freed while one stream was known has no event of that time. Others grow rather than wait for it.
+/// Memory that was freed while one stream was known has no event of that time. Requests of other streams grow rather
+/// than wait for it.
 #[test]
 fn memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
@@ -241,8 +242,8 @@ fn memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow() {
     });
 }
 
-/// Memory that was freed without a stream has no event either. Requests grow rather than wait for it; where the pool cannot
-/// grow they wait for the context, and the log says so.
+/// Memory that was freed without a stream has no event either. Requests grow rather than wait for it. If the pool
+/// cannot grow, they wait for the context, which is logged.
 #[test]
 fn memory_without_a_stream_is_waited_for_behind_growth_and_logged() {
     // A request without a stream is in the order of that memory.
@@ -279,7 +280,7 @@ fn memory_without_a_stream_is_waited_for_behind_growth_and_logged() {
     });
 }
 
-/// It is waited for where everything else has failed, and the log says so.
+/// A request waits for it if everything else has failed, which is logged.
 #[test]
 fn memory_of_the_only_stream_is_waited_for_last_and_logged() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
@@ -303,7 +304,7 @@ fn memory_of_the_only_stream_is_waited_for_last_and_logged() {
         pool.check();
         first_of([
             (mismatches != 0, "the memory was handed out too early"),
-            (lines == 0, "nothing in the log says that a request has waited for work behind the free"),
+            (lines == 0, "nothing in the log says that a request has waited for work after the free"),
         ])
     });
 }

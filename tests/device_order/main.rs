@@ -1,5 +1,5 @@
 //! Order of device work on the simulated driver (a simulation, and no device): programs in which an event that covers
-//! too much, an event of the wrong context, an event that two threads use, or what is left of a stream does harm.
+//! too much, an event of the wrong context, an event that two threads use, or the remains of a stream do harm.
 //!
 //! Each test runs all variants of its program and reports every one that fails.
 
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 /// How memory is requested.
 #[derive(Clone, Copy, Debug)]
 pub enum Request {
-    /// `bfc_alloc`: the memory may be used by any stream at once.
+    /// `bfc_alloc`: any stream may use the memory at once.
     Plain,
     /// `bfc_alloc_async`.
     Async,
@@ -38,7 +38,7 @@ pub enum Request {
 pub const REQUESTS: [Request; 3] = [Request::Plain, Request::Async, Request::Ex];
 
 impl Request {
-    /// Requests so much.
+    /// Requests this many bytes.
     pub fn make(self, pool: &Pool, bytes: u64, stream: u64) -> Result<u64, String> {
         let result = match self {
             Request::Plain => pool.alloc(bytes),
@@ -69,7 +69,7 @@ pub fn variants<T: Copy>(
     variants_with(test, &[], variants, program);
 }
 
-/// As [`variants`], with variables for the simulation.
+/// Like [`variants`], with variables for the simulation.
 pub fn variants_with<T: Copy>(
     test: &str,
     variables: &[(&str, &str)],
@@ -81,7 +81,7 @@ pub fn variants_with<T: Copy>(
         let mut count = 0;
         for (name, variant) in variants {
             count += 1;
-            // Seen where the variant ends the process.
+            // Shown if the variant ends the process.
             println!("{name}");
             let run = || program(begin(sim), variant);
             match catch_unwind(AssertUnwindSafe(run)) {
@@ -101,7 +101,7 @@ fn begin(sim: Simulation) -> Gpu {
     Gpu::new(sim)
 }
 
-/// Says whether the work before it on a stream is done.
+/// Records whether the work before it on a stream has completed.
 pub struct Mark(Arc<AtomicBool>);
 
 impl Mark {
@@ -113,18 +113,18 @@ impl Mark {
         Mark(flag)
     }
 
-    /// Whether its turn has come.
+    /// Returns whether it has run.
     pub fn is_reached(&self) -> bool {
         self.0.load(SeqCst)
     }
 }
 
 unsafe extern "C" fn reached(flag: *mut c_void) {
-    // SAFETY: `queue` gave it up to this call, which is the only one.
+    // SAFETY: `queue` passed it to this call, which is the only one.
     unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) }.store(true, SeqCst);
 }
 
-/// The text of what went wrong, of several things that must not be.
+/// Returns the text of the first violation among several conditions.
 pub fn first_of<const N: usize>(wrong: [(bool, &str); N]) -> Result<(), String> {
     match wrong.iter().find(|(is_so, _)| *is_so) {
         Some((_, why)) => Err((*why).to_owned()),

@@ -1,5 +1,5 @@
 //! An event that one thread is about to query, while a second one records it and a third one gets it for another
-//! stream: the first would take the end of that stream's work for the end of what it has asked about.
+//! stream: the first would mistake the end of that stream's work for the end of the work that it queries.
 
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::simcuda::Simulation;
@@ -7,11 +7,11 @@ use crate::common::*;
 use crate::{Mark, first_of, fixed_pool, variants};
 use std::time::{Duration, Instant};
 
-/// So long the first thread's query takes, and in the midst of it the second one's record.
+/// The duration of the first thread's query, during which the second one records.
 const QUERY: Duration = Duration::from_millis(1600);
 const RECORD: Duration = Duration::from_millis(400);
 
-/// Until a function of the driver is called once more, or a while has passed: a library may do without.
+/// Waits until a function of the driver is called once more, or for a while, because a library may not call it.
 fn call_of(sim: Simulation, function: &str, before: u64) {
     let start = Instant::now();
     while sim.calls(function) == before && start.elapsed() < RECORD / 2 {
@@ -19,7 +19,7 @@ fn call_of(sim: Simulation, function: &str, before: u64) {
     }
 }
 
-/// The next calls of a function take long.
+/// Makes the next calls of a function slow.
 fn slow(sim: Simulation, function: &str, time: Duration) {
     let name = std::ffi::CString::new(function).expect("no NUL");
     sim.delay(name.as_ptr(), time.as_nanos() as u64);
@@ -32,7 +32,7 @@ fn an_event_that_is_queried_is_recorded_for_nothing_else() {
     variants(test, kinds, |gpu, (backend, unit)| program(gpu, backend, unit));
 }
 
-/// A request for memory that the pool holds, which looks at events and waits for nothing.
+/// A request for memory that the pool holds, which queries events and waits for nothing.
 fn look(pool: &Pool, bytes: u64, stream: u64) -> Result<u64, Status> {
     let mut wanted = request(bytes as usize);
     (wanted.flags, wanted.stream) = (BFC_REQUEST_ON_STREAM | BFC_REQUEST_NO_GROWTH, pointer(stream));
@@ -42,7 +42,7 @@ fn look(pool: &Pool, bytes: u64, stream: u64) -> Result<u64, Status> {
 fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
     let (sim, context) = (gpu.sim, gpu.enter(0));
     let pool = fixed_pool(backend, 256 * unit);
-    // Known in this order, so that what is to be recorded next is another stream's first.
+    // Used in this order, so that the next event to record belongs to another stream.
     let [idle, busy, asking, helper] = [(); 4].map(|()| gpu.stream(false));
     let of_idle = pool.get_on(20 * unit, idle);
     let mut live = vec![pool.get_on(unit, idle)];
@@ -53,7 +53,7 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
         chunk
     });
     live.push(pool.get_on(unit, asking));
-    // There is nothing else to serve a request with.
+    // No other memory can serve a request.
     while let Ok(address) = look(&pool, unit, helper) {
         live.push(address);
     }
@@ -63,7 +63,7 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
         gpu.expect(busy, chunk, 40 * unit, 1);
         Mark::queue(gpu, busy)
     });
-    // Two events of the busy stream, which are not done.
+    // Two pending events of the busy stream.
     let too_much = 200 * unit;
     for chunk in &chunks[..2] {
         pool.put_on(*chunk, busy);
@@ -92,7 +92,7 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
         gpu.begin_capture(busy);
         second.join().expect("no panic");
         let ended = gpu.try_end_capture(busy);
-        // The third frees on an idle stream, and looks at that.
+        // The third frees on an idle stream, and queries that.
         pool.put_on(of_idle, idle);
         assert!(look(&pool, too_much, helper).is_err());
         let got = first.join().expect("no panic");
@@ -101,7 +101,7 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
         }
         got
     });
-    // It may fail: the work is not done.
+    // It may fail, because the work is pending.
     let mut is_early = false;
     if let Ok(address) = got {
         gpu.fill(asking, address, 40 * unit, 2);
@@ -119,8 +119,8 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
     ])
 }
 
-/// While a request's stream is put behind another one's work, an event of that stream is recorded before the wait and is
-/// done. It says nothing of the memory that becomes the stream's own behind the wait.
+/// While a request's stream is made to wait for another one's work, an event of that stream is recorded before the wait
+/// and is completes. It does not cover the memory that becomes the stream's own after the wait.
 #[test]
 fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
@@ -132,7 +132,7 @@ fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
         let lent = pool.get_on(unit, lender);
         let chunk = pool.get_on(100 * unit, busy);
         let mut live: Vec<u64> = [waiting, third].iter().map(|&stream| pool.get_on(unit, stream)).collect();
-        // There is nothing else to serve a request with.
+        // No other memory can serve a request.
         while let Ok(address) = look(&pool, unit, third) {
             live.push(address);
         }
@@ -150,14 +150,14 @@ fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
             });
             call_of(sim, "cuStreamWaitEvent", waits);
             sim.delay(c"cuStreamWaitEvent".as_ptr(), 0);
-            // A free of what was used on the waiting stream too, and a look at that.
+            // A free of memory that was also used on the waiting stream, and a query of that.
             assert_eq!(pool.record(lent, waiting), BFC_OK, "{}", last_error());
             pool.put_on(lent, lender);
             assert!(look(&pool, 200 * unit, third).is_err());
             first.join().expect("no panic")
         });
         let address = got.map_err(|status| format!("status {status}: {}", last_error()))?;
-        // What is left of the chunk is the waiting stream's, and pending.
+        // The rest of the chunk belongs to the waiting stream, and is pending.
         let rest = look(&pool, 30 * unit, third);
         let mut is_early = false;
         if let Ok(rest) = rest {
@@ -176,12 +176,12 @@ fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
     });
 }
 
-/// A thread queries several events of a stream, of which one is needed no more meanwhile: the stream has taken back what
-/// was freed there. It is recorded for another stream only when the thread has let go of it.
+/// A thread queries several events of a stream, one of which is no longer needed meanwhile: the stream has reused
+/// memory that was freed there. The event is recorded for another stream only after the thread has released it.
 #[test]
 fn an_event_that_is_needed_no_more_is_kept_while_it_is_queried() {
     const FREED: usize = 19;
-    /// So many more are freed that the library looks which events are needed.
+    /// The number of further frees after which the library checks which events are needed.
     const MORE: usize = 13;
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
     let test = "shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried";
@@ -193,10 +193,10 @@ fn an_event_that_is_needed_no_more_is_kept_while_it_is_queried() {
         let mut of_idle = Vec::new();
         for _ in 0..MORE {
             of_idle.push(pool.get_on(unit, idle));
-            // What is freed there is no larger piece.
+            // Memory freed there is not a larger piece.
             live.push(pool.get_on(unit, asking));
         }
-        // The first is done soon, and the last is taken back: no other is as large.
+        // The first completes soon, and the last is reused, because no other is as large.
         let sizes = (0..=FREED + MORE).map(|place| match place {
             0 => 4,
             FREED => 7,
@@ -221,7 +221,7 @@ fn an_event_that_is_needed_no_more_is_kept_while_it_is_queried() {
             pool.put_on(chunk, busy);
         };
         chunks[..=FREED].iter().for_each(&mut free);
-        // The work on the first chunk, and the event behind it.
+        // The work on the first chunk, and the event after it.
         gpu.step(busy, 4);
         let (shared, queries) = (&pool, sim.calls("cuEventQuery"));
         slow(sim, "cuEventQuery", QUERY);
@@ -235,7 +235,7 @@ fn an_event_that_is_needed_no_more_is_kept_while_it_is_queried() {
             live.push(pool.get_on(7 * unit, busy));
             for chunk in &chunks[FREED + 1..] {
                 free(chunk);
-                // Another stream's free takes the event, if it is to be had.
+                // Another stream's free takes the event, if it is available.
                 of_idle.pop().into_iter().for_each(|address| pool.put_on(address, idle));
             }
             first.join().expect("no panic")

@@ -1,9 +1,9 @@
-//! Host memory in one growing range, for real: granules are mapped, moved and given back under live allocations,
+//! Host memory in one growing range, with real memory: granules are mapped, moved and released beside live allocations,
 //! each of which is filled with a pattern of its own.
 
 #[path = "../common/mod.rs"]
 mod common;
-/// What it shares with the process.
+/// Interactions with the rest of the process.
 mod process;
 
 use common::child::{expect_success, is_child};
@@ -19,12 +19,12 @@ fn vmm(limit: u64, change: impl FnOnce(&mut bfc_options_t)) -> Pool {
     })
 }
 
-/// Eight bytes of which every page and every 256 bytes of an allocation have their own.
+/// Returns eight bytes that are different for every page and every 256 bytes of an allocation.
 fn mark(address: u64, salt: u64, at: u64) -> u64 {
     (address ^ salt << 48).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A live allocation that knows what it was filled with.
+/// A live allocation with its expected contents.
 struct Filled {
     address: u64,
     bytes: u64,
@@ -33,7 +33,7 @@ struct Filled {
 
 impl Filled {
     fn places(&self) -> impl Iterator<Item = u64> + use<> {
-        // The first and the last bytes, and something of each page between.
+        // The first and the last bytes, and a part of each page in between.
         let words = self.bytes / 8;
         (0..words).step_by(512).chain(words.checked_sub(1)).map(|word| word * 8)
     }
@@ -57,7 +57,7 @@ impl Filled {
     }
 }
 
-/// What of a file this process has in memory, in bytes.
+/// Returns the bytes of a file that are resident in this process.
 fn resident(from: u64, bytes: u64) -> u64 {
     let mut pages = vec![0u8; (bytes / 4096) as usize];
     // SAFETY: a range of whole mapped pages, and a byte for each of them.
@@ -84,7 +84,7 @@ fn a_pool_is_one_region_that_grows_by_granules() {
         all.push(Filled::fill(address, bytes, step));
         let stats = pool.stats();
         let needed = stats.bytes_in_use.next_multiple_of(GRANULE);
-        // Neighbours merge across all granules, so that nothing but the rest of the last step is free.
+        // Neighbours merge across all granules, so only the rest of the last step is free.
         assert!(stats.pool_bytes <= needed + needed / 64 + GRANULE, "{} for {needed}", stats.pool_bytes);
         assert_eq!(stats.num_regions, 1);
     }
@@ -135,7 +135,7 @@ fn memory_is_resident_only_where_it_was_touched_and_gone_after_a_trim() {
     pool.check();
 }
 
-/// Trim gives granules back anywhere, the largest free chunks first, as long as so much stays.
+/// Trim releases granules anywhere, the largest free chunks first, as long as the given amount stays.
 #[test]
 fn trim_gives_back_granules_between_live_allocations() {
     let pool = vmm(GIB, |_| {});
@@ -151,7 +151,7 @@ fn trim_gives_back_granules_between_live_allocations() {
     assert_eq!(stats.pool_bytes, before.pool_bytes - released - 3 * GRANULE);
     kept.iter().for_each(|(_, filled)| filled.verify());
     pool.check();
-    // The unmapped granules are mapped again before the range goes on.
+    // The unmapped granules are mapped again before the range is extended.
     for i in 0..8 {
         Filled::fill(pool.get(30 * MIB), 30 * MIB, i).verify();
     }
@@ -159,7 +159,7 @@ fn trim_gives_back_granules_between_live_allocations() {
     kept.iter().for_each(|(_, filled)| filled.verify());
 }
 
-/// Two thirds of the pool lie free in pieces: as one they serve a request.
+/// Two thirds of the pool are free in pieces, which serve a request as one.
 #[test]
 fn at_the_limit_free_pieces_become_one() {
     let pool = vmm(96 * MIB, |_| {});
@@ -185,7 +185,7 @@ fn at_the_limit_free_pieces_become_one() {
     );
 }
 
-/// What is not mapped is no pool's, though it is in the range of one.
+/// Unmapped addresses belong to no pool, although they are in the range of one.
 #[test]
 fn unmapped_ranges_have_no_owner() {
     let pool = vmm(64 * MIB, |_| {});
@@ -199,7 +199,7 @@ fn unmapped_ranges_have_no_owner() {
     for address in [first, second, second + MIB, third + 4 * MIB - 1] {
         assert_eq!(owner(address), Ok(pool.device()));
     }
-    assert_eq!(owner(third + 4 * MIB), Err(BFC_ERROR_INVALID_POINTER), "behind the last granule");
+    assert_eq!(owner(third + 4 * MIB), Err(BFC_ERROR_INVALID_POINTER), "after the last granule");
     pool.put(second);
     assert_eq!(owner(second), Ok(pool.device()), "free memory is the pool's");
     assert_eq!(pool.trim(0), 4 * MIB);
@@ -275,7 +275,7 @@ fn reports_tell_of_holes() {
     [first, last].into_iter().for_each(|address| pool.put(address));
 }
 
-/// A random program: every live allocation keeps its bytes, the limit is kept, and a request fails only when there
+/// A random program: every live allocation keeps its bytes, the limit holds, and a request fails only if there
 /// are not enough whole granules.
 fn program(seed: u64, steps: u64) -> u64 {
     let mut random = Random::new(seed);
@@ -343,7 +343,7 @@ fn threads_allocate_free_and_trim_at_once() {
             scope.spawn(move || {
                 let mut random = Random::new(thread);
                 for round in 0..150 {
-                    // At most half of the limit at once over all threads, so that nobody fails for long.
+                    // At most half of the limit at the same time over all threads, so that no thread fails for long.
                     let bytes = random.between(1, 5 * MIB);
                     let one = Filled::fill(pool.get(bytes), bytes, thread << 8 | round);
                     if random.one_in(4) {
@@ -393,7 +393,7 @@ fn granules_side_by_side_are_one_mapping() {
     pool.put(large);
 }
 
-/// The same again and again: a hundred times the bytes of the range are moved in it, and a request is refused only where
+/// The same repeatedly: a hundred times the bytes of the range are moved in it, and a request is refused only if
 /// there are too few granules.
 #[test]
 fn a_small_range_is_never_used_up() {
@@ -444,7 +444,7 @@ fn a_small_range_is_never_used_up() {
     assert!(refused > 100);
 }
 
-/// No request waits for a remapping longer than that takes.
+/// No request waits longer than a remapping takes.
 #[test]
 fn remapping_is_quick() {
     let pool = vmm(512 * MIB, |_| {});
@@ -455,7 +455,8 @@ fn remapping_is_quick() {
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?} for 64 pieces", begun.elapsed());
 }
 
-/// Idle granules move before new ones are mapped, if there are as many as a large request needs: the pool holds no more.
+/// Idle granules move before new ones are mapped, if there are as many as a large request needs, so the pool holds no
+/// more.
 #[test]
 fn idle_granules_move_before_the_pool_grows() {
     let pool = vmm(GIB, |_| {});
@@ -465,7 +466,7 @@ fn idle_granules_move_before_the_pool_grows() {
     let held = pool.stats().pool_bytes;
     let large = Filled::fill(pool.get(36 * MIB), 36 * MIB, 2);
     assert_eq!(pool.stats().pool_bytes, held);
-    // Not as much is idle now.
+    // Less is idle now.
     let larger = pool.get(20 * MIB);
     assert!(pool.stats().pool_bytes > held);
     kept.iter().chain([&large]).for_each(Filled::verify);
@@ -474,14 +475,14 @@ fn idle_granules_move_before_the_pool_grows() {
     assert_eq!(pool.destroy(), BFC_OK);
 }
 
-/// Moves wait for the device, so a request that is small beside the pool maps what it needs.
+/// Moves wait for the device, so a request that is small compared to the pool maps new granules.
 #[test]
 fn for_small_requests_the_pool_grows() {
     for (kept, moves) in [(200, true), (600, false)] {
         let pool = vmm(2 * GIB, |options| options.initial_region_bytes = 2 * MIB);
         let [a, between, c, rest] = [2, 2, 2, kept].map(|size| pool.get(size * MIB));
         let held = pool.stats().pool_bytes;
-        // What was mapped in advance is used up first.
+        // Memory mapped in advance is used first.
         let filler: Vec<u64> = (0..(held / MIB - kept - 6) / 2).map(|_| pool.get(2 * MIB)).collect();
         assert_eq!(pool.stats().pool_bytes, held);
         [a, c].into_iter().for_each(|address| pool.put(address));

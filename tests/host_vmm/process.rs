@@ -1,11 +1,11 @@
-//! What the range and its memory file share with the rest of the process: descriptors, addresses, children.
+//! Interactions of the range and its memory file with the rest of the process: descriptors, addresses, children.
 
 use super::common::child::{expect_success, is_child};
 use super::common::granules::GRANULE;
 use super::common::*;
 use super::{Filled, vmm};
 
-/// In a forked child the memory is not there, and every call says so.
+/// In a forked child the memory does not exist, and every call reports this.
 #[test]
 fn a_forked_child_has_none_of_it() {
     const NAME: &str = "process::a_forked_child_has_none_of_it";
@@ -26,8 +26,8 @@ fn a_forked_child_has_none_of_it() {
             free(device, address) == lost,
             bfc_check(device) == lost,
             bfc_destroy_forced(device) == lost,
-            // Not mapped: the system says so of a page that it is asked about.
-            // SAFETY: the address is only asked about.
+            // Not mapped, as the system reports for a page.
+            // SAFETY: the address is only queried.
             unsafe { libc::mincore(pointer(address & !4095), 4096, [0u8].as_mut_ptr()) } != 0,
         ];
         let answer = calls.iter().position(|&fine| !fine).map_or(0, |place| place as i32 + 1);
@@ -64,7 +64,7 @@ fn a_closed_descriptor_is_an_error() {
     });
     let ours: Vec<i32> = ours.collect();
     assert_eq!(ours.len(), 1);
-    // SAFETY: the descriptor that was found; that this is rude is the point.
+    // SAFETY: the descriptor that was found. Closing it is the purpose of the test.
     unsafe { libc::close(ours[0]) };
     // SAFETY: a path with a NUL. It gets the number that was free.
     let other = unsafe { libc::open(c"/proc/self/exe".as_ptr(), libc::O_RDONLY) };
@@ -75,11 +75,11 @@ fn a_closed_descriptor_is_an_error() {
     pool.check();
     pool.put(filled.address);
     drop(pool);
-    // SAFETY: asks about a descriptor.
+    // SAFETY: queries a descriptor.
     assert!(unsafe { libc::fcntl(other, libc::F_GETFD) } >= 0, "the other file is still open");
 }
 
-/// Addresses are short here: the range is what can be had, and its end is an error.
+/// Addresses are scarce here: the range is as large as possible, and its end is an error.
 #[test]
 fn few_addresses_are_enough_for_a_small_range() {
     const NAME: &str = "process::few_addresses_are_enough_for_a_small_range";
@@ -97,7 +97,7 @@ fn few_addresses_are_enough_for_a_small_range() {
     pool.check();
 }
 
-/// Many allocators leave addresses to the program, and each has as many as its limit.
+/// Many allocators leave addresses for the program, and each has as many as its limit.
 #[test]
 fn many_ranges_leave_addresses_to_the_program() {
     const NAME: &str = "process::many_ranges_leave_addresses_to_the_program";

@@ -1,4 +1,4 @@
-//! The steps of a program: one call each, and what must be true of its answer.
+//! The steps of a program: one call each, and the conditions on its result.
 
 use super::hostile::{size, struct_size};
 use super::model::{Kind, allocated_size, allocation_id, read_stats, requested_size};
@@ -84,7 +84,7 @@ impl World {
             long.tail[0] = 1;
         }
         let mut out = pointer(1);
-        // SAFETY: the struct has as many bytes as its size says, or a size that is refused by its number;
+        // SAFETY: the struct has as many bytes as its size field, or a size that is refused by its value;
         // the out-pointer is valid.
         let status = unsafe { bfc_alloc_ex(device, std::ptr::from_ref(&long).cast(), &mut out) };
         say(format!("alloc_ex {device}: {bytes:#x} bytes: {status} {out:?}"));
@@ -96,7 +96,7 @@ impl World {
             assert!(out.is_null());
             return Ok(());
         }
-        // What the library saw of a short struct.
+        // The part of a short struct that the library read.
         let sees = |offset| long.known.struct_size > offset;
         let bytes = if sees(std::mem::offset_of!(bfc_request_t, bytes)) { bytes } else { 0 };
         let alignment = if sees(std::mem::offset_of!(bfc_request_t, alignment)) {
@@ -123,7 +123,7 @@ impl World {
         Ok(())
     }
 
-    /// What may come of a request.
+    /// The permitted results of a request.
     #[allow(clippy::too_many_arguments)]
     fn judge(
         &mut self,
@@ -158,7 +158,7 @@ impl World {
             Err(BFC_ERROR_OUT_OF_MEMORY) => {
                 assert_ne!(bytes, 0);
                 let largest = read_stats(device).largest_free_block_bytes;
-                // With streams the largest may be another's.
+                // With streams the largest chunk may belong to another stream.
                 let plain = alignment <= 256 && freed_before == 0 && !model.order.tells_apart();
                 let wanted = bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX);
                 assert!(!plain || largest < wanted, "{wanted} bytes would have fitted in {largest}");
@@ -328,7 +328,7 @@ impl World {
         };
         assert_eq!((status, last), (BFC_OK, model.last_stamp));
         let to = if input.ratio(1, 16)? { input.arbitrary()? } else { input.int_in_range(0..=last + 1)? };
-        // A frontier beyond the last stamp would vouch for the future: allowed, but then nothing is left to test.
+        // A frontier above the last stamp would declare future frees safe. This is allowed, but leaves nothing to test.
         let to = to.min(last + 1);
         say(format!("frontier {device}: {to}"));
         assert_eq!(bfc_set_safe_frontier(*device, to), BFC_OK);
@@ -348,7 +348,7 @@ impl World {
         // SAFETY: the buffer has more than `capacity` bytes; the out-pointer is valid.
         let status = unsafe { functions[which](*device, buffer.as_mut_ptr().cast(), capacity, &mut length) };
         assert_eq!(status, if model.is_some() { BFC_OK } else { BFC_ERROR_NO_ALLOCATOR });
-        assert_eq!(buffer[capacity], 0x55, "written behind the end");
+        assert_eq!(buffer[capacity], 0x55, "written past the end");
         if capacity > 0 {
             let end = length.min(capacity - 1);
             assert!(buffer[end] == 0 && buffer[..end].iter().all(|&byte| byte != 0x55));
@@ -362,7 +362,7 @@ impl World {
         long.known.struct_size = struct_size(input, size_of::<bfc_stats_t>())?;
         let claimed = long.known.struct_size;
         say(format!("stats {device} of size {claimed}"));
-        // SAFETY: the struct has as many bytes as its size says, or a size that is refused by its number.
+        // SAFETY: the struct has as many bytes as its size field, or a size that is refused by its value.
         let status = unsafe { bfc_stats(*device, std::ptr::from_mut(&mut long).cast()) };
         assert_eq!(long.known.struct_size, claimed, "struct_size is the caller's");
         match (status, &model) {
@@ -449,7 +449,7 @@ impl World {
         Ok(())
     }
 
-    /// Ordinals that are none, and out-pointers that are NULL.
+    /// Invalid ordinals, and NULL out-pointers.
     pub(super) fn nobody(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let device = *input.choose(&[-1, i32::MIN, 1024, i32::MAX])?;
         let bytes = size(input)? as usize;
@@ -465,7 +465,7 @@ impl World {
         assert_eq!(wrong, [BFC_ERROR_INVALID_ARGUMENT; 6]);
         let device = self.places[0].device;
         let null = std::ptr::null_mut();
-        // SAFETY: NULL is what is tried.
+        // SAFETY: NULL is the tested value.
         let null_alloc = unsafe { bfc_alloc(device, bytes, null) };
         // SAFETY: as above.
         let null_request = unsafe { bfc_alloc_ex(device, std::ptr::null(), null) };

@@ -1,36 +1,36 @@
-//! A sub-allocator that cheats as its program says, and knows what the library may do with each grant.
+//! A sub-allocator that violates its contract as its program selects, and checks the library's use of each grant.
 
 use crate::common::*;
 use arbitrary::{Result, Unstructured};
 use std::sync::Mutex;
 
-/// What one request is answered with.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Manner {
-    /// What was asked, at a gap from the last.
+    /// The requested size, at a distance from the last.
     Plain,
-    /// Where the last one ends.
+    /// At the end of the last one.
     Touching,
     /// Below all others.
     Below,
     /// NULL.
     Refuse,
-    /// Many more bytes than asked.
+    /// Many more bytes than requested.
     Generous(u32),
     /// A few more, not a whole unit.
     Odd(u8),
-    /// An alignment that was asked for, and honoured.
+    /// A requested alignment, which is honoured.
     Aligned,
-    // From here on against the contract.
+    // The following answers violate the contract.
     TooLittle,
     Misaligned(u8),
-    /// Inside of another grant.
+    /// Inside another grant.
     Overlapping,
     /// Over the odd tail of another grant.
     OverTail,
-    /// Over the end of the address space.
+    /// Across the end of the address space.
     Wrapping,
-    /// Calls the same device first, then as `Plain`.
+    /// Calls the same device first, then like `Plain`.
     Reenter,
 }
 
@@ -54,7 +54,7 @@ impl Manner {
     }
 }
 
-/// Memory that the library was given.
+/// Memory that the library has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grant {
     base: u64,
@@ -62,7 +62,7 @@ struct Grant {
     honest: bool,
 }
 
-/// How much address space an ordinal has, up and down.
+/// The address space of an ordinal, up and down.
 const ROOM: u64 = 1 << 50;
 
 #[derive(Default)]
@@ -84,7 +84,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Each ordinal has addresses of its own, above all that the host has.
+    /// Each ordinal has addresses of its own, above all host addresses.
     pub(crate) fn new(
         device: i32,
         manners: Vec<Manner>,
@@ -101,17 +101,17 @@ impl Grants {
         backend::functions(self, Some(alloc_region), Some(free_region), self.coalesces)
     }
 
-    /// What is honestly out.
+    /// Returns the valid granted bytes.
     pub(crate) fn held(&self) -> u64 {
         let books = self.books.lock().unwrap();
         books.grants.iter().filter(|grant| grant.honest).fold(0, |sum, grant| sum.saturating_add(grant.bytes))
     }
 
-    /// Whether a range lies in memory that may be used.
+    /// Returns whether a range is in memory that may be used.
     pub(crate) fn covers(&self, start: u64, bytes: u64) -> bool {
         let books = self.books.lock().unwrap();
         let mut at = start;
-        // With coalescing one chunk may lie across several grants.
+        // With coalescing one chunk may span several grants.
         loop {
             let around = |grant: &&Grant| grant.honest && grant.base <= at && at - grant.base < grant.bytes;
             let Some(grant) = books.grants.iter().find(around) else { return false };
@@ -123,7 +123,7 @@ impl Grants {
         }
     }
 
-    /// The library kept to the contract; at the end it has nothing left.
+    /// Checks that the library has kept the contract, and holds nothing at the end.
     pub(crate) fn verify(&self, at_end: bool) {
         let books = self.books.lock().unwrap();
         assert_eq!(books.broken, None);
@@ -220,7 +220,7 @@ fn place(books: &mut Books, manner: Manner, alignment: u64, bytes: u64) -> Optio
         Manner::Aligned => return None,
         Manner::TooLittle => cheat(above + GAP, 255),
         Manner::Misaligned(by) => cheat(above + GAP + u64::from(by.max(1)), bytes),
-        // Behind whatever lies there already, so that nothing else has this base.
+        // After everything that is already there, so that nothing else has this base.
         Manner::Overlapping => {
             let victim = books.grants.iter().find(|grant| grant.honest && grant.bytes >= 512)?;
             cheat(victim.base + 256, bytes + 256)
@@ -228,7 +228,7 @@ fn place(books: &mut Books, manner: Manner, alignment: u64, bytes: u64) -> Optio
         Manner::OverTail => {
             let victim = books.grants.iter().find(|grant| grant.honest && grant.bytes % 256 != 0)?;
             let tail = victim.base + victim.bytes / 256 * 256;
-            // Unless another lies behind it already.
+            // Unless another one already follows.
             if books.grants.iter().any(|grant| grant.base >= tail && grant.base < tail + bytes + 256) {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Arguments that somebody may pass: sound ones, borderline ones, and nonsense.
+//! Arguments that a program may pass: valid, borderline and nonsensical ones.
 
 use super::grants::{Grants, Manner};
 use super::model::{Kind, Model};
@@ -7,7 +7,7 @@ use arbitrary::{Result, Unstructured};
 use std::ffi::CString;
 use std::fmt;
 
-/// Options with what their pointers point to, and a tail that a later version might have.
+/// Options with the referents of their pointers, and a tail that a later version might have.
 pub(crate) struct Choice {
     options: bfc_options_t,
     name: Option<CString>,
@@ -28,12 +28,12 @@ impl Choice {
         options.name = self.name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         options.suballocator = self.functions.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let whole = WithTail { known: options, tail: self.tail };
-        // SAFETY: the struct has as many bytes as its size says, at least as far as the library may
-        // believe it: sizes beyond the tail are refused by their number.
+        // SAFETY: the struct has as many bytes as its size field, at least as far as the library may
+        // accept it: sizes beyond the tail are refused by their value.
         unsafe { bfc_create(device, std::ptr::from_ref(&whole).cast()) }
     }
 
-    /// What the model needs to know once the library has accepted the options.
+    /// The data that the model needs once the library has accepted the options.
     pub(crate) fn into_model(self) -> Model {
         // A short struct means zeros for the rest.
         let known = |offset: usize| self.options.struct_size > offset;
@@ -89,14 +89,14 @@ pub(crate) fn size(input: &mut Unstructured<'_>) -> Result<u64> {
     })
 }
 
-/// A `struct_size` for a struct of `right` bytes: mostly the right one.
+/// A `struct_size` for a struct of `right` bytes: usually the right one.
 pub(crate) fn struct_size(input: &mut Unstructured<'_>, right: usize) -> Result<usize> {
     Ok(match input.int_in_range(0..=9u8)? {
         0..=4 => right,
         5 | 6 => input.int_in_range(0..=right)?,
         7 => right + 8 * input.int_in_range(0..=4usize)?,
         8 => right + input.int_in_range(0..=32usize)?,
-        // Too large to be true: refused without a look at the tail.
+        // Too large: refused without reading the tail.
         _ => *input.choose(&[1 << 20, usize::MAX, usize::MAX / 2, 1 << 16 | 1])?,
     })
 }
@@ -165,7 +165,7 @@ pub(crate) fn any_options(input: &mut Unstructured<'_>, device: i32) -> Result<C
                     0 => functions.alloc = None,
                     1 => functions.free = None,
                     2 => functions.reserved = input.arbitrary()?,
-                    // One that claims more than there is would be read beyond its end.
+                    // One that claims more than its size would be read beyond its end.
                     _ => functions.struct_size = input.int_in_range(0..=size_of::<bfc_suballocator_t>())?,
                 }
                 choice.functions = Some(functions);
@@ -178,7 +178,7 @@ pub(crate) fn any_options(input: &mut Unstructured<'_>, device: i32) -> Result<C
     {
         choice.grants.coalesces = false;
     }
-    // A struct that ends before the limit has none: with growth the callbacks are the limit.
+    // A struct that ends before the limit has none. With growth the callbacks are the limit.
     if choice.options.struct_size <= std::mem::offset_of!(bfc_options_t, memory_limit) {
         choice.grants.limit = u64::MAX;
     }

@@ -1,8 +1,8 @@
-//! Runs programs of C ABI calls with hostile arguments, written as bytes, beside a model.
+//! Runs programs of C ABI calls with hostile arguments, written as bytes, and compares them with a model.
 //!
-//! Shared by the fuzz target (`fuzz/`), which searches for bytes, and by `tests/programs.rs`, which makes
-//! them from seeds. The model knows intervals, stamps and what a sub-allocator gave; it knows nothing of
-//! bins, best fit or merging. Any disagreement is a panic that says what was done.
+//! Shared by the fuzz target (`fuzz/`), which searches for bytes, and by `tests/programs.rs`, which generates
+//! them from seeds. The model has intervals, stamps and the sub-allocator's grants, but no
+//! bins, best fit or merging. Any disagreement is a panic that shows the steps.
 
 #![allow(dead_code)] // each user has its own entry
 
@@ -19,10 +19,10 @@ use model::{Kind, Model};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// How many allocators a program uses.
+/// The number of allocators that a program uses.
 pub const DEVICES: usize = 3;
 
-/// Runs the program on these ordinals, which nobody else uses meanwhile, and leaves nothing behind.
+/// Runs the program on these ordinals, which nothing else uses meanwhile, and leaves nothing behind.
 ///
 /// # Panics
 /// If the library does anything that it must not do.
@@ -37,11 +37,11 @@ pub fn run(program: &[u8], ordinals: [i32; DEVICES]) {
     }
 }
 
-/// One ordinal, with what the model knows of its allocator if there is one.
+/// One ordinal, with the model of its allocator, if there is one.
 pub(crate) struct Place {
     pub(crate) device: i32,
     pub(crate) model: Option<Model>,
-    /// Pointers that once meant something.
+    /// Pointers that were valid once.
     pub(crate) stale: Vec<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Place {
 
 pub(crate) struct World {
     pub(crate) places: [Place; DEVICES],
-    /// How many scopes are open in this thread.
+    /// The number of scopes open in this thread.
     scopes: usize,
 }
 
@@ -69,7 +69,7 @@ thread_local! {
     static STEPS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Says what is done now, for whoever must understand a failure.
+/// Records a step, to explain a failure.
 pub(crate) fn say(step: String) {
     STEPS.with_borrow_mut(|steps| steps.push(step));
 }
@@ -77,7 +77,7 @@ pub(crate) fn say(step: String) {
 /// Shows the steps of this thread's program so far.
 pub fn show_steps() {
     STEPS.with(|steps| {
-        // The panic that is to be explained may have come from here.
+        // The panic to be explained may come from here.
         let Ok(steps) = steps.try_borrow() else { return };
         eprintln!("the program was:\n  {}", steps.join("\n  "));
     });
@@ -85,7 +85,7 @@ pub fn show_steps() {
 
 impl World {
     fn run(&mut self, input: &mut Unstructured<'_>) {
-        // An end of the input in the middle of a step is the end of the program.
+        // If the input ends in the middle of a step, the program ends.
         while !input.is_empty() && self.step(input).is_ok() {}
         self.finish();
     }
@@ -176,7 +176,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that can be compared, for one device.
+    /// Compares everything for one device.
     pub(crate) fn verify(&mut self, place: usize) {
         let Place { device, model, .. } = &self.places[place];
         say(format!("verify {device}"));
@@ -200,7 +200,7 @@ impl World {
         (0..self.scopes).for_each(|_| assert_eq!(bfc_scope_end(), BFC_OK));
     }
 
-    /// After a panic: other programs follow in this process.
+    /// Cleans up after a panic, because other programs follow in this process.
     fn clean_up(&mut self) {
         for place in &mut self.places {
             bfc_destroy_forced(place.device);

@@ -1,4 +1,4 @@
-//! What must be true of one allocator.
+//! The conditions on one allocator.
 
 use super::grants::Grants;
 use super::order::Order;
@@ -6,7 +6,7 @@ use super::stamps::Freed;
 use crate::common::spans::Spans;
 use crate::common::*;
 
-/// Where its memory comes from.
+/// The source of its memory.
 pub(crate) enum Kind {
     Host,
     Custom(Box<Grants>),
@@ -25,7 +25,7 @@ pub(crate) struct Model {
     pub(crate) live: Spans<Live>,
     pub(crate) freed: Freed,
     pub(crate) order: Order,
-    /// In whose order the next request is; of who names no stream, if nothing else is said.
+    /// The stream of the next request. By default none is named.
     pub(crate) asks: Option<u64>,
     pub(crate) last_id: u64,
     pub(crate) last_stamp: u64,
@@ -60,7 +60,7 @@ impl Model {
         self.live.iter().map(|(_, _, live)| live.requested).sum()
     }
 
-    /// An allocation was served: is that all right?
+    /// Checks a served allocation
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn served(
         &mut self,
@@ -81,7 +81,7 @@ impl Model {
         self.last_id += 1;
         self.live.insert(address, allocated, Live { requested, id: self.last_id });
         if let Kind::Custom(grants) = &self.kind {
-            assert!(grants.covers(address, allocated), "{address:#x} + {allocated:#x} is nobody's");
+            assert!(grants.covers(address, allocated), "{address:#x} + {allocated:#x} is in no grant");
         }
         let latest = self.freed.latest(address, allocated);
         let safe = latest < self.frontier;
@@ -90,7 +90,7 @@ impl Model {
         assert!(safe || latest == 0 || !quarantined, "freed at {latest}, the frontier is {}", self.frontier);
         self.freed.clear(address, allocated);
         if self.flags & BFC_GARBAGE_COLLECTION != 0 {
-            // Regions may have gone back, and others come at their addresses.
+            // Regions may have been released, and others obtained at their addresses.
             self.order.regions_went();
         }
         self.order.served(name, address, allocated);
@@ -98,12 +98,12 @@ impl Model {
         self.write_contents(address);
     }
 
-    /// A live allocation was freed.
+    /// Records the free of a live allocation.
     pub(crate) fn released(&mut self, address: u64) {
         self.released_on(address, None);
     }
 
-    /// The same in the order of a stream.
+    /// Records a free in the order of a stream.
     pub(crate) fn released_on(&mut self, address: u64, name: Option<u64>) {
         let (allocated, _) = self.live.remove(address).expect("a live allocation");
         self.frees += 1;
@@ -114,8 +114,8 @@ impl Model {
         }
     }
 
-    /// The first and the last bytes of what was asked for, if it is host memory: where, how many, and what
-    /// they hold.
+    /// Returns the first and last bytes of the requested memory, if it is host memory: address, length, and
+    /// contents.
     fn ends(&self, address: u64) -> impl Iterator<Item = (u64, usize, u8)> {
         let live = self.live.get(address).filter(|_| matches!(self.kind, Kind::Host));
         live.into_iter().flat_map(move |(_, live)| {
@@ -132,12 +132,12 @@ impl Model {
         }
     }
 
-    /// Nobody wrote into the allocation.
+    /// Checks that nothing wrote into the allocation.
     pub(crate) fn verify_contents_of(&self, address: u64) {
         for (end, length, mark) in self.ends(address) {
             // SAFETY: as above, written when it was allocated.
             let contents = unsafe { std::slice::from_raw_parts(end as *const u8, length) };
-            assert!(contents.iter().all(|&byte| byte == mark), "somebody wrote to {end:#x}");
+            assert!(contents.iter().all(|&byte| byte == mark), "something wrote to {end:#x}");
         }
     }
 

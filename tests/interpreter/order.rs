@@ -1,15 +1,15 @@
-//! Whose queued work may still touch free memory, on a backend without a device.
+//! The queued work that may still touch free memory, on a backend without a device.
 
 use crate::common::pointer;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-/// A stream with how often its name was forgotten before; no stream is one too.
+/// A stream, with the number of times that its name was forgotten before. No stream counts as one too.
 type Queue = (u64, u32);
 
 /// Work of a queue up to one of its frees.
 type Work = (Queue, u64);
-/// Start and end, with what may touch it.
+/// Start and end, with the work that may touch it.
 type Hazard = (u64, (u64, Vec<Work>));
 
 const NO_STREAM: u64 = u64::MAX;
@@ -25,14 +25,14 @@ struct QueueState {
 pub(crate) struct Order {
     queues: BTreeMap<Queue, QueueState>,
     names: BTreeMap<u64, u32>,
-    /// Live allocations: where, and on which streams they were recorded.
+    /// Live allocations: their ranges, and the streams on which they were recorded.
     live: BTreeMap<u64, (Queue, Vec<Queue>)>,
-    /// Start and end of what was freed, with the work that may touch it.
+    /// Start and end of freed memory, with the work that may touch it.
     hazards: BTreeMap<u64, (u64, Vec<Work>)>,
 }
 
 impl Order {
-    /// The name that the library has for a stream; `None` is no stream.
+    /// Returns the library's name for a stream. `None` is no stream.
     pub(crate) fn name(stream: Option<*mut c_void>) -> u64 {
         stream.map_or(NO_STREAM, |stream| (stream as u64).max(pointer(1) as u64))
     }
@@ -43,17 +43,17 @@ impl Order {
         queue
     }
 
-    /// A stream asks for memory, whatever comes of it.
+    /// Records that a stream requests memory, whatever the result.
     pub(crate) fn asks(&mut self, name: u64) {
         self.queue(name);
     }
 
-    /// Whether more than one had or frees anything, so that free memory is not everybody's.
+    /// Returns whether more than one stream has allocated or freed, so that free memory is not common to all.
     pub(crate) fn tells_apart(&self) -> bool {
         self.queues.len() > 1
     }
 
-    /// Memory was handed out. It may have been anybody's whose work is done.
+    /// Checks memory that was handed out. It may have belonged to any stream whose work has completed.
     pub(crate) fn served(&mut self, name: u64, address: u64, bytes: u64) {
         let queue = self.queue(name);
         for (start, (end, works)) in self.cut(address, address + bytes) {
@@ -68,7 +68,7 @@ impl Order {
         self.live.insert(address, (queue, Vec::new()));
     }
 
-    /// Takes the hazards of a range out.
+    /// Removes the hazards of a range.
     fn cut(&mut self, start: u64, end: u64) -> Vec<Hazard> {
         let mut taken = Vec::new();
         while let Some((&at, _)) = self.hazards.range(..end).next_back().filter(|(_, held)| held.0 > start) {
@@ -90,7 +90,7 @@ impl Order {
         (queue, state.frees)
     }
 
-    /// Memory was freed in the order of a stream; of the one that it was allocated on, if none is named.
+    /// Records that memory was freed in the order of a stream: the stream of its allocation, if none is named.
     pub(crate) fn released(&mut self, address: u64, bytes: u64, name: Option<u64>) {
         let Some((allocated_on, recorded)) = self.live.remove(&address) else { return };
         let queue = name.map_or(allocated_on, |name| self.queue(name));
@@ -105,7 +105,7 @@ impl Order {
         }
     }
 
-    /// The name may be another stream's from now on.
+    /// Records that the name may denote another stream from now on.
     pub(crate) fn forget(&mut self, name: u64) {
         let queue = self.queue(name);
         self.advance(queue);
@@ -113,7 +113,7 @@ impl Order {
         *self.names.entry(name).or_default() += 1;
     }
 
-    /// All that goes by the name is done; the default stream includes who has none.
+    /// Records that all work of the name has completed. The default stream includes work without one.
     pub(crate) fn synchronized(&mut self, name: u64) {
         let default = Self::name(Some(std::ptr::null_mut()));
         for ((other, _), state) in &mut self.queues {
@@ -123,7 +123,7 @@ impl Order {
         }
     }
 
-    /// Regions went back: what comes at their addresses is other memory.
+    /// Records that regions were released: memory obtained at their addresses is different memory.
     pub(crate) fn regions_went(&mut self) {
         self.hazards.clear();
     }

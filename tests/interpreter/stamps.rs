@@ -1,4 +1,4 @@
-//! When each byte was freed last.
+//! The last free of each byte.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 pub(crate) struct Freed(BTreeMap<u64, (u64, u64)>);
 
 impl Freed {
-    /// Everything in the range was freed now, whatever it was before.
+    /// Records that everything in the range was freed now, whatever its state before.
     pub(crate) fn set(&mut self, start: u64, bytes: u64, stamp: u64) {
         self.clear(start, bytes);
         self.0.insert(start, (start + bytes, stamp));
     }
 
-    /// The range is in use.
+    /// Records that the range is in use.
     pub(crate) fn clear(&mut self, start: u64, bytes: u64) {
         let end = start + bytes;
         let overlapping = |freed: &Self| {
@@ -31,7 +31,7 @@ impl Freed {
         }
     }
 
-    /// The latest free of anything in the range.
+    /// Returns the latest free of anything in the range.
     pub(crate) fn latest(&self, start: u64, bytes: u64) -> u64 {
         let before = self.0.range(..start + bytes).rev();
         let overlapping = before.take_while(|&(_, &(until, _))| until > start);

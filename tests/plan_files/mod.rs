@@ -37,7 +37,7 @@ pub fn plan(bytes: u64, prologue: usize, entries: &[(u64, Option<u64>)]) -> Vec<
     with_checksum(lines(bytes, prologue, entries))
 }
 
-/// A file in memory, which ends with this value.
+/// A memory file, which is removed with this value.
 pub struct InMemory {
     _file: File,
     pub path: CString,
@@ -67,10 +67,10 @@ pub fn run(program: &[u8], device: i32) {
     let rest: Vec<u8> = std::iter::from_fn(|| bytes.next()).collect();
     let (head, steps) = rest.split_at(length.min(rest.len()));
     let content = match kind % 4 {
-        // Any text at all, and any text behind a good head.
+        // Any text, and any text after a valid head.
         0 => head.to_vec(),
         1 => [b"bfc-plan 1\nalignment 256\nbytes 65536\nprologue 1\nrepeated 1\n", head].concat(),
-        // The same with a checksum that holds.
+        // The same with a valid checksum.
         2 => with_checksum(
             [b"bfc-plan 1\nalignment 256\nbytes 65536\nprologue 0\nrepeated 2\n", head].concat(),
         ),
@@ -91,7 +91,7 @@ pub fn run(program: &[u8], device: i32) {
     assert_eq!(bfc_destroy_forced(device), BFC_OK);
 }
 
-/// A well-formed plan of 3 bytes an entry. Its places may overlap.
+/// A well-formed plan of 3 bytes per entry. Its places may overlap.
 fn entries_of(bytes: &[u8]) -> Vec<u8> {
     let entry = |bytes: &[u8]| {
         let (size, offset) = (256 * (1 + u64::from(bytes[0] % 32)), 256 * u64::from(bytes[1]));
@@ -105,7 +105,7 @@ fn entries_of(bytes: &[u8]) -> Vec<u8> {
     plan(1 << 16, prologue, &entries)
 }
 
-/// Allocates and frees by bytes. No two live allocations overlap, and the invariants hold.
+/// Allocates and frees as selected by bytes. No two live allocations overlap, and the invariants hold.
 fn follow(device: i32, steps: &[u8]) {
     let mut live: Vec<(u64, u64)> = Vec::new();
     for step in steps.chunks_exact(2) {

@@ -1,11 +1,11 @@
-//! Captures in the random programs: kernels that read chunks, and whatever the program does meanwhile. Nothing breaks a
-//! capture that the driver alone would leave valid.
+//! Captures in the random programs: kernels that read chunks, and anything else that the program does meanwhile.
+//! Nothing breaks a capture that the driver alone would leave valid.
 
 use crate::shadow;
 use crate::world::{Chunk, World};
 use cuda_sys::*;
 
-/// A graph that reads chunks whenever it is launched.
+/// A graph that reads chunks at each launch.
 pub struct Graph {
     executable: u64,
     /// Numbers of chunks.
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// Captures kernels that read chunks, while everything else goes on.
+    /// Captures kernels that read chunks, while other work continues.
     fn capture(&mut self) {
         let Some(place) = self.any_stream() else { return };
         if self.is_capturing() || !self.streams[place].created {
@@ -29,7 +29,7 @@ impl World {
         }
         let mode = self.some_mode();
         if self.kind.modes && self.random.one_in(2) {
-            // Nothing is awaited any more, so that a request may have idle regions given back.
+            // No work is pending, so a request may cause idle regions to be released.
             (0..self.random.below(4)).for_each(|_| self.free());
             self.at(place, |gpu, _| gpu.synchronize_context());
         }
@@ -77,7 +77,7 @@ impl World {
         self.graphs.push(Graph { executable, chunks });
     }
 
-    /// A second capture in the midst of the first, as conditional nodes begin one.
+    /// A second capture during the first, as for conditional nodes.
     fn capture_besides(&mut self, mode: CUstreamCaptureMode) {
         let Some(place) = self.any_stream().filter(|&place| self.streams[place].created) else { return };
         self.at(place, move |gpu, stream| gpu.begin_capture(stream, mode));
@@ -97,8 +97,8 @@ impl World {
         if self.kind.modes { MODES[self.random.index(3)] } else { CU_STREAM_CAPTURE_MODE_RELAXED }
     }
 
-    /// What a program may do while one of its threads captures: of a global capture nothing that the driver calls unsafe,
-    /// of a thread-local one that on another thread only.
+    /// The calls that a program may make while one of its threads captures: in a global capture none that the driver
+    /// calls unsafe, in a thread-local one only on another thread.
     fn act_on_another_thread(&mut self, mode: CUstreamCaptureMode) {
         if mode == CU_STREAM_CAPTURE_MODE_GLOBAL {
             return self.step();
@@ -142,7 +142,8 @@ impl World {
         self.say(|| format!("graph of {chunks:?} is launched on {place}"));
     }
 
-    /// A graph ends, perhaps before its last launch is done; what it reads may be freed from now on.
+    /// A graph is destroyed, possibly before its last launch has completed. The chunks that it reads may be freed
+    /// afterwards.
     pub fn end_graph(&mut self) {
         if self.graphs.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! The driver as a preloaded program has it: found by `dlsym`, where the interposer stands. What it has no hook for the
-//! tests call past it, through [`Gpu`].
+//! The driver as a preloaded program sees it: found by `dlsym`, through the interposer. Functions without a hook are
+//! called directly, through [`Gpu`].
 
 use crate::common::gpu::{Gpu, GreenContext};
 use cuda_sys::*;
@@ -38,7 +38,7 @@ functions! {
     cuArrayCreate_v2, cuMemGetInfo_v2,
 }
 
-/// A function of a library, which the interposer must have put its own in the place of.
+/// Returns a function of a library, which the interposer must have replaced.
 fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
     let symbol = CString::new(name).expect("no NUL");
     // SAFETY: an open library, and a C string.
@@ -49,10 +49,10 @@ fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
     found
 }
 
-/// The driver through the interposer. A code other than success is the caller's to judge where it is returned.
+/// The driver through the interposer. If a code is returned, the caller must check it.
 #[derive(Clone, Copy)]
 pub struct Hooked {
-    /// Past it.
+    /// The driver without the interposer.
     gpu: Gpu,
     functions: &'static Functions,
 }
@@ -65,15 +65,15 @@ impl Deref for Hooked {
     }
 }
 
-/// Calls a hook. SAFETY of all of them: the arguments are what the driver's manual asks for.
+/// Calls a hook. SAFETY of all of them: the arguments are as the driver's manual requires.
 macro_rules! call {
     ($self:ident.$name:ident($($argument:expr),*)) => {
-        // SAFETY: as said above.
+        // SAFETY: as stated above.
         unsafe { ($self.functions.$name)($($argument),*) }
     };
 }
 
-/// The same, where anything but success is a mistake.
+/// Calls a hook that must succeed.
 macro_rules! must {
     ($self:ident.$name:ident($($argument:expr),*)) => {{
         let code = call!($self.$name($($argument),*));
@@ -89,7 +89,7 @@ impl Hooked {
     pub fn new(gpu: Gpu) -> Hooked {
         static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
         let functions = FUNCTIONS.get_or_init(|| {
-            // SAFETY: a C string; the library is there already.
+            // SAFETY: a C string. The library is already loaded.
             let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
             assert!(!library.is_null());
             Functions::find(library)
@@ -97,7 +97,7 @@ impl Hooked {
         Hooked { gpu, functions }
     }
 
-    /// As [`Gpu::enter`].
+    /// Like [`Gpu::enter`].
     pub fn enter(self, device: i32) -> u64 {
         let mut context = ptr::null_mut();
         must!(self.cuDevicePrimaryCtxRetain(&mut context, device));
@@ -105,43 +105,43 @@ impl Hooked {
         context as u64
     }
 
-    /// A context of the program's own, current from now on.
+    /// Creates a context of the program's own and makes it current.
     pub fn create_context(self, device: i32) -> u64 {
         let mut context = ptr::null_mut();
         must!(self.cuCtxCreate_v2(&mut context, 0, device));
         context as u64
     }
 
-    /// As [`Gpu::enable_peer`].
+    /// Like [`Gpu::enable_peer`].
     pub fn enable_peer(self, other: u64) {
         must!(self.cuCtxEnablePeerAccess(other as CUcontext, 0));
     }
 
-    /// As [`Gpu::copy`].
+    /// Like [`Gpu::copy`].
     pub fn copy(self, to: u64, to_context: u64, from: u64, from_context: u64, bytes: u64, stream: u64) {
         let (to_context, from_context) = (to_context as CUcontext, from_context as CUcontext);
         let stream = stream as CUstream;
         must!(self.cuMemcpyPeerAsync(to, to_context, from, from_context, bytes as usize, stream));
     }
 
-    /// Ends it.
+    /// Destroys it.
     pub fn destroy_context(self, context: u64) {
         must!(self.cuCtxDestroy_v2(context as CUcontext));
     }
 
-    /// As [`Gpu::green_context`].
+    /// Like [`Gpu::green_context`].
     pub fn green_context(self, device: i32) -> GreenContext {
         let (mut green, whole) = (ptr::null_mut(), self.gpu.whole(device));
         must!(self.cuGreenCtxCreate(&mut green, whole, device, CU_GREEN_CTX_DEFAULT_STREAM));
         self.gpu.entered(green)
     }
 
-    /// As [`Gpu::destroy_green_context`].
+    /// Like [`Gpu::destroy_green_context`].
     pub fn destroy_green_context(self, green: GreenContext) {
         must!(self.cuGreenCtxDestroy(green.handle as CUgreenCtx));
     }
 
-    /// Physical memory, mapped nowhere.
+    /// Allocates physical memory without mapping it.
     pub fn create_physical(self, device: i32, bytes: u64) -> Result<u64, CUresult> {
         let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
         let type_ = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -150,7 +150,7 @@ impl Hooked {
         result(call!(self.cuMemCreate(&mut handle, bytes as usize, &wanted, 0)), handle)
     }
 
-    /// An array of bytes.
+    /// Creates an array of bytes.
     pub fn create_array(self, bytes: u64) -> Result<u64, CUresult> {
         const WIDTH: usize = 1 << 10;
         let mut array = ptr::null_mut();
@@ -164,14 +164,14 @@ impl Hooked {
         result(code, array as u64)
     }
 
-    /// Bytes that count as free on the current device.
+    /// Returns the bytes that count as free on the current device.
     pub fn free_memory(self) -> u64 {
         let (mut free, mut total) = (0, 0);
         must!(self.cuMemGetInfo_v2(&mut free, &mut total));
         free as u64
     }
 
-    /// As [`Gpu::leave`].
+    /// Like [`Gpu::leave`].
     pub fn leave(self, device: i32) {
         self.set_current(0);
         must!(self.cuDevicePrimaryCtxRelease_v2(device));
@@ -210,7 +210,7 @@ impl Hooked {
         result(call!(self.cuMemFreeAsync(address, stream as CUstream)), ())
     }
 
-    /// Makes a memory pool the one that serves `alloc_async` on a device, by the function of CUDA 11 or of CUDA 13.
+    /// Makes a memory pool the one that serves `alloc_async` on a device, with the function of CUDA 11 or of CUDA 13.
     pub fn set_memory_pool(self, device: i32, pool: u64, is_new: bool) {
         let pool = pool as CUmemoryPool;
         if is_new {
@@ -221,19 +221,19 @@ impl Hooked {
         }
     }
 
-    /// The current context.
+    /// Returns the current context.
     pub fn synchronize_context(self) {
         must!(self.cuCtxSynchronize());
     }
 
-    /// As [`Gpu::stream`].
+    /// Like [`Gpu::stream`].
     pub fn stream(self, blocking: bool) -> u64 {
         let (mut stream, flags) = (ptr::null_mut(), if blocking { 0 } else { CU_STREAM_NON_BLOCKING });
         must!(self.cuStreamCreate(&mut stream, flags));
         stream as u64
     }
 
-    /// A fill by the driver.
+    /// Fills memory with the driver's function.
     #[allow(dead_code)] // what tests/captures_preload.rs uses
     pub fn set_bytes(self, stream: u64, address: u64, bytes: u64) {
         must!(self.cuMemsetD8Async(address, 0, bytes as usize, stream as CUstream));
@@ -247,12 +247,12 @@ impl Hooked {
         must!(self.cuStreamBeginCapture_v2(stream as CUstream, mode));
     }
 
-    /// Tries to begin one.
+    /// Tries to begin a capture.
     pub fn try_begin_capture(self, stream: u64, mode: CUstreamCaptureMode) -> Result<(), CUresult> {
         result(call!(self.cuStreamBeginCapture_v2(stream as CUstream, mode)), ())
     }
 
-    /// Ends a capture; an executable graph if it was not broken.
+    /// Ends a capture. Returns an executable graph if it was not broken.
     pub fn end_capture(self, stream: u64) -> Result<u64, CUresult> {
         let mut graph = ptr::null_mut();
         let code = call!(self.cuStreamEndCapture(stream as CUstream, &mut graph));

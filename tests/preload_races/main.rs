@@ -1,9 +1,10 @@
-//! Reuse races under the interposer, on the simulated driver (a simulation, whose streams do what they are told when they
-//! are told): no memory of cudaMalloc is handed out while work that was queued before its cudaFree may still touch it.
+//! Reuse races under the interposer, on the simulated driver (a simulation, whose streams run their work when they
+//! are told to): no memory of cudaMalloc is handed out while work that was queued before its cudaFree may still touch
+//! it.
 //!
-//! Each test runs in a process of its own with libbfc_preload.so preloaded. RACES_PROGRAMS is how many random programs
-//! each kind runs; RACES_SEED has one program run alone. Of a program that fails the log is shown.
-//! `cargo xtask test --suite races` runs many in the release build.
+//! Each test runs in a process of its own with libbfc_preload.so preloaded. RACES_PROGRAMS is the number of random
+//! programs that each kind runs. RACES_SEED runs a single program. The log of a failing program is shown. `cargo xtask
+//! test --suite races` runs many in the release build.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -34,7 +35,7 @@ use progress::Progress;
 use std::env;
 use world::{Seen, World};
 
-/// What a program does, and under which settings.
+/// The operations of a program, and its settings.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// Settings of the interposer and of libbfc.
@@ -46,11 +47,11 @@ pub struct Kind {
     own_context: bool,
     /// Copies between devices.
     copies: bool,
-    /// Streams are the default streams of threads, but for one.
+    /// Streams are the default streams of threads, except for one.
     threads: bool,
-    /// Captures into graphs, which are launched again and again.
+    /// Captures into graphs, which are launched repeatedly.
     graphs: bool,
-    /// Captures are thread-local and global too, not only relaxed.
+    /// Captures may be thread-local and global, not only relaxed.
     modes: bool,
     /// Some streams are of a context that the program has created on the first device.
     foreign: bool,
@@ -64,11 +65,11 @@ pub struct Kind {
     memory: u64,
     /// cudaMallocAsync and cudaFreeAsync too.
     is_async: bool,
-    /// The memory is pinned host memory, which is every device's.
+    /// The memory is pinned host memory, which belongs to every device.
     pinned: bool,
-    /// Each cudaFree is to wait for the device.
+    /// Each cudaFree must wait for the device.
     is_sync: bool,
-    /// The largest request: one of these.
+    /// The sizes of requests.
     sizes: [u64; 3],
 }
 
@@ -95,25 +96,25 @@ const PLAIN: Kind = Kind {
 const ASYNC: Kind =
     Kind { variables: &[("BFC_MEMORY_LIMIT", "48k"), ("BFC_PRELOAD_ASYNC", "1")], is_async: true, ..PLAIN };
 
-/// Sizes of requests where there is no limit.
+/// Sizes of requests without a limit.
 const UNLIMITED: [u64; 3] = [4096, 65536, 500_000];
 
-/// Sizes of requests that regions are given back for, to make a larger one.
+/// Sizes of requests for which regions are released, to make a larger one.
 const LARGE: [u64; 3] = [500_000, 2 << 20, 9 << 20];
 
-/// Sizes of requests where memory is mapped by 2 MiB.
+/// Sizes of requests with granules of 2 MiB.
 const GRANULES: [u64; 3] = [100_000, 1 << 20, 3 << 20];
 
 fn number(variable: &str) -> Option<u64> {
     env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// Programs of each kind, unless the environment says how many.
+/// Programs of each kind, unless the environment sets another number.
 fn programs() -> u64 {
     number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 100 } else { 1000 })
 }
 
-/// Granules are large, and so is the work on them; programs with receives are run to their end again and again.
+/// Granules are large, and so is the work on them; programs with receives are repeatedly run to their end.
 fn programs_of(kind: Kind) -> u64 {
     match kind.sizes[2] > 1 << 20 {
         true => (programs() / 8).max(programs().min(50)),
@@ -129,20 +130,20 @@ fn begin(sim: Simulation, kind: Kind, seed: u64) -> Hooked {
     assert_eq!(sim.configure(kind.devices as i32, kind.memory), 0);
     // A handle that was destroyed is the next one that is created.
     sim.set(RECYCLE_HANDLES, ((seed / BATCH) % 2) as i64);
-    // It "may" wait for the device's work, says the manual. What the driver itself serves during captures is freed as if it
-    // did, as programs do.
+    // It "may" wait for the device's work, says the manual. Memory that the driver itself serves during captures is
+    // freed as if it did, as programs do.
     let waits = (seed / BATCH / 2).is_multiple_of(2) || kind.is_async && kind.graphs;
     sim.set(FREE_SYNCHRONIZES, i64::from(waits));
     Hooked::new(Gpu::new(sim))
 }
 
-/// One program from beginning to end: short, but for some that free so much that it is waited for.
+/// One program from beginning to end: short, except for some that free so much memory that requests wait for it.
 fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
-    // What a driver may answer to questions about streams during a capture.
+    // The driver's possible results for queries about streams during a capture.
     gpu.sim.set(STREAM_QUERIES_UNSAFE, i64::from(seed % 3 != 2));
     gpu.sim.set(CAPTURED_STREAMS_HIDE, i64::from(seed % 3 == 1));
     let mut world = World::new(gpu, kind, seed);
-    // Without a limit only those have memory handed out again.
+    // Without a limit only those reuse memory.
     let long = if kind.sizes == UNLIMITED { 8 } else { 32 };
     let steps = if world.random.one_in(long) { 1500 } else { world.random.between(10, 70) };
     (0..steps).for_each(|_| world.act());
@@ -163,7 +164,7 @@ fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
     if kind.is_mutated() {
         return;
     }
-    // What nobody holds any more is the driver's again.
+    // Memory that no pool holds belongs to the driver again.
     let left = [ALLOCATIONS, EVENTS, RETAINS].map(|of| gpu.sim.live(of));
     if (world::troubles(&gpu), left, deadlocks) != ((0, 0, 0), [0; 3], 0) {
         let (races, words) = shadow::races();
@@ -177,13 +178,13 @@ fn program(gpu: Hooked, kind: Kind, seed: u64, sum: &mut Seen) {
 }
 
 impl Kind {
-    /// Whether the interposer of this process is the mutation.
+    /// Returns whether the interposer of this process is the mutation.
     fn is_mutated(self) -> bool {
         env::var("RACES_MUTATION").is_ok()
     }
 }
 
-/// Runs work in a process of its own with the interposer, and shows what facts it found.
+/// Runs work in a process of its own with the interposer, and shows its facts.
 fn preloaded(test: &str, kind: Kind, which: Interposer, work: impl FnOnce(Simulation)) {
     let programs = programs().to_string();
     let seed = number("RACES_SEED").map(|seed| seed.to_string());
@@ -249,7 +250,7 @@ fn streams() {
     random_kind("streams", 1, PLAIN);
 }
 
-/// The pool grows as it likes, and is synchronised when much waits.
+/// The pool grows without a limit, and synchronizes when many frees wait.
 #[test]
 fn without_a_limit() {
     let kind = Kind { variables: &[], sizes: UNLIMITED, ..PLAIN };
@@ -281,7 +282,7 @@ fn copies_between_devices() {
     random_kind("copies_between_devices", 7, Kind { devices: 2, copies: true, ..PLAIN });
 }
 
-/// The second device's context is the program's own: its memory is not pooled, but it works on what is.
+/// The second device's context is the program's own: its memory is not pooled, but it uses pooled memory.
 #[test]
 fn own_contexts() {
     let kind = Kind { devices: 2, peers: true, own_context: true, copies: true, ..PLAIN };
@@ -315,7 +316,7 @@ fn stream_order_of_peers() {
     random_kind("stream_order_of_peers", 12, Kind { devices: 2, peers: true, ..ASYNC });
 }
 
-/// NULL is the only stream that the pool knows, and kernels run on blocking ones.
+/// NULL is the only stream known to the pool, and kernels run on blocking ones.
 #[test]
 fn stream_order_of_the_legacy_stream() {
     random_kind("stream_order_of_the_legacy_stream", 26, Kind { legacy: true, ..ASYNC });
@@ -339,14 +340,14 @@ fn pinned_memory() {
     random_kind("pinned_memory", 19, kind);
 }
 
-/// The memory is mapped and remapped by granules.
+/// The memory is mapped and remapped in granules.
 #[test]
 fn granules() {
     let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm")];
     random_kind("granules", 17, Kind { variables, graphs: true, sizes: GRANULES, ..PLAIN });
 }
 
-/// The same where the kernels of two devices touch each other's memory, and copies go between them.
+/// The same, with kernels of two devices that touch each other's memory, and copies between them.
 #[test]
 fn granules_of_peers() {
     let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm")];
@@ -386,7 +387,7 @@ fn granules_and_posted_receives() {
     );
 }
 
-/// The pool grows until the device has no more: then it gives back, which no capture is to suffer from.
+/// The pool grows until the device has no more memory. Then it releases some, which must not break a capture.
 #[test]
 fn captures_of_all_modes_on_a_small_device() {
     let variables = &[("BFC_TRIM_AFTER", "0.002")];
@@ -400,13 +401,13 @@ fn captures_of_all_modes() {
     random_kind("captures_of_all_modes", 25, Kind { graphs: true, modes: true, devices: 2, ..PLAIN });
 }
 
-/// What the tests would see if memory were handed out at once.
+/// The detection of memory that is reused at once.
 #[test]
 fn the_mutation_is_seen() {
     run("the_mutation_is_seen", 14, PLAIN, Interposer::WithoutQuarantine);
 }
 
-/// What they would see if libbfc did not know of captures: those on a small device are broken.
+/// The detection of captures that libbfc does not know: those on a small device are broken.
 #[test]
 fn captures_that_are_not_announced_are_seen() {
     let test = "captures_of_all_modes_on_a_small_device";
@@ -415,7 +416,7 @@ fn captures_that_are_not_announced_are_seen() {
     let variables = [
         ("LD_PRELOAD", library.to_str().expect("UTF-8")),
         ("SIMCUDA_LIBRARY", simulation.to_str().expect("UTF-8")),
-        // The first program that sees it ends the run.
+        // The first program that detects it ends the run.
         ("RACES_PROGRAMS", "8000"),
     ];
     let ended = common::child::run(test, &variables);
@@ -428,14 +429,14 @@ fn the_mutation_is_seen_in_stream_order() {
     run("the_mutation_is_seen_in_stream_order", 15, ASYNC, Interposer::WithoutQuarantine);
 }
 
-/// Threads that really run at once.
+/// Threads that really run concurrently.
 fn run_together(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
     preloaded(test, kind, which, |sim| {
         let (count, mut seen) = (programs() / 4, Seen::default());
         for seed in first_seed..first_seed + count {
             let gpu = begin(sim, kind, seed * BATCH);
             if seed % 3 == 0 {
-                // What others do in the middle of a synchronisation is more.
+                // Operations of others during a synchronization.
                 sim.delay(c"cuCtxSynchronize".as_ptr(), 100_000);
             }
             together::program(gpu, 2 + (seed % 3) as usize, seed, kind.is_mutated(), &mut seen);
@@ -449,7 +450,7 @@ fn run_together(test: &str, first_seed: u64, kind: Kind, which: Interposer) {
     });
 }
 
-/// What a mutation must lead to.
+/// Checks that a mutation is detected.
 fn assert_seen(races: u64, programs: u64) {
     assert!(races > programs / 4, "{races} races in {programs} programs: the test would not see them");
 }

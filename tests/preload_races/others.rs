@@ -1,5 +1,5 @@
-//! What else the program has of the driver: physical memory, and arrays. Where the driver has no room for it, the pool gives
-//! back what it does not use, and no capture suffers from that.
+//! Other resources that the program gets from the driver: physical memory, and arrays. If the driver has no room, the
+//! pool releases its unused memory, without breaking a capture.
 
 use crate::world::World;
 use cuda_sys::*;
@@ -14,7 +14,7 @@ pub enum Other {
 }
 
 impl World {
-    /// Something is allocated of the driver, or freed.
+    /// Allocates something from the driver, or frees it.
     pub fn act_on_others(&mut self) {
         if self.others.len() > 2 || self.random.one_in(3) {
             return self.end_other();
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// At the end, when nothing is pending and nothing in use, the program can have all that counts as free.
+    /// At the end, when nothing is pending and nothing in use, the program can allocate all memory that counts as free.
     pub fn has_room(&mut self) {
         self.end_others();
         let bytes = self.gpu.free_memory() / GRANULE * GRANULE;

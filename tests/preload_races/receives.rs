@@ -1,11 +1,11 @@
-//! Posted receives, as in tests/races/receives.rs: cudaMallocAsync and cudaMalloc put nothing behind a receive that was
-//! posted after the free.
+//! Posted receives, as in tests/races/receives.rs: cudaMallocAsync and cudaMalloc order nothing after a receive that
+//! was posted after the free.
 
 use crate::common::receive::Receive;
 use crate::world::World;
 
 impl World {
-    /// A stream posts a receive, others go on, and one of them requests memory and sends from it.
+    /// A stream posts a receive, others continue, and one of them requests memory and sends from it.
     pub fn receive(&mut self) {
         let of_pool = |place: &usize| self.streams[*place].device == 0 && !self.streams[*place].is_foreign;
         let places: Vec<usize> = (0..self.streams.len()).filter(of_pool).collect();
@@ -19,7 +19,7 @@ impl World {
         self.say(|| format!("stream {comm} posts a receive, which {sender} is to send"));
         (0..self.random.below(6)).for_each(|_| self.step());
         let (bytes, ordered) = (self.some_bytes(), self.random.one_in(2));
-        // Where regions go back the driver itself may wait for the device.
+        // If regions are released, the driver itself may wait for the device.
         let returned = || ["cuMemFree", "cuMemUnmap"].map(|function| self.gpu.sim.calls(function));
         let before = returned();
         let got = self.at(sender, move |gpu, stream| match ordered {
@@ -47,7 +47,7 @@ impl World {
         receive.deliver(*self.gpu);
     }
 
-    /// Runs what can run until something holds; whether it does.
+    /// Runs everything that can run until a condition holds. Returns whether it does.
     fn run_until(&self, holds: impl Fn() -> bool) -> bool {
         loop {
             if holds() {

@@ -1,6 +1,6 @@
-//! The same on threads that really run at once, each with a stream of its own, and one that captures graphs now and then. They
-//! free each other's chunks. In half of the programs whoever synchronises waits until another thread steps the streams.
-//! What happens differs from run to run; what must not happen is the same.
+//! The same with threads that really run concurrently, each with a stream of its own, and one that captures graphs now
+//! and then. They free each other's chunks. In half of the programs a thread that synchronizes waits until another
+//! thread steps the streams. The interleaving differs from run to run, but the conditions are the same.
 
 use crate::common::Random;
 use crate::common::simcuda::steer::SYNCHRONIZE_WAITS;
@@ -18,7 +18,7 @@ struct Chunk {
     pattern: u64,
 }
 
-/// What the threads share.
+/// The shared state of the threads.
 struct Shared {
     gpu: Hooked,
     context: u64,
@@ -27,22 +27,22 @@ struct Shared {
     handed_over: Mutex<Vec<Chunk>>,
     again: AtomicU64,
     is_over: AtomicBool,
-    /// All begin at the same moment, when there is no pool yet.
+    /// All begin at the same moment, before there is a pool.
     begins: Barrier,
 }
 
-/// One of them.
+/// One thread.
 struct Hand<'a> {
     shared: &'a Shared,
     random: Random,
     stream: usize,
     chunks: Vec<Chunk>,
-    /// It captures graphs: then nobody synchronises the device by himself.
+    /// It captures graphs. Then no thread synchronizes the device itself.
     captures: bool,
     waits: bool,
 }
 
-/// One program of so many threads.
+/// Runs one program with this many threads.
 pub fn program(gpu: Hooked, threads: usize, seed: u64, mutated: bool, sum: &mut Seen) {
     let context = gpu.enter(0);
     let waits = seed.is_multiple_of(2);
@@ -60,7 +60,7 @@ pub fn program(gpu: Hooked, threads: usize, seed: u64, mutated: bool, sum: &mut 
         begins: Barrier::new(threads),
     };
     std::thread::scope(|scope| {
-        // The device, so to speak.
+        // Acts as the device.
         let device = scope.spawn(|| step_all(&shared, Random::new(!seed)));
         let hands: Vec<_> = (0..threads)
             .map(|thread| {
@@ -97,7 +97,7 @@ pub fn program(gpu: Hooked, threads: usize, seed: u64, mutated: bool, sum: &mut 
     }
 }
 
-/// Steps one stream or another until all is over.
+/// Steps random streams until everything has ended.
 fn step_all(shared: &Shared, mut random: Random) {
     shared.gpu.set_current(shared.context);
     while !shared.is_over.load(SeqCst) {
@@ -176,13 +176,13 @@ impl Hand<'_> {
         self.shared.handed_over.lock().unwrap().push(chunk);
     }
 
-    /// Another's chunk is freed by this thread, with the other's work on it still queued.
+    /// Frees another thread's chunk, with that thread's work on it still queued.
     fn take_over(&mut self) {
         let Some(chunk) = self.shared.handed_over.lock().unwrap().pop() else { return };
         assert_eq!(self.shared.gpu.free(chunk.address), Ok(()));
     }
 
-    /// Nobody else's allocation or free may break a capture that others need not know of.
+    /// No allocation or free of another thread may break a capture that others need not know of.
     fn capture(&mut self) {
         let (gpu, handle) = (self.shared.gpu, self.handle());
         let modes = [CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL];

@@ -1,9 +1,9 @@
 //! A random program under the interposer: cudaMalloc, work on several held streams, cudaFree while that work is queued.
 //!
-//! Memory of cudaMalloc is anybody's from the beginning, and cudaFree comes after all work that was queued until then,
-//! on whatever stream, and on whatever device that may touch the memory. So at each allocation the
-//! [shadow](super::shadow) looks whether any such work is not done. Kernels fill and read the memory too, so that what
-//! is handed out too early is found by its contents as well.
+//! Memory of cudaMalloc may be used by any stream at once, and cudaFree comes after all work that was queued until
+//! then, on any stream, and on any device that may touch the memory. So at each allocation the [shadow](super::shadow)
+//! checks whether any such work is pending. Kernels fill and read the memory too, so that memory that is reused too
+//! early is also detected by its contents.
 
 use crate::Kind;
 use crate::common::Random;
@@ -18,7 +18,7 @@ use cuda_sys::*;
 pub struct Stream {
     pub handle: u64,
     pub device: usize,
-    /// It is of the program's own context on the first device.
+    /// It belongs to the program's own context on the first device.
     pub is_foreign: bool,
     pub worker: Option<Worker>,
     /// It may be destroyed.
@@ -33,20 +33,20 @@ pub struct Chunk {
     pub pattern: u64,
     pub number: u64,
     pub device: usize,
-    /// Streams with work on it; the first has filled it.
+    /// Streams with work on it. The first has filled it.
     pub users: Vec<usize>,
     /// It was allocated in the order of the first.
     pub ordered: bool,
-    /// So many graphs have kernels that read it.
+    /// The number of graphs with kernels that read it.
     pub graphs: u32,
 }
 
-/// How much was tested.
+/// The coverage of the tests.
 #[derive(Default)]
 pub struct Seen {
-    /// Memory was handed out that was in use before.
+    /// Memory was reused.
     pub again: u64,
-    /// Memory was handed out while work was queued on freed memory that was large enough.
+    /// Memory was handed out while work was pending on freed memory that was large enough.
     pub tempted: u64,
     pub refused: u64,
     /// Allocations that are not pooled, and those that were refused for lack of memory.
@@ -56,7 +56,7 @@ pub struct Seen {
     pub put_off: u64,
     /// Receives whose sends were judged.
     pub receives: u64,
-    /// Deadlocks: what waits for a receive whose send comes behind it.
+    /// Deadlocks: waits for a receive whose send is ordered after the wait.
     pub deadlocks: u64,
 }
 
@@ -65,16 +65,16 @@ pub struct World {
     pub kind: Kind,
     pub random: Random,
     pub contexts: Vec<u64>,
-    /// The program's own on the first device; 0 is none.
+    /// The program's own context on the first device. 0 is none.
     pub foreign: u64,
-    /// That one, if it is a green one.
+    /// The green context of that one, if it is one.
     green: Option<GreenContext>,
     pub streams: Vec<Stream>,
     pub chunks: Vec<Chunk>,
     pub graphs: Vec<Graph>,
     pub others: Vec<Other>,
     pub shadow: Shadow,
-    /// What was freed lately: address, bytes.
+    /// Memory freed recently: address, bytes.
     pub freed: Vec<(u64, u64)>,
     pub seen: Seen,
     log: Vec<String>,
@@ -125,7 +125,7 @@ impl World {
             self.at(place, |gpu, stream| gpu.hold(stream));
         }
         if self.kind.receives {
-            // What is freed while the pool knows one stream only has no event of that time.
+            // Memory freed while the pool knows only one stream has no event of that time.
             let count = self.streams.len();
             let allocate =
                 |place| self.at(place, |gpu, stream| gpu.alloc_async(1, stream).expect("the pool is empty"));
@@ -140,7 +140,7 @@ impl World {
         let is_foreign = self.kind.foreign && place != 0 && self.random.one_in(2);
         let (gpu, context) = (*self.gpu, if is_foreign { self.foreign } else { self.contexts[device] });
         gpu.set_current(context);
-        // The default streams wait for each other, and for the blocking ones: behind a receive this is the program's.
+        // The default streams wait for each other, and for the blocking ones: after a receive this is the program's.
         let may_block = !self.kind.receives;
         let (handle, worker, created) = if self.kind.legacy {
             if place == 0 { (LEGACY, None, false) } else { (gpu.stream(true), None, true) }
@@ -154,7 +154,7 @@ impl World {
         Stream { handle, device, is_foreign, worker, created, captured: false }
     }
 
-    /// Does something with a stream, on the thread that it needs and in its context.
+    /// Runs work with a stream, on its thread and in its context.
     pub fn at<T: Send + 'static>(
         &self,
         place: usize,
@@ -175,7 +175,7 @@ impl World {
         self.log.push(words());
     }
 
-    /// What happened, for whoever wants to see why.
+    /// Returns the log, to explain a failure.
     pub fn log(&self) -> String {
         self.log.join("\n")
     }
@@ -184,7 +184,7 @@ impl World {
         self.streams.iter().any(|stream| stream.captured)
     }
 
-    /// The rest of a stream's work comes after another's so far; through events, as a program does it.
+    /// Orders a stream's later work after another stream's work so far, with events, as in a program.
     pub fn order(&self, before: usize, after: usize) {
         if before != after {
             let event = self.at(before, |gpu, stream| gpu.recorded(stream));
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// A stream that is not captured.
+    /// Returns a stream that is not captured.
     pub fn any_stream(&mut self) -> Option<usize> {
         let place = self.random.index(self.streams.len());
         (!self.streams[place].captured).then_some(place)
@@ -203,7 +203,7 @@ impl World {
         (!self.chunks.is_empty()).then(|| self.random.index(self.chunks.len()))
     }
 
-    /// Does something at random.
+    /// Runs a random step.
     pub fn act(&mut self) {
         match self.random.below(100) {
             0..34 => self.allocate(),
@@ -228,7 +228,7 @@ impl World {
     pub fn allocate(&mut self) {
         let (Some(place), bytes) = (self.any_stream(), self.some_bytes()) else { return };
         let place = if self.kind.legacy { 0 } else { place };
-        // One device's hooks have the pinned pool, and a context of the program's own has none.
+        // The pinned pool belongs to one device, and a context of the program's own has none.
         if self.kind.pinned && self.streams[place].device != 0 || self.streams[place].is_foreign {
             return;
         }
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// Looks at new memory, and fills it.
+    /// Checks new memory, and fills it.
     pub fn enter(&mut self, address: u64, bytes: u64, place: usize, ordered: bool) {
         let touches = |&(at, size): &(u64, u64)| at < address + bytes && address < at + size;
         self.seen.again += u64::from(self.freed.iter().any(touches));
@@ -260,7 +260,7 @@ impl World {
         self.freed.retain(|range| !touches(range));
         let entry = self.shadow.allocated(address, bytes, place, 0);
         let (number, pattern) = (entry.number, self.random.bits());
-        // Blocking streams' work comes behind that of the legacy stream, and so may use what is allocated there.
+        // Work of blocking streams comes after that of the legacy stream, and so may use memory allocated there.
         let place = if self.kind.legacy { self.random.index(self.streams.len()) } else { place };
         if ordered {
             self.at(place, move |gpu, stream| entry.look(*gpu, stream));
@@ -268,7 +268,7 @@ impl World {
             entry.look_now();
         }
         let device = self.streams[place].device;
-        // Plain memory need not be used where it was asked for.
+        // Plain memory may be used on a stream other than that of its request.
         let place = if ordered { place } else { self.reaching(device).unwrap_or(place) };
         self.say(|| format!("{number}: {bytes} at {address:#x}, filled on {place}, ordered: {ordered}"));
         let chunk = Chunk { address, bytes, pattern, number, device, users: vec![place], ordered, graphs: 0 };
@@ -280,13 +280,13 @@ impl World {
         self.chunks.push(chunk);
     }
 
-    /// A stream whose work may touch memory of a device.
+    /// Returns a stream whose work may touch memory of a device.
     fn reaching(&mut self, device: usize) -> Option<usize> {
         let place = self.any_stream()?;
         (self.kind.peers || self.kind.pinned || self.streams[place].device == device).then_some(place)
     }
 
-    /// A kernel reads a chunk, behind its filling.
+    /// Queues a kernel that reads a chunk, after its filling.
     pub fn read(&mut self) {
         let Some(index) = self.any_chunk() else { return };
         let device = self.chunks[index].device;
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    /// Whether streams' work can be waited for.
+    /// Returns whether the program can wait for streams.
     pub fn may_order(&self, before: usize, after: usize) -> bool {
         before == after || !(self.streams[before].captured || self.streams[after].captured)
     }
@@ -318,7 +318,7 @@ impl World {
         self.say(|| format!("{number} is read on {place}"));
     }
 
-    /// A copy between memory of different devices, which need not be peers: on a stream of either.
+    /// Copies between memory of different devices, which need not be peers, on a stream of either.
     fn copy(&mut self) {
         let (Some(from), Some(to), Some(place)) = (self.any_chunk(), self.any_chunk(), self.any_stream())
         else {
@@ -331,14 +331,14 @@ impl World {
             return;
         }
         self.order(source.users[0], place);
-        // What was read there has been read, and what reads it from now on finds the copy.
+        // Earlier reads have completed, and later ones find the copy.
         target.users.iter().for_each(|&user| self.order(user, place));
         let bytes = source.bytes.min(target.bytes);
         let deeds = [(from, &source), (to, &target)].map(|(index, chunk)| {
             self.chunks[index].users.push(place);
             self.shadow.queued(chunk.address, chunk.bytes, place, chunk.number)
         });
-        // The rest of it is filled anew.
+        // The rest of it is filled again.
         self.chunks[to].pattern = source.pattern;
         self.chunks[to].users = vec![place];
         self.chunks[to].bytes = bytes;
@@ -362,7 +362,7 @@ impl World {
         let foreign = foreign.filter(|_| self.kind.foreign && self.random.one_in(2));
         let on = foreign.or_else(|| self.any_stream()).filter(|_| !self.kind.legacy).unwrap_or(0);
         let ordered = self.kind.is_async && (self.kind.legacy || !self.random.one_in(3))
-            // Whose stream cannot be another device's.
+            // Its stream cannot belong to another device.
             && self.streams[on].device == chunk.device
             && chunk.users.iter().all(|&user| self.may_order(user, on))
             && !self.streams[on].captured;
@@ -380,7 +380,7 @@ impl World {
         self.say(|| format!("free {} on {on}, ordered: {ordered}: {code:?}", chunk.number));
         match code {
             Ok(()) => {}
-            // The work cannot be waited for in a capture.
+            // A capture does not permit waiting for the work.
             Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) if self.kind.is_async && self.is_capturing() => {
                 self.seen.put_off += 1;
                 return;
@@ -395,13 +395,13 @@ impl World {
         }
     }
 
-    /// Whether a device's memory is not pooled.
+    /// Returns whether a device's memory is not pooled.
     fn is_own(&self, device: usize) -> bool {
         self.kind.own_context && device == 1
     }
 
-    /// cudaFree of memory that was allocated in the order of a stream waits for nobody, and that of the driver's own not for
-    /// other devices: the program does. Whether it may.
+    /// cudaFree of memory that was allocated in the order of a stream does not wait, and that of the driver's own
+    /// memory not for other devices, so the program waits. Returns whether it may.
     fn finish(&mut self, chunk: &Chunk) -> bool {
         if self.is_capturing() {
             return false;
@@ -419,7 +419,7 @@ impl World {
         self.say(|| format!("stream {place} does {ran}"));
     }
 
-    /// The program waits for a stream, or for a device.
+    /// Waits for a stream, or for a device.
     fn synchronize(&mut self) {
         if self.is_capturing() {
             return;
@@ -432,11 +432,11 @@ impl World {
         self.say(|| format!("stream {place} is synchronised, with its device: {all}"));
     }
 
-    /// A stream ends with its work still queued, and another takes its place, perhaps with its handle.
+    /// Destroys a stream with its work still queued, and replaces it by another, possibly with its handle.
     fn end_stream(&mut self) {
         let place = self.random.index(self.streams.len());
         let Stream { created, device, ref worker, .. } = self.streams[place];
-        // What is read next has to come behind what was filled there.
+        // Later reads must come after the fills there.
         let is_filler = |chunk: &Chunk| chunk.users.contains(&place);
         if self.is_capturing() || !(created || worker.is_some()) {
             return;
@@ -455,7 +455,7 @@ impl World {
         self.at(place, |gpu, stream| gpu.hold(stream));
     }
 
-    /// Lets everything be done, in some order, as far as it can.
+    /// Runs all work, in some order, as far as possible.
     fn drain(&mut self) {
         let mut stuck = 0;
         while stuck < 20 {
@@ -464,11 +464,11 @@ impl World {
             let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
             stuck = if ran == 0 { stuck + 1 } else { 0 };
         }
-        // What is left waits for streams that have ended.
+        // The rest waits for streams that have ended.
         self.gpu.sim.release_all();
     }
 
-    /// Everything is done, and the driver's own pools give back what they keep.
+    /// Runs all work, and makes the driver's own pools release their memory.
     fn finish_all(&mut self) {
         self.drain();
         for &context in self.contexts.iter().chain(Some(&self.foreign).filter(|foreign| **foreign != 0)) {
@@ -477,12 +477,12 @@ impl World {
         }
     }
 
-    /// All devices are reset: everything is gone, and the program begins anew.
+    /// Resets all devices: everything is gone, and the program begins again.
     pub fn reset(&mut self) {
         while !self.graphs.is_empty() {
             self.end_graph();
         }
-        // Memory of cudaMallocAsync may be the driver's own, which no reset frees.
+        // Memory of cudaMallocAsync may belong to the driver, which no reset frees.
         while let Some(index) = self.chunks.iter().position(|chunk| chunk.ordered) {
             self.free_at(index);
         }
@@ -504,7 +504,7 @@ impl World {
         self.begin();
     }
 
-    /// The end of the program, in one of several ways.
+    /// Ends the program, in one of several ways.
     pub fn end(&mut self) {
         while !self.graphs.is_empty() {
             self.end_graph();
@@ -539,7 +539,7 @@ impl World {
     }
 }
 
-/// Races and mismatches and misuses so far.
+/// Returns the races, mismatches and misuses so far.
 pub fn troubles(gpu: &Gpu) -> (u64, u64, u64) {
     (shadow::races().0, gpu.sim.mismatches(), gpu.sim.misuses())
 }

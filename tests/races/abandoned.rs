@@ -1,17 +1,19 @@
-//! Streams that are destroyed without `bfc_forget_stream`, as programs do whose memory was all freed.
+//! Streams that are destroyed without `bfc_forget_stream`, as programs do after all of their memory was freed.
 
 use crate::common::simcuda::steer::RECYCLE_HANDLES;
 use crate::world::{Chunk, World};
 
 impl World {
-    /// Whether a stream may end without bfc_forget_stream: nothing that is live was allocated there, or lent to it.
+    /// Returns whether a stream may end without bfc_forget_stream: no live memory was allocated there or recorded for
+    /// it.
     pub fn may_abandon(&self, place: usize) -> bool {
         let stream = &self.streams[place];
         let uses = |chunk: &Chunk| chunk.home == Some(place) || chunk.lent.contains(&place);
         stream.created && !self.chunks.iter().any(uses)
     }
 
-    /// Such a stream's work is waited for before its end, or still queued: then its handle is not another's at once.
+    /// The program waits for such a stream's work before its end, or the work is still queued. Then its handle is not
+    /// reused at once.
     pub fn abandon(&mut self, place: usize) {
         let recycles = self.gpu.sim.get(RECYCLE_HANDLES) != 0;
         if recycles || self.random.one_in(2) {

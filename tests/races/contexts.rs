@@ -9,22 +9,22 @@ use crate::world::{Chunk, Kind, World};
 
 /// The contexts of a program.
 pub struct Contexts {
-    /// The pool's own first.
+    /// The pool's own context is first.
     all: Vec<u64>,
-    /// Of each but the first a buffer of the program's, which copies go to.
+    /// For each except the first, a buffer of the program that copies write to.
     buffers: Vec<u64>,
-    /// The one that the program has created, where it is a green one.
+    /// The green context of the one that the program has created, if it is one.
     green: Option<GreenContext>,
 }
 
-/// The place of the one that the program has created, and of another device's.
+/// The indexes of the context that the program has created, and of another device's.
 const CREATED: usize = 1;
 const PEER: usize = 2;
 
-/// The largest part of a chunk that is copied.
+/// The maximum part of a chunk that is copied.
 const BUFFER: u64 = 64 << 10;
 
-/// Each stream copies to a part of its own: copies on two of them are in no order, even where one takes the place of the
+/// Each stream copies to a part of its own, because copies on two streams are unordered, even if one replaces the
 /// other, which has ended with its work still queued. A program has fewer streams than this.
 const STREAMS: u64 = 128;
 
@@ -43,7 +43,7 @@ impl Contexts {
         contexts
     }
 
-    /// The program's own one, current.
+    /// Creates the program's own context and makes it current.
     fn create(&mut self, gpu: Gpu, random: &mut Random) -> u64 {
         self.green = random.one_in(2).then(|| gpu.green_context(0));
         self.green.map_or_else(|| gpu.own_context(0), |green| green.context)
@@ -57,7 +57,7 @@ impl Contexts {
         }
     }
 
-    /// It is current.
+    /// Makes the context current.
     fn add(&mut self, gpu: Gpu, context: u64) {
         self.all.push(context);
         self.buffers.push(gpu.alloc(BUFFER * STREAMS));
@@ -67,34 +67,34 @@ impl Contexts {
         self.all[0]
     }
 
-    /// Whether it is of another device than the pool's.
+    /// Returns whether it belongs to a device other than the pool's.
     pub fn is_of_peer(&self, context: usize) -> bool {
         context == PEER
     }
 
-    /// Ends the one that the program has created, and creates another, which perhaps has its handle.
+    /// Destroys the context that the program has created, and creates another, possibly with its handle.
     fn renew(&mut self, gpu: Gpu, random: &mut Random) {
         gpu.set_current(self.all[CREATED]);
-        // A green context's is the primary one's.
+        // A green context shares the primary one's.
         gpu.free(self.buffers[CREATED]);
         self.destroy(gpu);
         self.all[CREATED] = self.create(gpu, random);
         self.buffers[CREATED] = gpu.alloc(BUFFER * STREAMS);
     }
 
-    /// One of them.
+    /// Returns one of them.
     pub fn any(&self, random: &mut Random) -> usize {
         if self.all.len() > 1 { random.index(self.all.len()) } else { 0 }
     }
 
-    /// Makes one current; where there is but one it is.
+    /// Makes one current, unless there is only one, which already is.
     pub fn set_current(&self, gpu: Gpu, context: usize) {
         if self.all.len() > 1 {
             gpu.set_current(self.all[context]);
         }
     }
 
-    /// Ends all but the first, which is current then.
+    /// Destroys all except the first, which is then current.
     pub fn end(&self, gpu: Gpu) {
         for (&context, &buffer) in self.all.iter().zip(&self.buffers).skip(1) {
             gpu.set_current(context);
@@ -110,7 +110,7 @@ impl Contexts {
 }
 
 impl World {
-    /// The program's own context ends, with its streams, once it has waited for them. What was allocated there lives on.
+    /// Destroys the program's own context and its streams, after waiting for them. Memory allocated there stays live.
     pub fn end_context(&mut self) {
         if self.streams.iter().any(|stream| stream.capturing.is_some()) || !self.kind.defaults {
             return;
@@ -150,7 +150,7 @@ impl World {
         self.say(|| "the program's own context ends".to_owned());
     }
 
-    /// A chunk is copied to another context's memory or device, on a stream of that context, which is recorded.
+    /// Copies a chunk to another context's memory or device, on a stream of that context, which is recorded.
     pub fn copy(&mut self) {
         let foreign = |place: &usize| self.streams[*place].context != 0;
         let places: Vec<usize> = (0..self.streams.len()).filter(foreign).collect();

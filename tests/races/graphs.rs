@@ -1,5 +1,5 @@
-//! Captured graphs in the random programs: their memory comes from private pools and is theirs until these are
-//! released, however often they are launched and whatever else comes and goes.
+//! Captured graphs in the random programs: their memory comes from private pools and belongs to them until these are
+//! released, however often they are launched and whatever else is allocated and freed.
 
 use crate::common::adapters::{ORT_ON_STREAM, TORCH, begin_to_pool};
 use crate::common::*;
@@ -13,14 +13,14 @@ use cuda_sys::{
 /// PyTorch's name for a pool.
 const TORCH_ID: (u64, u64) = (0, 1);
 
-/// A graph that may be launched, with what it keeps.
+/// A graph that may be launched, with its memory.
 pub struct Graph {
     executable: u64,
     /// The private pool.
     name: u64,
-    /// Where it is launched, in order.
+    /// The stream on which it is launched.
     pub stream: usize,
-    /// What was not freed in the capture.
+    /// The chunks that were not freed in the capture.
     kept: Vec<u64>,
 }
 
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// Captures some work with allocations of its own, while others go on with theirs.
+    /// Captures some work with allocations of its own, while others continue.
     fn capture(&mut self) {
         if self.streams.iter().any(|stream| stream.capturing.is_some()) {
             return;
@@ -42,11 +42,11 @@ impl World {
         if self.kind.modes && self.random.one_in(3) {
             return self.capture_unannounced(place);
         }
-        // What is left of a private pool waits for the pool's own context, so a graph is launched there.
+        // The rest of a private pool waits for the pool's own context, so a graph is launched there.
         if self.streams[place].context != 0 {
             return;
         }
-        // A second graph may use the first one's pool, for both are launched in the order of one stream.
+        // A second graph may use the first one's pool, because both are launched in the order of one stream.
         let shared = self.graphs.iter().find(|graph| graph.stream == place).map(|graph| graph.name);
         let name = shared.filter(|_| self.random.one_in(2)).unwrap_or_else(|| {
             self.names += 1;
@@ -78,13 +78,13 @@ impl World {
         assert_eq!(self.pool.end_private(name, handle), BFC_OK, "{}", last_error());
         let kept = live.into_iter().map(|(address, ..)| address).collect();
         self.graphs.push(Graph { executable, name, stream: place, kept });
-        // Whatever was queued on that memory before must be done when the graph begins: on this very stream, for in
-        // a capture nothing can be waited for.
+        // Work queued on that memory before must have completed when the graph begins: on this stream, because in
+        // a capture nothing can wait.
         entries.into_iter().for_each(|entry| entry.look(gpu, handle));
         self.launch();
     }
 
-    /// One of the three modes.
+    /// Returns one of the three modes.
     fn some_mode(&mut self) -> CUstreamCaptureMode {
         const MODES: [CUstreamCaptureMode; 3] = [
             CU_STREAM_CAPTURE_MODE_GLOBAL,
@@ -94,7 +94,7 @@ impl World {
         if self.kind.modes { MODES[self.random.index(3)] } else { CU_STREAM_CAPTURE_MODE_GLOBAL }
     }
 
-    /// Ends a capture, which nothing has broken.
+    /// Ends a capture, which must not be broken.
     fn end_capture(&mut self, place: usize) -> u64 {
         self.streams[place].capturing = None;
         match self.gpu.try_end_capture(self.streams[place].handle) {
@@ -103,12 +103,12 @@ impl World {
         }
     }
 
-    /// A stream is captured, and `bfc_pool_begin` is not called for it: the library learns of the capture in one of the other
-    /// ways. What is captured uses no memory of the allocator's.
+    /// Captures a stream without `bfc_pool_begin`: the library learns of the capture in one of the other
+    /// ways. The captured work uses no memory of the allocator.
     fn capture_unannounced(&mut self, place: usize) {
         let (gpu, handle, device) = (self.gpu, self.streams[place].handle, self.pool.device());
         let way = self.random.below(4);
-        // Otherwise memory in use tells that the stream exists.
+        // Otherwise memory in use shows that the stream exists.
         let is_of = |chunk: &Chunk| way != 0 && (chunk.home == Some(place) || chunk.lent.contains(&place));
         while let Some(index) = self.chunks.iter().position(is_of) {
             self.free_at(index);
@@ -125,7 +125,7 @@ impl World {
         let mut of_ort = 0;
         match way {
             0 => {}
-            // A temporary, of which nothing is left.
+            // A temporary allocation that is already freed.
             1 => (TORCH.free)((TORCH.alloc)(1, handle), handle),
             2 => of_ort = (ORT_ON_STREAM.alloc)(1, handle),
             _ => assert_eq!(alloc_async(device, 1 << 40, handle), Err(BFC_ERROR_OUT_OF_MEMORY)),
@@ -188,7 +188,7 @@ impl World {
         self.say(|| format!("graph in private pool {name} is launched on {stream}"));
     }
 
-    /// A graph ends, and with the last of its pool the pool, perhaps before the last launch is done.
+    /// Destroys a graph, and with the last of its pool the pool, possibly before the last launch has completed.
     fn end_graph(&mut self) {
         if self.graphs.is_empty() {
             return;
@@ -201,7 +201,7 @@ impl World {
         let handle = self.streams[stream].handle;
         self.gpu.destroy_graph(executable);
         for address in kept {
-            // Behind the launches, on the stream where they were.
+            // After the launches, on their stream.
             self.pool.put_on(address, handle);
         }
         if self.graphs.iter().any(|graph| graph.name == name) {

@@ -1,11 +1,11 @@
-//! The end of a random program, and what must hold then and at all times.
+//! The end of a random program, and the conditions that must hold then and at all times.
 
 use crate::common::*;
 use crate::shadow;
 use crate::world::World;
 
 impl World {
-    /// Lets everything be done, in some order, as far as it can.
+    /// Runs all work, in some order, as far as possible.
     pub fn drain(&mut self) {
         let mut stuck = 0;
         while stuck < 20 {
@@ -14,11 +14,11 @@ impl World {
             let ran = self.at(place, move |gpu, stream| gpu.step(stream, items));
             stuck = if ran == 0 { stuck + 1 } else { 0 };
         }
-        // What is left waits for streams that have ended.
+        // The rest waits for streams that have ended.
         self.gpu.sim.release_all();
     }
 
-    /// The end of the program, in one of several ways, and what must hold then.
+    /// Ends the program, in one of several ways, and checks the conditions that must hold then.
     pub fn end(mut self) -> World {
         self.end_graphs();
         if self.random.one_in(2) {
@@ -32,9 +32,9 @@ impl World {
             self.drain();
         }
         self.pool.check();
-        // With work still queued, perhaps.
+        // Possibly with work still queued.
         assert_eq!(self.pool.destroy(), BFC_OK, "{}", last_error());
-        // The driver itself need not wait before it takes memory back.
+        // The driver itself need not wait before it frees memory.
         let undone = self.shadow.undone(0, u64::MAX);
         if undone != 0 && !self.kind.lies {
             let log = self.log();
@@ -53,7 +53,7 @@ impl World {
         self
     }
 
-    /// Nothing went wrong so far, in this program and those before.
+    /// Checks that nothing went wrong so far, in this program and earlier ones.
     pub fn judge(&self) {
         let (races, words) = shadow::races();
         let (misuses, mismatches, deadlocks) = (self.misuses(), self.gpu.sim.mismatches(), self.deadlocks);
@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// Misuses of the driver, but those that the library cannot know of: a stream was destroyed without bfc_forget_stream whose
-    /// work was queued still, and what the driver says of it is borne.
+    /// Returns the misuses of the driver, except those that the library cannot know of: a stream was destroyed without
+    /// bfc_forget_stream while its work was still queued, and the library handles the driver's error.
     fn misuses(&self) -> Vec<String> {
         let stale = |handle: &u64| format!("Stream {handle:#x} is one that was destroyed");
         let stale: Vec<String> = self.abandoned.iter().map(stale).collect();

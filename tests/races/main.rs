@@ -1,8 +1,8 @@
-//! Reuse races on the simulated driver (a simulation, whose streams do what they are told when they are told): no
+//! Reuse races on the simulated driver (a simulation, whose streams run their work when they are told to): no
 //! memory is handed out while work that was queued before its free may still touch it.
 //!
-//! RACES_PROGRAMS is how many random programs each kind runs; RACES_SEED has one program run alone. Of a program that
-//! fails the log is shown, and a run of minutes says how far it is.
+//! RACES_PROGRAMS is the number of random programs that each kind runs. RACES_SEED runs a single program. The log of a
+//! failing program is shown, and a run of minutes reports its progress.
 //! `cargo xtask test --suite races` runs many in the release build.
 
 mod abandoned;
@@ -29,7 +29,7 @@ use progress::Progress;
 use std::env;
 use world::{Kind, SIMPLE, World};
 
-/// How often memory was handed out that others' queued work was behind.
+/// The number of times that memory was handed out ordered after other streams' queued work.
 #[derive(Default)]
 struct Seen {
     crossings: u64,
@@ -43,13 +43,13 @@ fn number(variable: &str) -> Option<u64> {
     env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// Programs of each kind, unless the environment says how many.
+/// Programs of each kind, unless the environment sets another number.
 fn programs() -> u64 {
     number("RACES_PROGRAMS").unwrap_or(if cfg!(debug_assertions) { 150 } else { 2000 })
 }
 
-/// Granules are large, and so is the work on them: an eighth of the others, but not too few. What takes several
-/// contexts, or is run to its end again and again, is a quarter.
+/// Granules are large, and so is the work on them: an eighth of the others, but not too few. Programs with several
+/// contexts, or that are repeatedly run to their end, are a quarter.
 fn programs_of(kind: Kind) -> u64 {
     let share = match kind {
         Kind { granules: true, .. } => 8,
@@ -62,7 +62,7 @@ fn programs_of(kind: Kind) -> u64 {
 
 /// One program from beginning to end.
 fn program(gpu: Gpu, kind: Kind, seed: u64, seen: &mut Seen) {
-    // What a driver may answer to questions about streams during a capture.
+    // The driver's possible results for queries about streams during a capture.
     gpu.sim.set(STREAM_QUERIES_UNSAFE, i64::from(seed % 3 != 2));
     gpu.sim.set(CAPTURED_STREAMS_HIDE, i64::from(seed % 3 == 1));
     let context = gpu.enter(0);
@@ -169,7 +169,7 @@ fn everything_at_once() {
     random_programs("everything_at_once", 7, all);
 }
 
-/// Granules that move, and go back by trims, while work is queued on what was freed.
+/// Granules that move, and are released by trims, while work is queued on freed memory.
 #[test]
 fn granules() {
     random_programs("granules", 8, Kind { records: true, plain: true, granules: true, ..SIMPLE });
@@ -206,7 +206,7 @@ fn default_streams_of_contexts() {
     random_programs("default_streams_of_contexts", 23, kind);
 }
 
-/// The same where one of the contexts ends now and then, and another one comes, perhaps with its handle.
+/// The same, with one of the contexts ending now and then, and another one created, possibly with its handle.
 #[test]
 fn default_streams_of_contexts_that_end() {
     let kind = Kind { records: true, ends: true, plain: true, contexts: true, defaults: true, ..SIMPLE };
@@ -224,7 +224,7 @@ fn posted_receives() {
     random_programs("posted_receives", 14, Kind { records: true, ends: true, receives: true, ..SIMPLE });
 }
 
-/// Neighbours of what is freed behind a receive were freed before it.
+/// Neighbours of memory that is freed after a receive were freed before it.
 #[test]
 fn frees_behind_posted_receives() {
     let all = Kind { records: true, ends: true, receives: true, frees_behind: true, ..SIMPLE };
@@ -249,7 +249,7 @@ fn captures_of_all_modes_among_contexts() {
     random_programs("captures_of_all_modes_among_contexts", 17, all);
 }
 
-/// Were events not asked and not waited for, the programs would show it.
+/// The programs detect a library that neither queries events nor waits for them.
 #[test]
 fn what_would_be_seen_without_events() {
     simulated("what_would_be_seen_without_events", |sim| {
@@ -275,7 +275,7 @@ fn threads_at_once() {
     run_together("threads_at_once", 0, false);
 }
 
-/// Some of them capture, and no other thread breaks that.
+/// Some of them capture, and no other thread breaks the captures.
 #[test]
 fn threads_at_once_with_captures() {
     run_together("threads_at_once_with_captures", 1 << 20, true);
@@ -285,7 +285,7 @@ fn run_together(test: &str, first_seed: u64, captures: bool) {
     let programs = programs().to_string();
     let out = progress::output(test);
     let mut variables = vec![("RACES_PROGRAMS", &*programs), (progress::VARIABLE, &out)];
-    // The library's own thread gives memory back beside them.
+    // The library's own thread releases memory concurrently.
     variables.extend(captures.then_some(("BFC_TRIM_AFTER", "0.002")));
     let facts = simulated_saying(test, &variables, |sim| {
         let (count, mut crossings) = (self::programs() / 4, 0);
@@ -294,7 +294,7 @@ fn run_together(test: &str, first_seed: u64, captures: bool) {
             let seed = first_seed + place;
             let gpu = begin(sim, SIMPLE, seed * BATCH);
             if seed.is_multiple_of(2) {
-                // What others do in the middle of an order is more.
+                // Operations of others during an ordering step.
                 for function in [c"cuEventRecord", c"cuStreamWaitEvent", c"cuEventQuery"] {
                     sim.delay(function.as_ptr(), 10_000);
                 }

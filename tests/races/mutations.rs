@@ -1,4 +1,4 @@
-//! The library with a defect of device order built in: the programs must see each.
+//! The library with a built-in defect of device ordering: the programs must detect each.
 //!
 //! The feature `mutations` of the package builds all of them; the variable LIBBFC_MUTATION names the one that is
 //! active in a process. They are never shipped.
@@ -7,10 +7,10 @@ use crate::common::cargo;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs of the kind that is to see it: the first that does ends the run.
+/// The number of programs of the kind that should detect it. The first that does ends the run.
 const PROGRAMS: &str = "2000";
 
-/// A defect, with the program that sees it and what that says.
+/// A defect, with the program that detects it and its message.
 struct Mutation {
     name: &'static str,
     binary: &'static str,
@@ -19,9 +19,9 @@ struct Mutation {
 }
 
 const MUTATIONS: [Mutation; 8] = [
-    // An event is recorded when the memory is needed, behind what was queued since the free.
+    // An event is recorded when the memory is needed, after the work queued since the free.
     Mutation { name: "late-event", binary: "races", test: "posted_receives", says: &[" deadlocks, "] },
-    // Events are recorded in the pool's own context only, and its synchronization vouches for all streams.
+    // Events are recorded in the pool's own context only, and its synchronization is taken to cover all streams.
     Mutation {
         name: "own-context",
         binary: "races",
@@ -35,28 +35,28 @@ const MUTATIONS: [Mutation; 8] = [
         test: "default_streams_of_contexts",
         says: &[" races, work on", "are pending: races"],
     },
-    // An event is recorded anew while another thread queries it.
+    // An event is recorded again while another thread queries it.
     Mutation {
         name: "shared-event",
         binary: "device_order",
         test: "shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried",
         says: &["while the work on it is pending"],
     },
-    // bfc_pool_begin tells nothing to those who wait for the device.
+    // bfc_pool_begin does not notify threads that wait for the device.
     Mutation {
         name: "no-announcement",
         binary: "races",
         test: "threads_at_once_with_captures",
         says: &["capture is broken", "STREAM_CAPTURE_UNSUPPORTED", "901"],
     },
-    // What a request or a free on a captured stream tells of the capture is forgotten.
+    // The capture that a request or a free on a captured stream reveals is forgotten.
     Mutation {
         name: "forgotten-capture",
         binary: "races",
         test: "captures_of_all_modes",
         says: &["was broken"],
     },
-    // A stream is asked and recorded on though its memory is settled.
+    // A stream is queried and recorded on although its memory is settled.
     Mutation {
         name: "dead-stream",
         binary: "races",
@@ -74,12 +74,12 @@ const MUTATIONS: [Mutation; 8] = [
 /// The test binaries, built with the feature in a target folder of their own.
 fn binary(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutations");
-    // In the debug build always: it is built once for both, and the first program that sees the defect ends the run.
+    // In the debug build always: it is built once for both, and the first program that detects the defect ends the run.
     let args = ["--features", "mutations", "--target-dir", target.to_str().expect("UTF-8")];
     cargo::test_binary("libbfc", name, &args)
 }
 
-/// Runs a test of a mutated binary. Returns what it says, if it fails.
+/// Runs a test of a mutated binary. Returns its output, if it fails.
 fn run(mutation: &Mutation) -> Result<String, String> {
     let mut command = Command::new(binary(mutation.binary));
     command.args(["--exact", mutation.test, "--nocapture", "--test-threads=1"]);

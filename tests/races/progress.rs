@@ -1,26 +1,26 @@
-//! How far a long run is. The programs run in a child whose output is kept until its end, so the lines go to the standard
-//! error of the parent.
+//! The progress of a long run. The programs run in a child whose output is kept until its end, so the lines go to the
+//! standard error of the parent.
 
 use std::env;
 use std::time::{Duration, Instant};
 
-/// The file descriptor that the lines go to.
+/// The file descriptor to which the lines are written.
 pub const VARIABLE: &str = "RACES_PROGRESS";
 
 /// Seconds between two lines: a short run prints none.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What the child is told: in the parent, a copy of its standard error, which the child inherits.
+/// The variable for the child: in the parent, a copy of its standard error, which the child inherits.
 pub fn output(test: &str) -> String {
     if crate::common::child::is_child(test) {
         return env::var(VARIABLE).unwrap_or_default();
     }
-    // SAFETY: a copy of an open file descriptor; it lives as long as this process.
+    // SAFETY: a copy of an open file descriptor, which lives as long as this process.
     let copy = unsafe { libc::dup(2) };
     copy.to_string()
 }
 
-/// Says how many programs are done.
+/// Reports how many programs have run.
 pub struct Progress<'a> {
     test: &'a str,
     count: u64,
@@ -32,7 +32,7 @@ impl<'a> Progress<'a> {
         Progress { test, count, last: Instant::now() }
     }
 
-    /// So many are done.
+    /// Records that this many have run.
     pub fn note(&mut self, done: u64) {
         if self.last.elapsed() < PAUSE {
             return;
@@ -40,7 +40,7 @@ impl<'a> Progress<'a> {
         self.last = Instant::now();
         let Ok(Ok(descriptor)) = env::var(VARIABLE).map(|text| text.parse::<i32>()) else { return };
         let line = format!("{}: {done} of {} programs\n", self.test, self.count);
-        // SAFETY: the buffer has that many bytes; a descriptor that is none is an error, which is no matter.
+        // SAFETY: the buffer has that many bytes; an invalid descriptor is an error, which does not matter.
         let _ = unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) };
     }
 }

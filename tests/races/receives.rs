@@ -1,15 +1,15 @@
-//! Posted receives: work on one stream that ends only after what another stream sends later.
+//! Posted receives: work on one stream that ends only after another stream sends later.
 //!
-//! Between the receive and its send the program goes on, but puts nothing behind the receive itself. So whatever keeps the
-//! send from being executed is a wait of the library's for more than was queued before a free, unless the memory itself was
-//! freed behind the receive. It is found by running everything that can run; nothing hangs.
+//! Between the receive and its send the program continues, but orders nothing after the receive itself. So anything
+//! that keeps the send from being executed is a wait by the library for more than was queued before a free, unless the
+//! memory itself was freed after the receive. It is detected by running everything that can run, so nothing hangs.
 
 use crate::common::receive::Receive;
 use crate::common::*;
 use crate::world::{Chunk, World};
 
 impl World {
-    /// A stream posts a receive, others go on, and one of them requests memory and sends from it.
+    /// A stream posts a receive, others continue, and one of them requests memory and sends from it.
     pub fn receive(&mut self) {
         if self.streams.len() < 2 {
             return;
@@ -21,7 +21,7 @@ impl World {
         let gpu = self.gpu;
         let reserved = || ["cuMemFree", "cuMemUnmap"].map(|function| gpu.sim.calls(function));
         let before = reserved();
-        // A request that fails has waited for everything, so that nothing is left to judge.
+        // A failing request has waited for everything, so nothing is left to check.
         let refused = self.refused;
         for _ in 0..self.random.below(6) {
             let place = self.random.index(self.streams.len());
@@ -38,10 +38,10 @@ impl World {
             true => self.pool.alloc(bytes),
             false => self.at(sender, move |_, stream| alloc_async(device, bytes as usize, stream)),
         };
-        // Where regions went back, for whichever request, the driver itself may have waited for the device.
+        // If regions were released, for any request, the driver itself may have waited for the device.
         let returned = reserved() != before;
         let is_forced = receive.is_forced();
-        // There was nothing else to wait for, if there was no lesser place: that is not known here.
+        // There was nothing else to wait for, if there was no better place, which is not known here.
         let is_behind = got.is_ok_and(|address| {
             behind.iter().any(|&(other, size)| address < other + size && other < address + bytes)
         });
@@ -65,13 +65,14 @@ impl World {
             self.say(|| "deadlock".to_owned());
         }
         state.deliver(self.gpu);
-        // A chunk of no stream is freed where it was used: without a stream there is no event to wait for.
+        // A chunk without a stream is freed on the stream of its use, because without a stream there is no event to
+        // wait for.
         if let Some(chunk) = self.chunks.pop_if(|chunk| got.is_ok() && plain && chunk.home.is_none()) {
             self.at(sender, move |_, stream| assert_eq!(free_async(device, chunk.address, stream), BFC_OK));
         }
     }
 
-    /// Frees on the stream of the receive, in its order; what was freed.
+    /// Frees on the stream of the receive, in its order. Returns the freed chunk.
     fn free_behind(&mut self, comm: usize) -> Vec<(u64, u64)> {
         let mut freed = Vec::new();
         for _ in 0..self.random.below(4) {
@@ -81,18 +82,18 @@ impl World {
             let Chunk { address, bytes, number, .. } = self.chunks.remove(index);
             let device = self.pool.device();
             self.at(comm, move |_, stream| assert_eq!(free_async(device, address, stream), BFC_OK));
-            self.say(|| format!("free {number} on {comm}, behind the receive"));
+            self.say(|| format!("free {number} on {comm}, after the receive"));
             freed.push((address, bytes));
         }
         freed
     }
 
-    /// A free on a stream that is not behind the receive, in its own order.
+    /// Frees on a stream that is not ordered after the receive, in its own order.
     fn free_of_others(&mut self, comm: usize) {
         let Some(index) = self.any_chunk() else { return };
         let chunk = self.chunks[index].clone();
         let Some(home) = chunk.home.filter(|&home| home != comm) else { return };
-        // What is lent there ends behind the receive, perhaps.
+        // A use recorded there may end after the receive.
         if chunk.moved || chunk.lent.contains(&comm) {
             return;
         }
@@ -103,7 +104,7 @@ impl World {
         self.say(|| format!("free {} on {home}", chunk.number));
     }
 
-    /// Runs what can run until something holds; whether it does.
+    /// Runs everything that can run until a condition holds. Returns whether it does.
     fn run_until(&mut self, holds: impl Fn() -> bool) -> bool {
         loop {
             if holds() {

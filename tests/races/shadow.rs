@@ -1,8 +1,8 @@
-//! Which queued work may still touch which memory, as the test itself knows it.
+//! The queued work that may still touch memory, as tracked by the test itself.
 //!
-//! Each piece of work has a mark behind it on its stream: a simulated kernel that says it is done. The first work on a
-//! new allocation has a mark in front of it too, which looks whether everything that was queued on that memory before
-//! is done: if not, the chunk was handed out too early, whatever its contents happen to be.
+//! Each piece of work is followed by a mark on its stream: a simulated kernel that records its completion. The first
+//! work on a new allocation is also preceded by a mark, which checks whether all work that was queued on that memory
+//! before has completed. If not, the chunk was handed out too early, whatever its contents.
 
 use crate::common::gpu::Gpu;
 use crate::common::pointer;
@@ -15,62 +15,62 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 pub struct Deed {
     start: u64,
     end: u64,
-    /// For words: the stream's number and the allocation's.
+    /// For messages: the numbers of the stream and the allocation.
     stream: usize,
     allocation: u64,
     done: AtomicBool,
 }
 
-/// What must be done before the first work on an allocation.
+/// The work that must have completed before the first work on an allocation.
 struct Barrier {
     allocation: u64,
     before: Vec<Arc<Deed>>,
 }
 
-/// How often a barrier found work that was not done, and the words of the first.
+/// The number of times that a barrier found pending work, and the message of the first.
 static RACES: AtomicU64 = AtomicU64::new(0);
 static WORDS: Mutex<String> = Mutex::new(String::new());
 
-/// Races so far in this process, with the words of the first.
+/// Returns the races so far in this process, with the message of the first.
 pub fn races() -> (u64, String) {
     (RACES.load(SeqCst), WORDS.lock().unwrap().clone())
 }
 
-/// The work that is queued and not known to be done.
+/// The work that is queued and not known to have completed.
 #[derive(Default)]
 pub struct Shadow {
     deeds: Vec<Arc<Deed>>,
-    /// Ranges that belong to graphs, with the private pool each is in.
+    /// Ranges that belong to graphs, with the private pool of each.
     reserved: Vec<(u64, u64, u64)>,
     allocations: u64,
-    /// How often memory was handed out on which another stream's work was not done: so that tests can see that
-    /// they test something.
+    /// The number of times that memory was handed out with pending work of another stream, which shows that the tests
+    /// are effective.
     pub crossings: u64,
     /// The same on the same stream.
     pub reuses: u64,
 }
 
-/// A new allocation, as the shadow knows it.
+/// A new allocation, as tracked here.
 pub struct Entry {
     pub number: u64,
-    /// What is queued on its memory by others.
+    /// The work queued on its memory by others.
     barrier: Option<Box<Barrier>>,
 }
 
 impl Entry {
-    /// Whether work of others is queued on its memory.
+    /// Returns whether work of others is queued on its memory.
     pub fn is_awaiting(&self) -> bool {
         self.barrier.is_some()
     }
 
-    /// Looks whether that work is done now: the memory is anybody's from the beginning, and may be touched at once.
+    /// Checks whether that work has completed now, because any stream may use the memory at once.
     pub fn look_now(self) {
         if let Some(barrier) = self.barrier {
             barrier.look();
         }
     }
 
-    /// Looks, when its turn comes on the stream, whether that work is done. Call it before any work is queued, on
+    /// Checks, when it runs on the stream, whether that work has completed. Call it before any work is queued, on
     /// the stream's thread.
     pub fn look(self, gpu: Gpu, stream: u64) {
         if let Some(barrier) = self.barrier {
@@ -81,7 +81,7 @@ impl Entry {
 }
 
 impl Shadow {
-    /// Memory was handed out to a stream, common or of a private pool.
+    /// Records that memory was handed out to a stream, common or of a private pool.
     pub fn allocated(&mut self, start: u64, bytes: u64, stream: usize, private: u64) -> Entry {
         self.allocations += 1;
         let end = start + bytes;
@@ -99,7 +99,7 @@ impl Shadow {
         Entry { number, barrier }
     }
 
-    /// Work was queued on it.
+    /// Records that work was queued on it.
     pub fn queued(&mut self, start: u64, bytes: u64, stream: usize, allocation: u64) -> Arc<Deed> {
         let end = start + bytes;
         let deed = Arc::new(Deed { start, end, stream, allocation, done: AtomicBool::new(false) });
@@ -107,47 +107,47 @@ impl Shadow {
         deed
     }
 
-    /// How much is queued on a range of memory, or on any.
+    /// Returns how much work is queued on a range of memory, or on any.
     pub fn undone(&self, start: u64, bytes: u64) -> usize {
         let touches = |deed: &&Arc<Deed>| deed.start < start.saturating_add(bytes) && start < deed.end;
         self.deeds.iter().filter(touches).filter(|deed| !deed.done.load(SeqCst)).count()
     }
 
-    /// The contexts have ended, and all work with them.
+    /// Records that the contexts have ended, and all work with them.
     pub fn forget(&mut self) {
         self.deeds.clear();
     }
 
-    /// A graph's memory: nobody else's until the private pool is released.
+    /// Records a graph's memory, which is not reusable by others until the private pool is released.
     pub fn reserve(&mut self, start: u64, bytes: u64, pool: u64) {
         self.reserved.push((start, start + bytes, pool));
     }
 
-    /// The ranges of a private pool.
+    /// Returns the ranges of a private pool.
     pub fn reserved(&self, pool: u64) -> Vec<(u64, u64)> {
         let of_pool = self.reserved.iter().filter(|(.., other)| *other == pool);
         of_pool.map(|&(start, end, _)| (start, end - start)).collect()
     }
 
-    /// A private pool was released: its memory is like any other.
+    /// Records that a private pool was released, so its memory is like any other.
     pub fn released(&mut self, pool: u64) {
         self.reserved.retain(|(.., other)| *other != pool);
     }
 }
 
-/// Says that work is done, when its turn comes. Call it behind the work, on the stream's thread.
+/// Records that work has completed, when it runs. Call it after the work, on the stream's thread.
 pub fn mark(gpu: Gpu, stream: u64, deed: Arc<Deed>) {
     let argument = Arc::into_raw(deed).cast_mut().cast();
     assert_eq!(gpu.sim.launch(pointer(stream), done, argument), 0);
 }
 
 unsafe extern "C" fn done(deed: *mut c_void) {
-    // SAFETY: `mark` gave it up to this call, which is the only one.
+    // SAFETY: `mark` passed it to this call, which is the only one.
     unsafe { Arc::from_raw(deed.cast::<Deed>()) }.done.store(true, SeqCst);
 }
 
 unsafe extern "C" fn look(barrier: *mut c_void) {
-    // SAFETY: `Entry::look` gave it up to this call, which is the only one.
+    // SAFETY: `Entry::look` passed it to this call, which is the only one.
     unsafe { Box::from_raw(barrier.cast::<Barrier>()) }.look();
 }
 

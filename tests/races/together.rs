@@ -1,5 +1,5 @@
-//! The same on threads that really run at once, each with two streams of its own, one of them its default stream. They
-//! hand chunks to each other. What happens differs from run to run; what must not happen is the same.
+//! The same with threads that really run concurrently, each with two streams of its own, one of them its default
+//! stream. They hand chunks to each other. The interleaving differs from run to run, but the conditions are the same.
 
 use crate::common::gpu::{Gpu, PER_THREAD};
 use crate::common::ordered::*;
@@ -11,7 +11,7 @@ use cuda_sys::{
 };
 use std::sync::Mutex;
 
-/// A chunk, with the event behind its filling where it changes hands.
+/// A chunk, with the event after its filling if it is passed to another thread.
 struct Chunk {
     address: u64,
     bytes: u64,
@@ -21,7 +21,7 @@ struct Chunk {
     event: u64,
 }
 
-/// What the threads share.
+/// The shared state of the threads.
 struct Shared {
     gpu: Gpu,
     device: i32,
@@ -32,18 +32,19 @@ struct Shared {
     captures: bool,
 }
 
-/// One of them.
+/// One thread.
 struct Hand<'a> {
     shared: &'a Shared,
     random: Random,
-    /// Handles, with the numbers that the shadow has for them.
+    /// Handles, with their numbers in the shadow.
     streams: [(u64, usize); 2],
     chunks: Vec<Chunk>,
     /// Names of private pools, which no other thread uses.
     names: u64,
 }
 
-/// One program of so many threads. Gives how often memory was handed out behind other streams' queued work.
+/// Runs one program with this many threads. Returns how often memory was handed out ordered after other streams' queued
+/// work.
 pub fn program(gpu: Gpu, threads: usize, seed: u64, captures: bool) -> u64 {
     let context = gpu.enter(0);
     let mut wanted = options();
@@ -97,7 +98,7 @@ impl<'a> Hand<'a> {
         }
         let (gpu, device) = (self.shared.gpu, self.shared.device);
         for (handle, _) in self.streams {
-            // With work queued that nobody steps any more, but for who waits for it.
+            // With work queued that is stepped only by waiting threads.
             assert_eq!(forget_stream(device, handle), BFC_OK, "{}", last_error());
             if handle != PER_THREAD {
                 gpu.destroy_stream(handle);
@@ -135,7 +136,7 @@ impl<'a> Hand<'a> {
         }
     }
 
-    /// Captures work on memory of a private pool, and launches it once. What other threads do meanwhile breaks no capture
+    /// Captures work on memory of a private pool, and launches it once. Other threads' calls meanwhile break no capture
     /// that is announced.
     fn capture(&mut self) {
         const MODES: [CUstreamCaptureMode; 3] = [
@@ -201,7 +202,7 @@ impl<'a> Hand<'a> {
         self.shared.handed_over.lock().unwrap().push(chunk);
     }
 
-    /// Another's chunk is this one's from now on: read, recorded or not, and freed here.
+    /// Takes over another thread's chunk: read, recorded or not, and freed here.
     fn take_over(&mut self) {
         let Some(mut chunk) = self.shared.handed_over.lock().unwrap().pop() else { return };
         chunk.stream = self.random.index(2);

@@ -1,5 +1,5 @@
-//! A thread that does what it is told, one thing at a time: for what only a thread itself can do, such as queueing
-//! work on its own default stream. Who tells it waits, so that a program is the same at each run.
+//! A thread that runs given tasks, one at a time, for things that only a thread itself can do, such as queueing
+//! work on its own default stream. The caller waits, so that a program is the same at each run.
 
 use crate::common::gpu::Gpu;
 use std::sync::mpsc::{Sender, channel};
@@ -24,7 +24,7 @@ impl Worker {
         Worker { jobs: Some(jobs), thread: Some(thread) }
     }
 
-    /// Has it do something, and waits for that.
+    /// Runs work on it, and waits for the result.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (answer, answers) = channel();
         let job = Box::new(move || {

@@ -1,9 +1,9 @@
 //! A random program on several streams whose work is held: allocations, simulated kernels on them, frees, streams
-//! that come and go, and now and then a step of some stream's work.
+//! that are created and destroyed, and now and then a step of some stream's work.
 //!
 //! Every allocation is filled by a kernel on its stream and read by kernels before its free: on its own stream, on
-//! others that were recorded, or on the one that frees it. So memory that is handed out too early is found by its
-//! contents, and by the [shadow](super::shadow) also where the contents happen to be right.
+//! others that were recorded, or on the one that frees it. So memory that is handed out too early is detected by its
+//! contents, and by the [shadow](super::shadow) even if the contents happen to be right.
 
 use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
 use crate::common::granules::enough;
@@ -15,38 +15,39 @@ use crate::graphs::Graph;
 use crate::shadow::{self, Shadow};
 use crate::worker::Worker;
 
-/// What kinds of things a program does.
+/// The kinds of operations of a program.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// Chunks are used on other streams than their own.
+    /// Chunks are used on streams other than their own.
     pub records: bool,
     /// Streams are forgotten and destroyed.
     pub ends: bool,
-    /// Streams are the default streams of threads, but for one.
+    /// Streams are the default streams of threads, except for one.
     pub threads: bool,
     /// `bfc_alloc` and `bfc_free` without a stream.
     pub plain: bool,
-    /// Captures into graphs, which are launched again and again.
+    /// Captures into graphs, which are launched repeatedly.
     pub graphs: bool,
-    /// To a request events say that everything is done: a library that does not look for itself, so to speak.
+    /// Events always report completion to a request, which simulates a library that does not check.
     pub lies: bool,
-    /// The memory is mapped and remapped by granules.
+    /// The memory is mapped and remapped in granules.
     pub granules: bool,
-    /// Some streams are of a context that the program has created, and of another device, which is a peer.
+    /// Some streams belong to a context that the program has created, and to another device, which is a peer.
     pub contexts: bool,
-    /// Some are the default streams of their contexts. Only these may be all there is.
+    /// Some are the default streams of their contexts, which may be the only streams.
     pub defaults: bool,
-    /// Streams are destroyed without `bfc_forget_stream`, once all that was allocated there or recorded is freed.
+    /// Streams are destroyed without `bfc_forget_stream`, once all memory that was allocated there or recorded is
+    /// freed.
     pub unforgotten: bool,
     /// Receives are posted, whose sends are queued later on other streams.
     pub receives: bool,
-    /// A receive's stream frees behind it, before the memory to send from is requested.
+    /// A receive's stream frees after it, before the memory to send from is requested.
     pub frees_behind: bool,
     /// Captures are of all three modes, and some are not announced by `bfc_pool_begin`.
     pub modes: bool,
 }
 
-/// Nothing but allocation, use and free.
+/// Only allocation, use and free.
 pub const SIMPLE: Kind = Kind {
     records: false,
     ends: false,
@@ -68,11 +69,11 @@ pub struct Stream {
     worker: Option<Worker>,
     /// It may be destroyed.
     pub created: bool,
-    /// It is being captured, into which private pool; 0 is none.
+    /// The private pool into which it is being captured. 0 is none.
     pub capturing: Option<u64>,
-    /// Which of the contexts it is of.
+    /// The index of its context.
     pub context: usize,
-    /// How many streams the program had before.
+    /// The number of streams that the program had before.
     pub number: u64,
 }
 
@@ -82,9 +83,9 @@ pub struct Chunk {
     pub bytes: u64,
     pub pattern: u64,
     pub number: u64,
-    /// Whose work comes after its filling; none is the caller's, who keeps to the first stream.
+    /// The stream whose work comes after its filling. None means the caller, which keeps to the first stream.
     pub home: Option<usize>,
-    /// Its stream has ended: the library knows that, and who uses it since must say so at the free.
+    /// Its stream has ended, which the library knows. Later users must be named at the free.
     pub moved: bool,
     /// Other streams that use it, as recorded.
     pub lent: Vec<usize>,
@@ -100,15 +101,15 @@ pub struct World {
     pub shadow: Shadow,
     pub kind: Kind,
     pub names: u64,
-    /// How many streams there have been.
+    /// The number of streams so far.
     streams_before: u64,
     /// Requests that were refused for lack of memory.
     pub refused: u64,
-    /// Of the pool's device first, the primary one.
+    /// The primary context of the pool's device is first.
     pub contexts: Contexts,
-    /// Deadlocks: what waits for a receive whose send comes behind it.
+    /// Deadlocks: waits for a receive whose send is ordered after the wait.
     pub deadlocks: u64,
-    /// Receives, and those of them whose sends were judged.
+    /// Receives, and those whose sends were checked.
     pub receives: u64,
     pub judged: u64,
     /// Handles of streams that were destroyed with work queued, and not forgotten.
@@ -148,7 +149,7 @@ impl World {
             world.at(place, |gpu, stream| gpu.hold(stream));
         }
         if kind.receives || kind.unforgotten {
-            // What is freed while the pool knows one stream only has no event of that time.
+            // Memory freed while the pool knows only one stream has no event of that time.
             let device = world.pool.device();
             let allocate = move |_: Gpu, stream| alloc_async(device, 1, stream).expect("the pool is empty");
             let chunks: Vec<u64> = (0..count).map(|place| world.at(place, allocate)).collect();
@@ -169,7 +170,7 @@ impl World {
 
     fn choose_stream(&mut self, place: usize) -> Stream {
         let gpu = self.gpu;
-        // The first is of the pool's own context, where requests without a stream work.
+        // The first belongs to the pool's own context, in which requests without a stream work.
         let context = if place == 0 { 0 } else { self.contexts.any(&mut self.random) };
         self.contexts.set_current(gpu, context);
         if self.kind.defaults && self.random.one_in(2) {
@@ -179,7 +180,7 @@ impl World {
                 return Stream { handle, worker: None, created: false, capturing: None, context, number: 0 };
             }
         }
-        // The default streams wait for each other, and for the blocking ones: behind a receive this is the program's.
+        // The default streams wait for each other, and for the blocking ones: after a receive this is the program's.
         let may_block = !self.kind.receives;
         let (handle, worker, created) = if self.kind.threads && place != 0 {
             (PER_THREAD, Some(Worker::start(gpu, self.contexts.primary())), false)
@@ -191,7 +192,7 @@ impl World {
         Stream { handle, worker, created, capturing: None, context, number: 0 }
     }
 
-    /// Does something with a stream, on the thread that it needs.
+    /// Runs work with a stream, on its thread.
     pub fn at<T: Send + 'static>(
         &self,
         place: usize,
@@ -212,7 +213,7 @@ impl World {
         self.log.push(words());
     }
 
-    /// The rest of a stream's work comes after another's so far; through events, as a program does it.
+    /// Orders a stream's later work after another stream's work so far, with events, as in a program.
     pub fn order(&self, before: usize, after: usize) {
         if before == after {
             return;
@@ -222,7 +223,7 @@ impl World {
         self.gpu.destroy_event(event);
     }
 
-    /// A stream that is not captured, by its place.
+    /// Returns the index of a stream that is not captured.
     pub fn any_stream(&mut self) -> Option<usize> {
         let place = self.random.index(self.streams.len());
         self.streams[place].capturing.is_none().then_some(place)
@@ -234,7 +235,7 @@ impl World {
         self.streams[home].capturing.is_none().then_some(place)
     }
 
-    /// Does something at random.
+    /// Runs a random step.
     pub fn act(&mut self) {
         match self.random.below(100) {
             0..38 => self.allocate(),
@@ -266,7 +267,7 @@ impl World {
     }
 
     pub fn allocate_on(&mut self, place: usize) {
-        // What another device's default stream gets is safe on that of the pool's own context.
+        // Memory allocated on another device's default stream is safe on that of the pool's own context.
         let Stream { created, context, .. } = self.streams[place];
         if !created && self.contexts.is_of_peer(context) {
             return;
@@ -296,7 +297,8 @@ impl World {
     fn refuse(&mut self, status: Status, bytes: u64) {
         assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error());
         self.refused += 1;
-        // Whoever's they are: the device was waited for. With a capture it may not be, and graphs keep some.
+        // Whichever stream they belong to, because the request waited for the device. During a capture it may not wait,
+        // and graphs keep some.
         if self.kind.granules && !self.kind.graphs && enough(&self.pool, bytes) {
             let map = self.pool.memory_map();
             panic!("{}\n{bytes} bytes are refused: {map}", self.log());
@@ -318,13 +320,13 @@ impl World {
         });
         self.say(|| format!("{number}: {bytes} at {address:#x} on {place}, plain: {}", home.is_none()));
         self.chunks.push(Chunk { address, bytes, pattern, number, home, moved: false, lent: Vec::new() });
-        // The worst that can happen: this stream runs as far as it can, and nobody else does.
+        // The worst case: this stream runs as far as it can, and no other does.
         if waits && self.random.one_in(2) {
             self.at(place, |gpu, stream| gpu.step(stream, 1000));
         }
     }
 
-    /// A kernel reads a chunk on a stream that comes after its filling.
+    /// Queues a kernel that reads a chunk on a stream that comes after its filling.
     pub fn read_on(&mut self, chunk: &Chunk, place: usize) {
         let &Chunk { address, bytes, pattern, number, .. } = chunk;
         let deed = self.shadow.queued(address, bytes, place, number);
@@ -337,20 +339,20 @@ impl World {
     pub fn read(&mut self) {
         let Some(place) = self.any_chunk() else { return };
         let chunk = self.chunks[place].clone();
-        // Work that the library does not know of, once the stream that it knows is gone.
+        // Work unknown to the library, once the stream that it knows no longer exists.
         if !chunk.moved {
             self.read_on(&chunk, chunk.home.unwrap_or(0));
         }
     }
 
-    /// Another stream reads a chunk too.
+    /// Reads a chunk on another stream too.
     fn lend(&mut self) {
         let (Some(place), Some(to)) = (self.any_chunk(), self.any_stream()) else { return };
         self.chunks[place].lent.push(to);
         let chunk = self.chunks[place].clone();
         self.order(chunk.home.unwrap_or(0), to);
         let (device, address) = (self.pool.device(), chunk.address);
-        // Before or after the work: it is the work by the time of the free that counts.
+        // Before or after the work, because the work queued by the time of the free counts.
         let early = self.random.one_in(2);
         if !early {
             self.read_on(&chunk, to);
@@ -374,7 +376,7 @@ impl World {
         let Some(home) = chunk.home else {
             self.read_on(&chunk, 0);
             self.say(|| format!("free {}", chunk.number));
-            // By the first stream, which comes after all its work, or by nobody.
+            // On the first stream, which comes after all its work, or without a stream.
             return if self.random.one_in(3) {
                 self.at(0, move |_, stream| assert_eq!(free_async(device, address, stream), BFC_OK));
             } else {
@@ -392,8 +394,8 @@ impl World {
         let plain = on == home && !chunk.moved && self.random.one_in(3);
         self.say(|| format!("free {} on {on}, plain: {plain}", chunk.number));
         let status = match plain {
-            // From whatever thread: it is a free on the stream of the allocation. But only a thread itself can
-            // record its own stream's events, so there it waits for a synchronisation.
+            // From any thread: it is a free on the stream of the allocation. But only a thread itself can
+            // record its own stream's events, so there it waits for a synchronization.
             true => self.pool.free(address),
             false => self.at(on, move |_, stream| free_async(device, address, stream)),
         };
@@ -431,10 +433,10 @@ impl World {
         self.say(|| format!("trim to {keep}: {trimmed:?}"));
     }
 
-    /// A stream ends with its work still queued, and another takes its place, perhaps with its handle.
+    /// Destroys a stream with its work still queued, and replaces it by another, possibly with its handle.
     fn end_stream(&mut self) {
         let Some(place) = self.any_stream() else { return };
-        // The first is the plain ones', who count on its order.
+        // The first belongs to the plain calls, which rely on its order.
         let forgets = !self.kind.unforgotten;
         if !forgets && !self.may_abandon(place) {
             return;
@@ -447,13 +449,13 @@ impl World {
         if !threads && !self.streams[place].created {
             return;
         }
-        // What lives there goes on elsewhere.
+        // Live memory there is used elsewhere.
         let heir = (place + 1) % self.streams.len();
         if self.streams[heir].capturing.is_some() {
             return;
         }
         if self.kind.receives {
-            // The heir may be a sender: nothing is left on a stream that has ended, where it would never be run.
+            // The replacement may be a sender. No work is left on the ended stream, where it would never run.
             self.at(place, |gpu, stream| {
                 gpu.synchronize(stream);
                 assert_eq!(gpu.sim.release(pointer(stream)), 0);
@@ -480,7 +482,7 @@ impl World {
         self.at(place, |gpu, stream| gpu.hold(stream));
     }
 
-    /// What happened, for whoever wants to see why.
+    /// Returns the log, to explain a failure.
     pub fn log(&self) -> String {
         self.log.join("\n")
     }
