@@ -142,9 +142,11 @@ fn fragmentation_over_regions_names_the_option_that_helps() {
 /// Nothing is in use, so memory is not exhausted: the request is larger than the limit.
 #[test]
 fn a_request_above_the_limit_is_told_so() {
-    let (reports, _) = reports_of("empty", true);
+    let (reports, words) = reports_of("empty", true);
+    assert!(words.contains(" and the request is larger than the limit of 1.00 MiB"), "{words}");
     assert!(reports[0].contains("The request is larger than the limit: 1.00 MiB would"), "{}", reports[0]);
-    let (reports, _) = reports_of("exhaustion", true);
+    let (reports, words) = reports_of("exhaustion", true);
+    assert!(words.contains(" and the limit leaves "), "{words}");
     assert!(reports[0].contains("The limit leaves too little: 1.00 MiB would"), "{}", reports[0]);
     let (reports, _) = reports_of("refusal", true);
     assert!(reports[0].contains("The backend has no more memory: 980.00 KiB would"), "{}", reports[0]);

@@ -25,7 +25,9 @@ fn a_failed_request_tells_what_other_streams_have() {
     assert_eq!(pool.alloc_on(MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));
     let words = last_error();
     assert!(words.contains("the largest piece is 512.00 KiB"), "{words}");
-    assert!(words.contains("3.00 MiB more are for other streams, whose work is not done"), "{words}");
+    let waits =
+        "3.00 MiB more are for other streams, whose work is not done until bfc_stream_synchronized says so";
+    assert!(words.contains(waits), "{words}");
     assert_eq!(pool.vouch(0x100), BFC_OK);
     assert!(pool.alloc_on(MIB, 0x200).is_ok());
     assert_eq!(pool.alloc_on(4 * MIB, 0x200), Err(BFC_ERROR_OUT_OF_MEMORY));

@@ -4,7 +4,7 @@ use super::tally::{self, BinTally};
 use super::{Bytes, Counted, Guarding, Subject, costs, occupancy};
 use crate::core::arena::{Arena, RegionGrowth, Reuse, View};
 use crate::core::request::AllocRequest;
-use crate::core::stats::{FailureCause, Failures, Stats};
+use crate::core::stats::{FailureCause, Failures};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
 use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
@@ -27,10 +27,13 @@ pub(crate) struct Verdict {
     waiting: u64,
     /// Whether such bytes are in quarantine.
     stamped: bool,
+    /// Whether a driver tells when a stream's work is done. Otherwise the caller does.
+    has_driver: bool,
     largest: u64,
     /// The bytes that the limit leaves for growth. 0 if the backend refused although the limit would have allowed the
     /// request.
     available: u64,
+    limit: u64,
     refused: bool,
     /// The advice if the failure is caused by fragmentation.
     remedy: Option<&'static str>,
@@ -70,9 +73,11 @@ impl Verdict {
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
             waiting,
+            has_driver: backend.starts_with("cuda"),
             stamped: arena.settings().reuse == Reuse::Quarantine,
             largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },
+            limit: arena.growth().limit(),
             refused,
             remedy: remedy(arena, backend, request),
         }
@@ -93,6 +98,11 @@ impl Verdict {
         } else {
             FailureCause::Exhaustion
         }
+    }
+
+    /// Returns whether nothing that is freed could make the request succeed.
+    fn exceeds_limit(&self) -> bool {
+        !self.refused && self.wanted > self.limit
     }
 
     fn would_fit(&self) -> u64 {
@@ -125,6 +135,8 @@ impl fmt::Display for Verdict {
         write!(f, "{} are free, the largest piece is {}, ", Bytes(free), Bytes(largest))?;
         if self.refused {
             f.write_str("and the backend gives no more")?;
+        } else if self.exceeds_limit() {
+            write!(f, "and the request is larger than the limit of {}", Bytes(self.limit))?;
         } else if is_no_limit(available) {
             f.write_str("and there is no limit")?;
         } else {
@@ -133,8 +145,10 @@ impl fmt::Display for Verdict {
         if self.waiting != 0 {
             let why = if self.stamped {
                 "wait for the safe frontier"
-            } else {
+            } else if self.has_driver {
                 "are for other streams, whose work is not done, or for private pools"
+            } else {
+                "are for other streams, whose work is not done until bfc_stream_synchronized says so, or for private pools"
             };
             write!(f, "; {} more {why}", Bytes(self.waiting))?;
         }
@@ -168,7 +182,7 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>, verdict: Option<
     let Subject { device, name, backend, stats, view, guards } = subject;
     writeln!(out, "memory of allocator \"{name}\" on device {device} ({backend} backend)")?;
     if let Some(verdict) = verdict {
-        write_verdict(out, stats, verdict)?;
+        write_verdict(out, verdict)?;
     }
     let free = view.usable_bytes() - stats.bytes_in_use;
     let line = |out: &mut dyn Write, what: &str, bytes: u64| {
@@ -223,14 +237,14 @@ fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
     if *violations == 0 { Ok(()) } else { writeln!(out, "  the last: {last}") }
 }
 
-fn write_verdict(out: &mut dyn Write, stats: &Stats, verdict: &Verdict) -> fmt::Result {
+fn write_verdict(out: &mut dyn Write, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
     let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
     match cause {
         FailureCause::Exhaustion => {
             let why = if verdict.refused {
                 "The backend has no more memory"
-            } else if verdict.wanted > stats.bytes_limit {
+            } else if verdict.exceeds_limit() {
                 "The request is larger than the limit"
             } else {
                 "The limit leaves too little"
@@ -253,11 +267,12 @@ fn write_verdict(out: &mut dyn Write, stats: &Stats, verdict: &Verdict) -> fmt::
         return if verdict.stamped {
             writeln!(out, "  Call bfc_set_safe_frontier more often: what waits for it is free.")
         } else {
-            writeln!(
-                out,
-                "  Call bfc_stream_synchronized when a stream's work is done (needed without a device only), and \
-                 bfc_pool_release when a graph is gone."
-            )
+            let synchronized = if verdict.has_driver {
+                ""
+            } else {
+                "bfc_stream_synchronized when a stream's work is done, and "
+            };
+            writeln!(out, "  Call {synchronized}bfc_pool_release when a graph is gone.")
         };
     }
     match cause {
