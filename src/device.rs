@@ -13,7 +13,7 @@ mod table;
 pub use self::table::{Device, MAX_DEVICES};
 
 use self::table::{USED, devices_in};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stats::Stats;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
@@ -42,11 +42,11 @@ pub struct AddressRange {
 
 /// Returns a request with an alignment. 0 stands for 256.
 #[inline]
-pub(crate) fn aligned(request: AllocRequest<'_>, alignment: u64) -> Result<AllocRequest<'_>, Error> {
+pub(crate) fn aligned(request: Request<'_>, alignment: u64) -> Result<Request<'_>, Error> {
     if alignment != 0 && !alignment.is_power_of_two() {
         return Err(fail!(Error::InvalidArgument, "alignment {alignment} is not a power of two"));
     }
-    Ok(AllocRequest { alignment: alignment.max(UNIT), ..request })
+    Ok(Request { alignment: alignment.max(UNIT), ..request })
 }
 
 impl Device {
@@ -118,14 +118,14 @@ impl Device {
     #[inline(always)]
     pub fn alloc(self, bytes: u64) -> Result<u64, Error> {
         if scope::is_open() {
-            return self.serve(&AllocRequest::new(bytes, Stream::NONE));
+            return self.serve(&Request::new(bytes, Stream::NONE));
         }
         alloc::alloc(self.slot(), bytes, Stream::NONE).map_err(|error| self.explain(error))
     }
 
     /// Allocates memory at a multiple of a power of two.
     pub fn alloc_aligned(self, bytes: u64, alignment: u64) -> Result<u64, Error> {
-        self.alloc_with(&aligned(AllocRequest::new(bytes, Stream::NONE), alignment)?)
+        self.alloc_with(&aligned(Request::new(bytes, Stream::NONE), alignment)?)
     }
 
     /// Returns the stream that a caller's handle stands for: 0 and 1 are the default stream, 2 is the calling thread's own
@@ -135,8 +135,8 @@ impl Device {
     }
 
     /// Allocates memory according to a request.
-    pub(crate) fn alloc_with(self, request: &AllocRequest<'_>) -> Result<u64, Error> {
-        let AllocRequest { stream, max_stamp, short_lived, .. } = *request;
+    pub(crate) fn alloc_with(self, request: &Request<'_>) -> Result<u64, Error> {
+        let Request { stream, max_stamp, short_lived, .. } = *request;
         if stream != Stream::NONE || max_stamp != u64::MAX || short_lived || scope::is_open() {
             return self.serve(request);
         }
@@ -145,7 +145,7 @@ impl Device {
 
     /// Counts a request as failed that was attempted, and that the caller could not serve in any other way. It counts
     /// for the calling thread's operation.
-    pub(crate) fn alloc_failed(self, request: &AllocRequest<'_>) -> Result<(), Error> {
+    pub(crate) fn alloc_failed(self, request: &Request<'_>) -> Result<(), Error> {
         self.in_scope(request, |guard, request| {
             alloc::count_failed(guard, request);
             Ok(())
@@ -155,21 +155,21 @@ impl Device {
     /// Allocates like [`Self::alloc`] from chunks whose free was stamped at most `freed_before`. 0 accepts any. The
     /// allocator must have timestamps even for 0, because callers of this function rely on them.
     pub fn alloc_freed_before(self, bytes: u64, freed_before: u64) -> Result<u64, Error> {
-        let request = AllocRequest::new(bytes, Stream::NONE).freed_before(freed_before);
+        let request = Request::new(bytes, Stream::NONE).freed_before(freed_before);
         self.with_guard(&request, |guard, request| {
             guard.require_timestamps("bfc_alloc_freed_before")?;
             alloc::serve(guard, request)
         })
     }
 
-    fn serve(self, request: &AllocRequest<'_>) -> Result<u64, Error> {
+    fn serve(self, request: &Request<'_>) -> Result<u64, Error> {
         self.with_guard(request, alloc::serve)
     }
 
     fn with_guard<T>(
         self,
-        request: &AllocRequest<'_>,
-        work: impl FnOnce(Guard<'_>, &AllocRequest<'_>) -> Result<T, Error>,
+        request: &Request<'_>,
+        work: impl FnOnce(Guard<'_>, &Request<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if scope::is_open() { self.in_scope(request, work) } else { work(self.enter()?, request) }
     }
@@ -178,10 +178,10 @@ impl Device {
     #[cold]
     fn in_scope<T>(
         self,
-        request: &AllocRequest<'_>,
-        work: impl FnOnce(Guard<'_>, &AllocRequest<'_>) -> Result<T, Error>,
+        request: &Request<'_>,
+        work: impl FnOnce(Guard<'_>, &Request<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut request = AllocRequest { stack: crate::history::capture().number(), ..*request };
+        let mut request = Request { stack: crate::history::capture().number(), ..*request };
         let mut guard = self.enter()?;
         let tag = match scope::read(|name, step| guard.arena.tag(name, step)) {
             Some(Err(exhausted)) => return Err(guard.fail(exhausted.into(), &request)),
@@ -222,7 +222,7 @@ impl Device {
     pub fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, Error> {
         let stream = order::stream_of(self.slot(), stream)?;
         if scope::is_open() {
-            return self.serve(&AllocRequest::new(bytes, stream));
+            return self.serve(&Request::new(bytes, stream));
         }
         alloc::alloc(self.slot(), bytes, stream).map_err(|error| self.explain(error))
     }

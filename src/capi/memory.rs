@@ -6,7 +6,7 @@ use super::types::{
     BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };
 use super::versioned;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::device::{Device, aligned};
 use crate::error::{Error, fail};
@@ -140,15 +140,15 @@ unsafe fn read(request: *const bfc_request_t) -> Result<bfc_request_t, Error> {
 
 /// Returns the request that a caller's struct describes.
 #[inline]
-fn request_of(device: Device, given: &bfc_request_t) -> Result<AllocRequest<'static>, Error> {
+fn request_of(device: Device, given: &bfc_request_t) -> Result<Request<'static>, Error> {
     let has = |flag: u32| given.flags & flag != 0;
     let stream =
         if has(BFC_REQUEST_ON_STREAM) { device.stream_of(given.stream as u64)? } else { Stream::NONE };
-    let request = AllocRequest::new(given.bytes as u64, stream).freed_before(given.freed_before);
+    let request = Request::new(given.bytes as u64, stream).freed_before(given.freed_before);
     let request = if has(BFC_REQUEST_SIZE_512) { request.in_512() } else { request };
     let (no_growth, is_attempt) = (has(BFC_REQUEST_NO_GROWTH), has(BFC_REQUEST_ATTEMPT));
     aligned(
-        AllocRequest {
+        Request {
             no_growth,
             // Finding no room does not count as a failure of such a request.
             is_attempt: is_attempt || no_growth,

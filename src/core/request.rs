@@ -6,7 +6,7 @@ use crate::core::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
 
 /// An allocation request, from the call to the chunk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AllocRequest<'a> {
+pub(crate) struct Request<'a> {
     /// The bytes of the chunk: a multiple of 256, or [`TOO_LARGE`]. The arena is asked for neither that nor 0.
     pub(crate) size: u64,
     /// The bytes that the caller asked for.
@@ -36,7 +36,7 @@ pub(crate) struct AllocRequest<'a> {
 /// The size of a request for more bytes than any chunk can have.
 const TOO_LARGE: u64 = u64::MAX;
 
-impl AllocRequest<'_> {
+impl Request<'_> {
     /// Creates a request for `bytes` bytes in the order of a stream, or of none, without further requirements.
     #[inline]
     pub(crate) fn new(bytes: u64, stream: Stream) -> Self {
@@ -45,18 +45,18 @@ impl AllocRequest<'_> {
 
     /// Returns the request with its size rounded up to a multiple of 512.
     pub(crate) fn in_512(self) -> Self {
-        AllocRequest { size: round_up_to_512(self.requested).unwrap_or(TOO_LARGE), ..self }
+        Request { size: round_up_to_512(self.requested).unwrap_or(TOO_LARGE), ..self }
     }
 
     /// Returns the request for chunks whose free was stamped at most `stamp`. 0 accepts any.
     pub(crate) fn freed_before(self, stamp: u64) -> Self {
         // No free has the stamp u64::MAX, so that can stand for a request that accepts any.
-        AllocRequest { max_stamp: if stamp == 0 { u64::MAX } else { stamp.min(u64::MAX - 1) }, ..self }
+        Request { max_stamp: if stamp == 0 { u64::MAX } else { stamp.min(u64::MAX - 1) }, ..self }
     }
 
     /// Returns the request for a chunk of another size, or of none that can exist.
     pub(crate) fn with_size(self, size: Option<u64>) -> Self {
-        AllocRequest { size: size.unwrap_or(TOO_LARGE), ..self }
+        Request { size: size.unwrap_or(TOO_LARGE), ..self }
     }
 
     /// Returns whether no chunk can be that large.
@@ -66,7 +66,7 @@ impl AllocRequest<'_> {
 
     /// Creates a request for `size` bytes without further requirements.
     pub(crate) fn plain(size: u64, requested: u64, stream: Stream) -> Self {
-        AllocRequest {
+        Request {
             size,
             requested,
             alignment: UNIT,

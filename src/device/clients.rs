@@ -3,7 +3,7 @@
 
 use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
@@ -128,7 +128,7 @@ impl Device {
     }
 
     fn alloc_as(self, bytes: u64, stream: Stream) -> Result<u64, Error> {
-        self.serve(&AllocRequest { alignment: ALIGNMENT, ..AllocRequest::new(bytes, stream).in_512() })
+        self.serve(&Request { alignment: ALIGNMENT, ..Request::new(bytes, stream).in_512() })
     }
 
     /// Announces that an unknown stream is about to be captured. Until [`Self::withdraw_capture`], no call waits for

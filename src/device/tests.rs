@@ -184,7 +184,7 @@ fn the_thread_that_holds_the_lock_is_told_that_it_is_busy() {
     let locked = device.enter().unwrap();
     assert_eq!(device.alloc(1).err(), busy);
     assert_eq!(device.alloc_on(1, 16).err(), busy);
-    assert_eq!(device.alloc_with(&AllocRequest::new(1, Stream::NONE)).err(), busy);
+    assert_eq!(device.alloc_with(&Request::new(1, Stream::NONE)).err(), busy);
     assert_eq!(device.free(addr).err(), busy);
     assert_eq!(device.free_on(addr, 16).err(), busy);
     assert_eq!(device.free(0).err(), busy);

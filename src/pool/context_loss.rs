@@ -8,7 +8,7 @@
 
 use super::slot::{CallKind, Guard, Outside, Slot, forget_if_over};
 use crate::backend::{AnyBackend, Granted};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::error::{Error, fail};
 
 /// Declares that the device's context was reset or destroyed.
@@ -54,7 +54,7 @@ pub(super) fn look(guard: &mut Guard<'_>, declared: bool) {
 /// Renews the backend for a request of `requested` bytes, if its memory is lost. Waits first until no earlier call of
 /// the backend is under way.
 #[inline(never)]
-pub(super) fn renew(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Outside {
+pub(super) fn renew(guard: &mut Guard<'_>, request: &Request<'_>) -> Outside {
     while guard.is_over() {
         if guard.is_calling() {
             guard.wait_for_call()?;

@@ -4,7 +4,7 @@ use super::listener::{RegionEvent, record};
 use crate::core::arena::Arena;
 use crate::core::heap::{RegionGrowth, Tag};
 use crate::core::ids::NIL;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
 use crate::history::{self, Captured, Entry, Kind, Recorder, options};
@@ -63,7 +63,7 @@ impl PoolHistory {
 
     /// Records an allocation. `before` bytes were in use before it.
     #[inline]
-    pub(super) fn allocated(&mut self, arena: &Arena, address: u64, request: &AllocRequest<'_>, before: u64) {
+    pub(super) fn allocated(&mut self, arena: &Arena, address: u64, request: &Request<'_>, before: u64) {
         let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, before));
         let stack = Captured::stack_of(request.stack);
         self.record_alloc(arena, address, request.requested, request.stream, before, (number, stack));
@@ -109,7 +109,7 @@ impl PoolHistory {
 
     /// Records a failed request.
     #[cold]
-    pub(super) fn failed(&mut self, arena: &Arena, request: &AllocRequest<'_>, cause: FailureCause) {
+    pub(super) fn failed(&mut self, arena: &Arena, request: &Request<'_>, cause: FailureCause) {
         let (in_use, bytes, cause) = (arena.counters().bytes_in_use, arena.largest_free(), cause as u8 + 1);
         let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, in_use));
         let (requested, stack) = (request.requested, Captured::stack_of(request.stack));

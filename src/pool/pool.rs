@@ -10,7 +10,7 @@ use super::listener::Listener;
 use super::mutation;
 use crate::backend::Owned;
 use crate::core::arena::Arena;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
@@ -68,7 +68,7 @@ impl Pool {
 
     /// Records an allocation in the history, if there is one. `before` bytes were in use before it.
     #[inline]
-    pub(super) fn note_allocated(&mut self, addr: u64, request: &AllocRequest<'_>, before: u64) {
+    pub(super) fn note_allocated(&mut self, addr: u64, request: &Request<'_>, before: u64) {
         let Pool { history: Some(history), arena, .. } = self else { return };
         history.allocated(arena, addr, request, before);
     }
@@ -105,7 +105,7 @@ impl Pool {
 
     /// Counts a failed request, and records it with its operation and its backtrace. An attempt is counted by its caller.
     #[cold]
-    pub(super) fn note_failure(&mut self, request: &AllocRequest<'_>, cause: FailureCause) {
+    pub(super) fn note_failure(&mut self, request: &Request<'_>, cause: FailureCause) {
         if request.is_attempt {
             return;
         }

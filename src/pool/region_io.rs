@@ -9,7 +9,7 @@ use crate::backend::{Backend, Granted};
 use crate::core::arena::Detached;
 use crate::core::arena::usable;
 use crate::core::heap::Extension;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use crate::error::{DeferredError, Error, LastError, fail, keeping_last_error};
@@ -227,7 +227,7 @@ pub(super) enum Extended {
 #[inline(never)]
 pub(super) fn extend(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
@@ -242,7 +242,7 @@ pub(super) fn extend(
 /// Obtains a region of exactly `least` bytes. The caller has checked that only larger sizes were refused before.
 pub(super) fn extend_exactly(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
@@ -256,7 +256,7 @@ pub(super) fn extend_exactly(
 /// refusal.
 pub(super) fn try_to_extend(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     bytes: u64,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
@@ -270,7 +270,7 @@ pub(super) fn try_to_extend(
 
 fn carry_out(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
@@ -281,7 +281,7 @@ fn carry_out(
 /// Asks the backend for a planned region. The inner error is one of the backend, after which the allocator goes on.
 fn try_plan(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
 ) -> Outside<Result<Extended, Error>> {

@@ -22,7 +22,7 @@ use super::slot::{CallKind, Guard, Interrupted, Outside};
 use crate::backend::Backend;
 use crate::backend::granules::Granules;
 use crate::core::arena::{New, Piece, Plan, bytes};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, LastError, keeping_last_error, unsaid};
 use crate::log::{self, Level};
@@ -32,7 +32,7 @@ use crate::sys::HostMemoryExhausted;
 #[inline(never)]
 pub(super) fn grow(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
     // If the backend does not have the ample amount, it may still have what the request needs.
@@ -43,7 +43,7 @@ pub(super) fn grow(
 
 /// Out of line, so that its frame is not on the stack while the driver is called.
 #[inline(never)]
-fn plan_growth(guard: &mut Guard<'_>, request: &AllocRequest<'_>, new: New, below: u64) -> Planned {
+fn plan_growth(guard: &mut Guard<'_>, request: &Request<'_>, new: New, below: u64) -> Planned {
     guard.arena.plan_growth(request, new, below)
 }
 
@@ -51,7 +51,7 @@ fn plan_growth(guard: &mut Guard<'_>, request: &AllocRequest<'_>, new: New, belo
 #[inline(never)]
 pub(super) fn relocate(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
     // If the backend does not have all that the request needs, a smaller amount may suffice together with idle memory.
@@ -64,7 +64,7 @@ pub(super) fn relocate(
 #[inline(never)]
 pub(super) fn move_idle(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
     serve(guard, request, &[New::Least], refused, |guard, new, below| {
@@ -72,7 +72,7 @@ pub(super) fn move_idle(
     })
 }
 
-fn plan_relocation(guard: &mut Guard<'_>, request: &AllocRequest<'_>, new: New, below: u64) -> Planned {
+fn plan_relocation(guard: &mut Guard<'_>, request: &Request<'_>, new: New, below: u64) -> Planned {
     // Unmapping waits for the device, which might break a capture that is announced by now.
     if guard.is_capture_announced(request.stream) {
         return Ok(None);
@@ -84,7 +84,7 @@ type Planned = Result<Option<Plan>, HostMemoryExhausted>;
 
 fn serve(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     ways: &[New],
     refused: &mut Option<Refusal>,
     plan: impl Fn(&mut Guard<'_>, New, u64) -> Planned,
@@ -130,7 +130,7 @@ fn serve(
 
 #[allow(clippy::result_large_err)] // Remapping is not time-critical.
 #[inline(never)]
-fn carry_out(guard: &mut Guard<'_>, mut plan: Plan, request: &AllocRequest<'_>) -> Result<(), DeferredError> {
+fn carry_out(guard: &mut Guard<'_>, mut plan: Plan, request: &Request<'_>) -> Result<(), DeferredError> {
     let (device, asked, listener) = (guard.device, request.requested, guard.listener);
     let life = guard.arena.life();
     let outcome = guard.ask(CallKind::Obtains(plan.reserved()), |backend| {

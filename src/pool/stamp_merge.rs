@@ -1,7 +1,7 @@
 //! Merges stamped chunks in pieces, with the lock opened between them, because there may be very many.
 
 use super::slot::{Guard, Outside};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stamps::{Forced, ForcedPass};
 
 /// The number of chunks that are merged with the lock held. That takes about 180,000 instructions next to 10,000
@@ -21,7 +21,7 @@ pub(super) fn merge_safe_piece(guard: &mut Guard<'_>) -> Outside {
 #[inline(never)]
 pub(super) fn merge_forced_piece(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     pass: &mut Option<ForcedPass>,
 ) -> Outside<bool> {
     let mut current = pass.take().unwrap_or_else(|| guard.arena.begin_forced_pass());

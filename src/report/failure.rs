@@ -3,7 +3,7 @@
 use super::tally::{self, BinTally};
 use super::{Bytes, Counted, Guarding, Subject, costs, occupancy};
 use crate::core::arena::{Arena, RegionGrowth, Reuse, View};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stats::{FailureCause, Failures};
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
@@ -40,7 +40,7 @@ pub(crate) struct Verdict {
 }
 
 /// Returns advice against fragmentation, besides a higher limit and fewer requests.
-fn remedy(arena: &Arena, backend: &str, request: &AllocRequest<'_>) -> Option<&'static str> {
+fn remedy(arena: &Arena, backend: &str, request: &Request<'_>) -> Option<&'static str> {
     let settings = arena.settings();
     Some(match backend {
         _ if arena.regions().count() > 1 && !settings.garbage_collection => {
@@ -59,8 +59,8 @@ fn remedy(arena: &Arena, backend: &str, request: &AllocRequest<'_>) -> Option<&'
 }
 
 impl Verdict {
-    pub(crate) fn new(arena: &Arena, backend: &str, request: &AllocRequest<'_>) -> Self {
-        let AllocRequest { requested, size: wanted, alignment, max_stamp, stream, .. } = *request;
+    pub(crate) fn new(arena: &Arena, backend: &str, request: &Request<'_>) -> Self {
+        let Request { requested, size: wanted, alignment, max_stamp, stream, .. } = *request;
         let available = arena.growth().available();
         // The last size requested from the backend, if it had not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);

@@ -3,7 +3,7 @@
 use super::arena::Arena;
 use super::reclaim::Detached;
 use crate::core::heap::Extension;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::units::{MAX_CHUNK, Span, round_down};
 use crate::sys::HostMemoryExhausted;
 
@@ -28,7 +28,7 @@ impl Arena {
 
     /// Returns by how much the pool is to grow for a request that finds nothing only because it would split a large chunk.
     /// 0 is not at all: the request splits the chunk.
-    pub(crate) fn small_region_for(&self, request: &AllocRequest<'_>) -> Option<u64> {
+    pub(crate) fn small_region_for(&self, request: &Request<'_>) -> Option<u64> {
         // A large request, or one that may split, takes whatever it finds.
         if !self.streams.spares(request, u64::MAX) {
             return None;
@@ -41,7 +41,7 @@ impl Arena {
     }
 
     /// Returns the bytes of the free memory that a request would take, also if it has to spare it.
-    fn best_fit_bytes(&self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn best_fit_bytes(&self, request: &Request<'_>) -> Option<u64> {
         // A stream that was not seen before has no memory of its own.
         match self.streams.queue_of_request(request) {
             Some(queue) if self.streams.is_multi() => self.streams.best_fit_bytes(request, queue),

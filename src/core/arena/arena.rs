@@ -4,7 +4,7 @@ use super::mode::{Placement, Reuse};
 use crate::core::heap::{Chunks, Growth, Heap, Parts, Region, RegionGrowth, Regions, Tag};
 use crate::core::ids::ChunkId;
 use crate::core::op_names::{Name, Names};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stamps::{Forced, ForcedPass, StampQueue};
 use crate::core::stats::{Counters, FailureCause, Stats};
 use crate::core::stream_id::Stream;
@@ -81,7 +81,7 @@ impl Arena {
     }
 
     /// Allocates the best fitting chunk. Returns `None` if no free chunk fits. On an error nothing changed.
-    pub(crate) fn alloc(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    pub(crate) fn alloc(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         let Some(tag) = request.scope else { return self.alloc_untagged(request) };
         self.heap_mut().chunks_mut().start_tags()?;
         let allocated = self.alloc_untagged(request)?;
@@ -96,7 +96,7 @@ impl Arena {
         Ok(Tag { name: self.names.intern(name)?, step })
     }
 
-    fn alloc_untagged(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_untagged(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if !request.is_plain() {
             return self.alloc_special(request);
         }
@@ -110,9 +110,9 @@ impl Arena {
     #[inline(always)]
     pub(super) fn alloc_best_fit(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
-        let AllocRequest { size, requested, splits_large, .. } = *request;
+        let Request { size, requested, splits_large, .. } = *request;
         let heap = self.streams.heap_mut();
         if splits_large { heap.alloc_splitting(size, requested) } else { heap.alloc(size, requested) }
     }
@@ -166,12 +166,12 @@ impl Arena {
 
     /// Out of line: otherwise the fast path computes the address of `streams` for it.
     #[inline(never)]
-    fn alloc_general(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_general(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if self.streams.is_multi() { self.streams.alloc(request) } else { self.alloc_special(request) }
     }
 
     #[inline(never)]
-    fn alloc_special(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_special(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         self.streams.admit(request.stream)?;
         if self.streams.is_multi() {
             return self.streams.alloc(request);
@@ -351,7 +351,7 @@ impl Arena {
     /// Returns the work behind which a request could be served; see [`StreamHeap::dependencies`].
     pub(crate) fn dependencies(
         &self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         has_event: impl Fn(Work) -> bool,
     ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
         self.streams.dependencies(&self.vm, request, has_event)
@@ -360,7 +360,7 @@ impl Arena {
     /// Hands memory that serves a request behind some work over to the request's stream; see [`StreamHeap::adopt`].
     pub(crate) fn adopt(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         works: &[Work],
         planned: Place,
         since: Work,

@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use crate::core::ids::ChunkId;
-use crate::core::request::{AllocRequest, MOST_MISALIGNED};
+use crate::core::request::{MOST_MISALIGNED, Request};
 use crate::core::steps;
 use crate::core::units::Span;
 use crate::sys::HostMemoryExhausted;
@@ -13,7 +13,7 @@ impl Arena {
     #[inline(never)]
     pub(super) fn alloc_constrained(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         // At most two new chunks: a prefix for the alignment, and a remainder.
         self.reserve_chunks(2)?;
@@ -44,7 +44,7 @@ impl Arena {
     /// Finds the first chunk in (size, address) order that has a place at the alignment and an old enough stamp. Only a
     /// few chunks without such a place are passed over. The search then continues with the first chunk that is large
     /// enough to have a place wherever it begins. The chunks between are examined only if the request is thorough.
-    pub(super) fn find_constrained(&self, request: &AllocRequest<'_>) -> Option<ChunkId> {
+    pub(super) fn find_constrained(&self, request: &Request<'_>) -> Option<ChunkId> {
         let first_from = |key| self.stamps.first_old_enough(self.heap(), key, request.max_stamp);
         let has_place = |id: &ChunkId| request.place_in(self.chunks().get(*id).key()).is_some();
         let mut next = (request.size, 0);
@@ -62,7 +62,7 @@ impl Arena {
 
     /// Finds the chunk that [`Self::find_constrained`] looks for by reading every chunk once. That takes far less for each
     /// of them than a search that passes over them in order.
-    fn find_among_all(&self, request: &AllocRequest<'_>) -> Option<ChunkId> {
+    fn find_among_all(&self, request: &Request<'_>) -> Option<ChunkId> {
         let chunks = self.chunks();
         let (mut best, mut least) = (None, (u64::MAX, u64::MAX));
         chunks.each_findable(request.size, |id, key| {

@@ -4,7 +4,7 @@ use super::arena::Arena;
 use super::mode::Placement;
 use crate::core::ids::NIL;
 use crate::core::plan::PlacementPlan;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 
@@ -57,7 +57,7 @@ impl Arena {
     #[inline(never)]
     pub(super) fn alloc_planned(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         let Some(plan) = self.plan() else { return Ok(None) };
         let found = plan.find(request.size, self.counters().live() == 0);
@@ -83,7 +83,7 @@ impl Arena {
 
     /// Allocates for a request without a planned place, or whose place is not free. Behind the planned bytes it is in the
     /// way of no other request; if there is no room it gets the best fit.
-    fn alloc_unplanned(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_unplanned(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         if let Some((end, below)) = self.plan().and_then(|plan| plan.end()) {
             let alignment = request.alignment.max(UNIT);
             let (found, below) = self.heap().free_chunk_after(end, request.size, alignment, below);

@@ -14,7 +14,7 @@
 use super::arena::Arena;
 use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::streams::QueueId;
 use crate::core::units::Span;
 use crate::core::vmm::{Donor, Place, Range, available_below, choose, donors, total};
@@ -84,7 +84,7 @@ impl Arena {
     /// Plans to map what a request needs, where that is least, within the limit, and less than `below` bytes.
     pub(crate) fn plan_growth(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
@@ -107,7 +107,7 @@ impl Arena {
     fn grow_for(
         &mut self,
         range: Range,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
@@ -138,7 +138,7 @@ impl Arena {
     /// granules of free chunks, the largest first. Less than `below` bytes are new.
     pub(crate) fn plan_relocation(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
@@ -148,7 +148,7 @@ impl Arena {
     fn relocate_for(
         &mut self,
         range: Range,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
@@ -311,7 +311,7 @@ impl Arena {
     }
 
     /// Returns whether memory that serves the request was freed since the request searched.
-    fn is_served(&self, request: &AllocRequest<'_>, queue: Option<QueueId>) -> bool {
+    fn is_served(&self, request: &Request<'_>, queue: Option<QueueId>) -> bool {
         self.find_constrained(request).is_some()
             || queue.is_some_and(|queue| self.streams.has_in_queue(request, queue))
     }
@@ -319,7 +319,7 @@ impl Arena {
     /// Returns the queue whose chunks a request may use beside those that are reusable by every stream. These chunks
     /// stay the queue's own and in circulation while a plan is under way. If they are taken meanwhile, the request
     /// searches again.
-    fn queue_for(&self, request: &AllocRequest<'_>) -> Option<QueueId> {
+    fn queue_for(&self, request: &Request<'_>) -> Option<QueueId> {
         self.streams.queue_of_request(request)
     }
 

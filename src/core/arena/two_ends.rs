@@ -4,7 +4,7 @@
 use super::arena::Arena;
 use super::mode::Placement;
 use crate::core::ids::ChunkId;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 
@@ -15,7 +15,7 @@ impl Arena {
     }
 
     /// Returns whether a request takes the upper end of a free chunk.
-    pub(in crate::core) fn is_short_lived(&self, request: &AllocRequest<'_>) -> bool {
+    pub(in crate::core) fn is_short_lived(&self, request: &Request<'_>) -> bool {
         let is_learnt = match &self.placement {
             Placement::TwoEnds(lifetimes) => lifetimes.is_short(request.size),
             _ => false,
@@ -27,7 +27,7 @@ impl Arena {
     #[inline(never)]
     pub(super) fn alloc_at_an_end(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         if request.alignment > UNIT {
             return self.alloc_constrained(request);

@@ -7,7 +7,7 @@ use super::size_classes::class_of;
 use crate::core::arena::{Arena, Reuse};
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::invariants::Broken;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::tests::sound::{BASE, Break, Placed, each_is_named, empty, granular};
 use crate::core::units::UNIT;
@@ -192,7 +192,7 @@ fn i6_also_where_the_tables_are_flat() {
     for (number, break_it) in breaks.iter().enumerate() {
         let mut arena = empty(1 << 15, Reuse::Streams);
         let small: Vec<u64> = (0..80)
-            .map(|_| arena.alloc(&AllocRequest::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap())
+            .map(|_| arena.alloc(&Request::plain(3 * UNIT, 1, Stream::NONE)).unwrap().unwrap())
             .collect();
         arena.free(small[40]).unwrap();
         let id = arena.chunk_in_use(small[39]).unwrap();

@@ -4,8 +4,8 @@ use super::chunk_state::{ChunkStreamState, QueueId};
 use super::free_spans::Changing;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::AllocRequest;
 use crate::core::request::MOST_MISALIGNED;
+use crate::core::request::Request;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
@@ -18,7 +18,7 @@ impl StreamHeap {
     #[inline(never)]
     pub(in crate::core) fn alloc(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         if request.stream.is_any() {
             return self.alloc_for_any(request);
@@ -72,7 +72,7 @@ impl StreamHeap {
     /// a chunk of a private pool is not available to later requests for that pool either, because they may belong to
     /// another graph.
     #[cold]
-    fn alloc_for_any(&mut self, request: &AllocRequest<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
+    fn alloc_for_any(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
         // This comes first, so that nothing can fail once the chunk is found.
         let unknown = self.queues.enter(Stream::UNKNOWN.in_pool(request.stream.pool()))?;
         let Some((id, start)) = self.alloc_chunk(request)? else { return Ok(None) };
@@ -81,10 +81,7 @@ impl StreamHeap {
     }
 
     #[inline(always)]
-    fn alloc_chunk(
-        &mut self,
-        request: &AllocRequest<'_>,
-    ) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
+    fn alloc_chunk(&mut self, request: &Request<'_>) -> Result<Option<(ChunkId, u64)>, HostMemoryExhausted> {
         let queue = self.queues.enter(self.queues.directed(request.stream))?;
         // Room for the pieces split off before and after.
         self.reserve_chunks(2)?;
@@ -110,24 +107,24 @@ impl StreamHeap {
     }
 
     /// Returns whether a request must not split free memory of `bytes` bytes.
-    pub(in crate::core) fn spares(&self, request: &AllocRequest<'_>, bytes: u64) -> bool {
+    pub(in crate::core) fn spares(&self, request: &Request<'_>, bytes: u64) -> bool {
         request.leaves_large() && self.heap.spares(request.size, bytes)
     }
 
     /// Returns the bytes of the free memory that a request would take, even if it must spare it.
-    pub(in crate::core) fn best_fit_bytes(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<u64> {
+    pub(in crate::core) fn best_fit_bytes(&self, request: &Request<'_>, queue: QueueId) -> Option<u64> {
         self.find_in_queue(request, queue).map(|found| found.bytes)
     }
 
     /// Returns whether a request in a queue could be served now.
-    pub(in crate::core) fn has_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> bool {
+    pub(in crate::core) fn has_in_queue(&self, request: &Request<'_>, queue: QueueId) -> bool {
         self.find_in_queue(request, queue).is_some()
     }
 
     /// Finds the memory that is first in (size, address) order and has a place at the alignment. Only a few candidates
     /// without such a place are examined, as in [`find_constrained`](crate::core::arena::Arena::find_constrained).
     #[inline]
-    pub(super) fn find_in_queue(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
+    pub(super) fn find_in_queue(&self, request: &Request<'_>, queue: QueueId) -> Option<Found> {
         steps::count();
         let (slab, chunk_states) = (self.heap.chunks().slab(), &self.queues.chunk_states[..]);
         let common = self.heap.best_fit(request.size).unwrap_or(NIL);
@@ -154,7 +151,7 @@ impl StreamHeap {
     #[inline(never)]
     fn find_from(
         &self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         queue: QueueId,
         mut common: ChunkId,
         mut own: ChunkId,
@@ -203,7 +200,7 @@ impl StreamHeap {
 
     /// Finds the memory that [`Self::find_from`] looks for by reading every chunk once, as the arena's search for a pool with
     /// one stream does.
-    fn find_among_all(&self, request: &AllocRequest<'_>, queue: QueueId) -> Option<Found> {
+    fn find_among_all(&self, request: &Request<'_>, queue: QueueId) -> Option<Found> {
         let (mut best, mut least) = (NIL, AFTER_ALL);
         self.heap.chunks().each_findable(request.size, |id, key| {
             // A part of a free span is found with that span.

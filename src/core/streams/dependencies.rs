@@ -11,7 +11,7 @@ use super::pending_work::Work;
 use super::stream_heap::StreamHeap;
 use crate::core::heap::State;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
 use crate::core::units::{Span, UNIT};
@@ -42,7 +42,7 @@ impl StreamHeap {
     pub(in crate::core) fn dependencies(
         &self,
         vm: &VmRange,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         has_event: impl Fn(Work) -> bool,
     ) -> Result<Option<Dependencies>, HostMemoryExhausted> {
         let Some(own) = self.queues.find(self.queues.directed(request.stream)) else { return Ok(None) };
@@ -86,7 +86,7 @@ impl StreamHeap {
     fn oldest_place(
         &self,
         vm: &VmRange,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Option<Place>, HostMemoryExhausted> {
         // The ages are computed once: finding a chunk's events takes longer than everything else here.
@@ -132,7 +132,7 @@ impl StreamHeap {
     pub(in crate::core) fn adopt(
         &mut self,
         vm: &VmRange,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         works: &[Work],
         planned: Place,
         since: Work,
@@ -197,7 +197,7 @@ impl StreamHeap {
     fn place_among(
         &self,
         vm: &VmRange,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         possible: impl Fn(ChunkId) -> bool,
     ) -> Option<Place> {
         if let Some((first, end)) = self.best_of_neighbours(request, &possible) {
@@ -212,7 +212,7 @@ impl StreamHeap {
     /// Returns the place of a request in adjacent free neighbours: from the aligned address to the point where the
     /// remainder is split off. The remainder keeps its owner. Otherwise it would get an event behind everything that
     /// the request's stream has queued by now.
-    fn place_in(&self, request: &AllocRequest<'_>, first: ChunkId, end: ChunkId) -> Place {
+    fn place_in(&self, request: &Request<'_>, first: ChunkId, end: ChunkId) -> Place {
         let addr = self.heap.addr(first);
         let bytes: u64 = self.heap.from(first).take_while(|&id| id != end).map(|id| self.heap.size(id)).sum();
         let base = addr.next_multiple_of(request.alignment.max(UNIT));
@@ -252,7 +252,7 @@ impl StreamHeap {
     /// Returns the free neighbours that fit best: the first chunk, and the chunk after the last.
     fn best_of_neighbours(
         &self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         possible: impl Fn(ChunkId) -> bool,
     ) -> Option<(ChunkId, ChunkId)> {
         let accepts = |id: ChunkId| self.is_free_chunk(id) && possible(id);

@@ -8,7 +8,7 @@ use super::chunk_state::{CrossStreamUse, QueueId, UseId};
 use super::queue::QueueList;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::steps;
 use crate::sys::HostMemoryExhausted;
 use std::cmp::Reverse;
@@ -55,7 +55,7 @@ impl StreamHeap {
     /// last work that a chunk waits for, or `u64::MAX` if that work cannot be waited for.
     pub(super) fn search_oldest(
         &self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         own: QueueId,
         age: impl Fn(ChunkId) -> u64,
     ) -> Result<Searched, HostMemoryExhausted> {

@@ -5,7 +5,7 @@ use super::chunk_state::{ChunkStreamState, QueueId, UNOWNED};
 use super::queue::{QueueList, StreamQueue};
 use super::stream_heap::{StreamHeap, StreamMode};
 use crate::core::ids::ChunkId;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::sort::sort_by_key;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
@@ -134,7 +134,7 @@ impl StreamHeap {
     }
 
     /// Returns the queue that serves a request, if its stream was seen before.
-    pub(crate) fn queue_of_request(&self, request: &AllocRequest<'_>) -> Option<QueueId> {
+    pub(crate) fn queue_of_request(&self, request: &Request<'_>) -> Option<QueueId> {
         self.queues.find(self.queues.directed(request.stream))
     }
 
@@ -142,7 +142,7 @@ impl StreamHeap {
     /// order of one. The queue is added anew if it was idle and its position was reused meanwhile.
     pub(crate) fn enter_request(
         &mut self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
     ) -> Result<Option<QueueId>, HostMemoryExhausted> {
         if !self.is_multi() || request.stream.is_any() {
             return Ok(None);

@@ -12,7 +12,7 @@ use super::queue::QueueList;
 use super::queues::StreamQueues;
 use super::stream_heap::StreamHeap;
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::steps;
 
 /// How many chunks an allocation or a free shares, and how many a report of finished work shares. Tests run small
@@ -125,7 +125,7 @@ impl StreamHeap {
     }
 
     /// Shares a few chunks. Those that serve a request better than the memory its queue may use now come first.
-    pub(super) fn share_for(&mut self, request: &AllocRequest<'_>, queue: QueueId) {
+    pub(super) fn share_for(&mut self, request: &Request<'_>, queue: QueueId) {
         const ROUNDS: usize = 2;
         for _ in 0..ROUNDS {
             let found = self.find_in_queue(request, queue).map(|found| found.key);

@@ -1,7 +1,7 @@
 //! Bounds on the work of single calls, counted in steps instead of time, after any history.
 
 use crate::core::arena::{Arena, RegionGrowth, Settings};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::fixed_settings;
@@ -20,7 +20,7 @@ fn arena(units: u64) -> Arena {
 }
 
 fn take(arena: &mut Arena, units: u64, stream: Stream) -> Option<u64> {
-    arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT, stream)).unwrap()
+    arena.alloc(&Request::plain(units * UNIT, units * UNIT, stream)).unwrap()
 }
 
 fn free(arena: &mut Arena, addr: u64, stream: Stream) {
@@ -214,16 +214,16 @@ fn an_alignment_takes_few_steps_beside_many_chunks_without_a_place_at_it() {
     let stream = Stream::of_handle(10);
     for is_mixed in [false, true] {
         let (mut arena, last) = misaligned(CHUNKS, stream, is_mixed);
-        let request = AllocRequest { alignment: 2 * UNIT, ..AllocRequest::plain(2 * UNIT, 2 * UNIT, stream) };
+        let request = Request { alignment: 2 * UNIT, ..Request::plain(2 * UNIT, 2 * UNIT, stream) };
         let (steps, found) = steps::of(|| arena.alloc(&request).unwrap());
         assert!(steps < FEW, "{steps} steps of a request that is not thorough");
         assert_eq!(found, None);
         assert_eq!(
-            arena.alloc(&AllocRequest { thorough: true, ..request }).unwrap(),
+            arena.alloc(&Request { thorough: true, ..request }).unwrap(),
             Some(last),
             "the only place"
         );
-        assert_eq!(arena.alloc(&AllocRequest { thorough: true, ..request }).unwrap(), None);
+        assert_eq!(arena.alloc(&Request { thorough: true, ..request }).unwrap(), None);
         // A chunk that has a place wherever it begins is found at once.
         let base = 1 << 50;
         let plan = arena.plan_extension(8 * UNIT).unwrap();
@@ -247,7 +247,7 @@ fn a_large_alignment_takes_few_steps_beside_many_chunks_of_one_size() {
         for &addr in addrs.iter().filter(|&&addr| is_freed(addr)) {
             free(&mut arena, addr, stream);
         }
-        let request = AllocRequest { alignment, thorough: true, ..AllocRequest::plain(UNIT, UNIT, stream) };
+        let request = Request { alignment, thorough: true, ..Request::plain(UNIT, UNIT, stream) };
         let (steps, found) = steps::of(|| arena.alloc(&request).unwrap());
         assert_eq!(found, None);
         assert!(steps < FEW, "{steps} steps beside {CHUNKS} chunks without a place");
@@ -312,7 +312,7 @@ fn a_run_that_is_divided_takes_few_steps() {
 fn the_oldest_work_is_found_in_few_steps_if_it_serves() {
     const CHUNKS: u64 = 4000;
     let (mut arena, _, second) = scattered(CHUNKS);
-    let request = AllocRequest::plain(UNIT, UNIT, second);
+    let request = Request::plain(UNIT, UNIT, second);
     assert_eq!(arena.alloc(&request).unwrap(), None);
     let (steps, dependencies) = steps::of(|| arena.dependencies(&request, |_| true).unwrap().unwrap());
     assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");
@@ -338,7 +338,7 @@ fn the_oldest_recorded_use_is_found_in_few_steps() {
         }
         free(&mut arena, addr, first);
     }
-    let request = AllocRequest::plain(UNIT, UNIT, second);
+    let request = Request::plain(UNIT, UNIT, second);
     assert_eq!(arena.alloc(&request).unwrap(), None);
     let (steps, dependencies) = steps::of(|| arena.dependencies(&request, |_| true).unwrap().unwrap());
     assert!(steps < FEW, "{steps} steps to the oldest of {CHUNKS} chunks");

@@ -3,7 +3,7 @@
 use crate::core::arena::{Arena, RegionGrowth, Reuse, Settings};
 use crate::core::heap::Steps;
 use crate::core::op_names::Name;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::{Random, fixed_settings};
 use crate::core::units::UNIT;
@@ -48,7 +48,7 @@ fn roomy(seed: u64) -> Arena {
 }
 
 fn take(arena: &mut Arena, units: u64) -> u64 {
-    arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT, Stream::NONE)).unwrap().unwrap()
+    arena.alloc(&Request::plain(units * UNIT, units * UNIT, Stream::NONE)).unwrap().unwrap()
 }
 
 fn filled(seed: u64, mut sizes: impl FnMut(&mut Random) -> u64) -> (Arena, Vec<u64>) {
@@ -162,9 +162,9 @@ fn emptied(settings: Settings, leave: usize) -> (u64, Arena, Vec<u64>) {
         arena.add_region(&extension, base, 1 << 30).unwrap();
         for i in 0..COUNT as u64 {
             let tag = arena.tag(Name::new("operation"), i).unwrap();
-            let request = AllocRequest {
+            let request = Request {
                 scope: Some(&tag).filter(|_| i % 2 == 0),
-                ..AllocRequest::plain(3 * UNIT, 1, Stream::NONE)
+                ..Request::plain(3 * UNIT, 1, Stream::NONE)
             };
             addrs.push(arena.alloc(&request).unwrap().unwrap());
         }
@@ -216,7 +216,7 @@ fn a_trim_with_several_streams_gives_the_metadata_back() {
     arena.add_region(&extension, BASE, 1 << 30).unwrap();
     let streams = [Stream::of_handle(16), Stream::of_handle(32)];
     let take = |arena: &mut Arena, i: usize| {
-        arena.alloc(&AllocRequest::plain(3 * UNIT, 1, streams[i % 2])).unwrap().unwrap()
+        arena.alloc(&Request::plain(3 * UNIT, 1, streams[i % 2])).unwrap().unwrap()
     };
     let addrs: Vec<u64> = (0..20_000).map(|i| take(&mut arena, i)).collect();
     let most = arena.stats().metadata_bytes;

@@ -10,7 +10,7 @@ mod planned;
 mod program;
 
 use crate::core::arena::{Arena, RegionGrowth, Reuse, Settings};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stamps::Forced;
 use crate::core::stream_id::Stream;
 use crate::core::units::{MAX_CHUNK, UNIT};
@@ -399,9 +399,8 @@ fn a_free_needs_no_memory_after_forced_merges() {
     let mut arena = Arena::new(settings).unwrap();
     let plan = arena.plan_extension(UNIT).unwrap();
     arena.add_region(&plan, 1 << 40, settings.limit).unwrap();
-    let take = |arena: &mut Arena, size| {
-        arena.alloc(&AllocRequest::plain(size, size, Stream::NONE)).unwrap().unwrap()
-    };
+    let take =
+        |arena: &mut Arena, size| arena.alloc(&Request::plain(size, size, Stream::NONE)).unwrap().unwrap();
     let run: Vec<u64> = (0..2001).map(|_| take(&mut arena, UNIT)).collect();
     let [_, other, _] = [UNIT, 1800 * UNIT, UNIT].map(|size| take(&mut arena, size));
     // The first chunk is freed last. Every second chunk is merged into it, under its stamp.

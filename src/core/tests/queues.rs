@@ -10,7 +10,7 @@ mod model;
 
 use self::model::Model;
 use crate::core::arena::{Arena, RegionGrowth, Settings};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Dependencies;
 use crate::core::streams::Work;
@@ -122,7 +122,7 @@ impl Program {
         let requested = 1 + self.random.below(self.family.largest * UNIT);
         let alignment = if self.family.aligned { UNIT << self.random.below(4) } else { UNIT };
         let size = round_up(requested).unwrap();
-        let request = AllocRequest { alignment, ..AllocRequest::plain(size, requested, stream) };
+        let request = Request { alignment, ..Request::plain(size, requested, stream) };
         self.say(format!("request {} units at {alignment} on {stream:?}", size / UNIT));
         let mut taken = self.take(&request);
         // Without a stream, waiting is up to the caller.
@@ -140,7 +140,7 @@ impl Program {
         }
     }
 
-    fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn take(&mut self, request: &Request<'_>) -> Option<u64> {
         if self.family.lazily {
             return self.take_anywhere(request);
         }
@@ -150,15 +150,15 @@ impl Program {
     }
 
     /// Allocates as a pool does: at once, if that is possible.
-    fn alloc(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
-        let AllocRequest { size, requested, stream, .. } = *request;
+    fn alloc(&mut self, request: &Request<'_>) -> Option<u64> {
+        let Request { size, requested, stream, .. } = *request;
         let at_once = request.is_plain() && self.random.chance(80);
         let taken = if at_once { self.arena.try_alloc(size, requested, stream) } else { None };
         taken.map(std::num::NonZeroU64::get).or_else(|| self.arena.alloc(request).unwrap())
     }
 
     /// Requests as a pool does: before a request fails, all finished work is shared.
-    fn take_anywhere(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn take_anywhere(&mut self, request: &Request<'_>) -> Option<u64> {
         let mut taken = self.alloc(request);
         while taken.is_none() && self.arena.streams().is_sharing() {
             self.arena.streams_mut().share_some(1);
@@ -184,7 +184,7 @@ impl Program {
     }
 
     /// Makes the request's stream wait for events of the others.
-    fn wait(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn wait(&mut self, request: &Request<'_>) -> Option<u64> {
         let dependencies = {
             let arena = &self.arena;
             let has_event = |work: Work| {
@@ -400,7 +400,7 @@ fn what_comes_back_is_still_whose_it_was() {
     let plan = arena.plan_extension(limit).unwrap();
     arena.add_region(&plan, 1 << 20, limit).unwrap();
     let take =
-        |arena: &mut Arena, size: u64, stream| arena.alloc(&AllocRequest::plain(size, size, stream)).unwrap();
+        |arena: &mut Arena, size: u64, stream| arena.alloc(&Request::plain(size, size, stream)).unwrap();
     let (first, second) = (Stream::of_handle(10), Stream::of_handle(11));
     let addr = take(&mut arena, 8 * UNIT, first).unwrap();
     assert!(arena.free_on(addr, first).unwrap().is_ok());
@@ -427,7 +427,7 @@ fn a_search_does_not_look_at_thousands_of_parts_of_runs() {
         let plan = arena.plan_extension(limit).unwrap();
         arena.add_region(&plan, 1 << 20, limit).unwrap();
         let take = |arena: &mut Arena, units: u64, stream| {
-            arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
+            arena.alloc(&Request::plain(units * UNIT, units * UNIT, stream)).unwrap().unwrap()
         };
         // Chunks of two units that every stream may use, each beside one that only one stream may use, and finally one
         // that stands alone.
@@ -463,7 +463,7 @@ fn a_chunk_of_a_forgotten_stream_is_found_before_one_that_waits_for_work() {
     let plan = arena.plan_extension(limit).unwrap();
     arena.add_region(&plan, 1 << 20, limit).unwrap();
     let [gone, own, other] = [10, 11, 12].map(Stream::of_handle);
-    let request = |stream| AllocRequest::plain(UNIT, UNIT, stream);
+    let request = |stream| Request::plain(UNIT, UNIT, stream);
     let of_gone = arena.alloc(&request(gone)).unwrap().unwrap();
     assert!(arena.alloc(&request(own)).unwrap().is_some());
     let others: Vec<u64> = (2..UNITS).map(|_| arena.alloc(&request(other)).unwrap().unwrap()).collect();
@@ -492,14 +492,14 @@ fn the_best_of_equally_old_parts_is_found() {
     let plan = arena.plan_extension(limit).unwrap();
     arena.add_region(&plan, 1 << 20, limit).unwrap();
     let [own, other, third] = [10, 11, 12].map(Stream::of_handle);
-    let request = |units: u64, stream| AllocRequest::plain(units * UNIT, units * UNIT, stream);
+    let request = |units: u64, stream| Request::plain(units * UNIT, units * UNIT, stream);
     assert!(arena.alloc(&request(1, own)).unwrap().is_some());
     let whole = arena.alloc(&request(16, other)).unwrap().unwrap();
     assert!(arena.alloc(&request(15, own)).unwrap().is_some());
     arena.streams_mut().record_use(whole, own).unwrap().unwrap();
     assert!(arena.free_on(whole, other).unwrap().is_ok());
     // A third stream takes 3 units, in front of which 7 are left, and 6 behind. Both keep the points of the free.
-    let middle = AllocRequest { alignment: 8 * UNIT, ..request(3, third) };
+    let middle = Request { alignment: 8 * UNIT, ..request(3, third) };
     assert_eq!(arena.alloc(&middle).unwrap(), None);
     let Dependencies { works, place } = arena.dependencies(&middle, |_| true).unwrap().unwrap();
     let queue = arena.streams().queue_of(third).unwrap();

@@ -4,7 +4,7 @@
 
 use crate::core::arena::{Arena, RegionGrowth, Settings};
 use crate::core::arena::{New, Plan, bytes};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Freed;
 use crate::core::tests::model::{Random, fixed_settings};
@@ -92,7 +92,7 @@ impl Program {
         let stream = self.stream();
         let most = [2 * UNIT, 3 * GRANULE, 12 * GRANULE][self.random.below(3) as usize];
         let requested = 1 + self.random.below(most);
-        let request = AllocRequest::plain(round_up(requested).unwrap(), requested, stream);
+        let request = Request::plain(round_up(requested).unwrap(), requested, stream);
         if self.take(&request) || !plans {
             return;
         }
@@ -121,7 +121,7 @@ impl Program {
         }
     }
 
-    fn take(&mut self, request: &AllocRequest<'_>) -> bool {
+    fn take(&mut self, request: &Request<'_>) -> bool {
         let Some(addr) = self.arena.alloc(request).unwrap() else { return false };
         let size = self.arena.chunks().size(self.arena.chunk_in_use(addr).unwrap());
         for unit in units(addr, size) {
@@ -199,7 +199,7 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         let mut arena = Arena::new(settings).unwrap();
         arena.set_range(Range { base: BASE, bytes: 140 * GRANULE, granule: GRANULE });
         let mut get = |granules: u64, stream: Stream| {
-            let request = AllocRequest::plain(granules * GRANULE, granules * GRANULE, stream);
+            let request = Request::plain(granules * GRANULE, granules * GRANULE, stream);
             let mut fresh = 0;
             while arena.alloc(&request).unwrap().is_none() {
                 let mut plan =
@@ -213,7 +213,7 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         };
         assert_eq!([get(1, two), get(4, one)], [1, 4]);
         arena.free_on(BASE + GRANULE, one).unwrap().unwrap();
-        let request = AllocRequest::plain(6 * GRANULE, 6 * GRANULE, asks);
+        let request = Request::plain(6 * GRANULE, 6 * GRANULE, asks);
         let mut plan = arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().unwrap();
         assert_eq!(bytes(&plan.fresh) / GRANULE, if asks == one { 2 } else { 6 });
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);

@@ -3,7 +3,7 @@
 use crate::core::arena::{Arena, New, RegionGrowth, Reuse, Settings};
 use crate::core::ids::ChunkId;
 use crate::core::invariants::Broken;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use crate::core::vmm::Range;
@@ -47,9 +47,8 @@ pub(in crate::core) fn empty(region: u64, reuse: Reuse) -> Arena {
 
 pub(in crate::core) fn sound(reuse: Reuse) -> (Arena, Placed) {
     let mut arena = empty(1 << 20, reuse);
-    let mut take = |units| {
-        arena.alloc(&AllocRequest::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap()
-    };
+    let mut take =
+        |units| arena.alloc(&Request::plain(units * UNIT, units * UNIT - 1, Stream::NONE)).unwrap().unwrap();
     let addrs = [2, 600, 3, 601, 4].map(&mut take);
     arena.free(addrs[1]).unwrap();
     arena.free(addrs[3]).unwrap();
@@ -75,7 +74,7 @@ pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
     let mut arena = Arena::new(settings).unwrap();
     arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
     let take = |arena: &mut Arena| {
-        let request = AllocRequest::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
+        let request = Request::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
         let mut plan = arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().unwrap();
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);

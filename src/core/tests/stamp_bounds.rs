@@ -2,7 +2,7 @@
 //! chunks.
 
 use crate::core::arena::{Arena, RegionGrowth, Reuse, Settings};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stamps::Forced;
 use crate::core::steps;
 use crate::core::stream_id::Stream;
@@ -33,8 +33,8 @@ fn arena(units: u64) -> Arena {
     arena
 }
 
-fn request(units: u64, newest: u64) -> AllocRequest<'static> {
-    AllocRequest { max_stamp: newest, ..AllocRequest::plain(units * UNIT, units * UNIT, Stream::NONE) }
+fn request(units: u64, newest: u64) -> Request<'static> {
+    Request { max_stamp: newest, ..Request::plain(units * UNIT, units * UNIT, Stream::NONE) }
 }
 
 fn take(arena: &mut Arena, units: u64, newest: u64) -> Option<u64> {
@@ -143,7 +143,7 @@ fn passes_end_whatever_happens_between_their_pieces() {
                 0..3 => {
                     let newest = random.pick(&[u64::MAX, arena.last_stamp() / 2]);
                     let alignment = UNIT << random.below(3);
-                    let request = AllocRequest { alignment, ..request(1 + random.below(4), newest) };
+                    let request = Request { alignment, ..request(1 + random.below(4), newest) };
                     live.extend(arena.alloc(&request).unwrap());
                 }
                 3..5 if !live.is_empty() => {

@@ -3,7 +3,7 @@
 use super::unmapped::{Range, VmRange};
 use crate::core::heap::{Heap, State};
 use crate::core::ids::{ChunkId, NIL};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::units::UNIT;
 
 /// A place for a request among free and unmapped chunks. Places are compared by their fields, in order.
@@ -41,7 +41,7 @@ impl VmRange {
     pub(in crate::core) fn place_to_grow_at(
         &self,
         heap: &Heap,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         is_free: impl Fn(ChunkId) -> bool,
     ) -> Option<(u64, ChunkId)> {
         let range = self.range()?;
@@ -79,7 +79,7 @@ impl VmRange {
         &self,
         heap: &Heap,
         range: Range,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         is_free: impl Fn(ChunkId) -> bool,
         allowed: impl Fn(&Place) -> bool,
     ) -> Option<Place> {

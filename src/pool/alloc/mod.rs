@@ -12,7 +12,7 @@ use super::guarded::Messages;
 use super::slot::{FastGuard, Guard, Interrupted, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
 use crate::core::units::{MAX_CHUNK, UNIT, round_up};
@@ -78,11 +78,11 @@ fn serve_plain(
     bytes: u64,
     stream: Stream,
 ) -> Result<u64, Error> {
-    serve(slot.enter_after(entered)?, &AllocRequest::new(bytes, stream))
+    serve(slot.enter_after(entered)?, &Request::new(bytes, stream))
 }
 
 /// Serves a request without a stream, a bound on stamps and an operation. Returns address 0 for 0 bytes.
-pub(crate) fn alloc_aligned(slot: &Slot, request: &AllocRequest<'_>) -> Result<u64, Error> {
+pub(crate) fn alloc_aligned(slot: &Slot, request: &Request<'_>) -> Result<u64, Error> {
     match try_alloc_aligned(slot, request) {
         Ok(addr) => Ok(addr),
         Err(entered) => serve(slot.enter_after(entered)?, request),
@@ -91,8 +91,8 @@ pub(crate) fn alloc_aligned(slot: &Slot, request: &AllocRequest<'_>) -> Result<u
 
 /// Serves a request as [`try_alloc`] does, at its alignment.
 #[inline(always)]
-fn try_alloc_aligned<'a>(slot: &'a Slot, request: &AllocRequest<'_>) -> Result<u64, Option<FastGuard<'a>>> {
-    let AllocRequest { size, requested, alignment, .. } = *request;
+fn try_alloc_aligned<'a>(slot: &'a Slot, request: &Request<'_>) -> Result<u64, Option<FastGuard<'a>>> {
+    let Request { size, requested, alignment, .. } = *request;
     let Some(mut entered) = slot.try_enter() else { return Err(None) };
     if requested != 0
         && !request.is_too_large()
@@ -107,7 +107,7 @@ fn try_alloc_aligned<'a>(slot: &'a Slot, request: &AllocRequest<'_>) -> Result<u
 
 /// Serves a request with the lock held. Returns address 0 for 0 bytes.
 #[inline(never)]
-pub(crate) fn serve(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Result<u64, Error> {
+pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
     if request.max_stamp != u64::MAX {
         guard.require_timestamps("freed_before")?;
     }
@@ -128,7 +128,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Result<
 
 /// Serves a request in the debug mode, whose chunk has room for the guards. They are written before the call returns.
 #[cold]
-fn serve_guarded(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Result<u64, Error> {
+fn serve_guarded(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
     loop {
         let Some(addr) = find(&mut guard, request)? else { return Err(give_up(guard, request)) };
         match guarded::hand_out(&mut guard, addr, request.stream) {
@@ -144,7 +144,7 @@ fn serve_guarded(mut guard: Guard<'_>, request: &AllocRequest<'_>) -> Result<u64
 
 /// Takes a free chunk, or what the strategies find. Returns `None` if nothing serves the request.
 #[inline(always)]
-fn find(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>, Error> {
+fn find(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Error> {
     if let Some(refused) = refuse(guard, request) {
         return Err(refused);
     }
@@ -157,7 +157,7 @@ fn find(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>
 /// Refuses a request that nothing can serve: for more than any chunk can have, or with an alignment larger than the limit,
 /// because only chance could provide a place with it.
 #[inline]
-fn refuse(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Option<Error> {
+fn refuse(guard: &mut Guard<'_>, request: &Request<'_>) -> Option<Error> {
     // The limit may have been lowered below what the pool holds.
     let growth = guard.arena.growth();
     let is_unlikely = request.alignment > UNIT.max(growth.limit()).max(growth.pool_bytes());
@@ -165,8 +165,8 @@ fn refuse(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Option<Error> {
 }
 
 #[cold]
-fn refusal(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Error {
-    let AllocRequest { requested: bytes, alignment, .. } = *request;
+fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> Error {
+    let Request { requested: bytes, alignment, .. } = *request;
     if request.is_too_large() {
         let error = fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)");
         return guard.fail(error, request);
@@ -179,7 +179,7 @@ fn refusal(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Error {
 /// Searches for memory until the retry timeout has passed, after [`take`] has found none. Out of line, so that its frame is not on the stack when the
 /// report of a failure is written.
 #[inline(never)]
-fn retry(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>, Error> {
+fn retry(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Error> {
     let state = RetryState::new(guard.arena.life());
     let mut pause = Pause { deadline: None, looked: false, state };
     loop {
@@ -200,7 +200,7 @@ fn retry(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64
 
 /// The caller has other ways to get memory, so this does not count as a failure.
 #[inline(never)]
-fn has_none(guard: &Guard<'_>, request: &AllocRequest<'_>) -> Error {
+fn has_none(guard: &Guard<'_>, request: &Request<'_>) -> Error {
     let (name, bytes) = (&guard.name, request.requested);
     fail!(Error::OutOfMemory, "{name}: no memory that it holds serves {bytes} bytes without growth")
 }
@@ -217,7 +217,7 @@ impl Pause {
     /// Waits until another search may find something. Returns false if none may. Out of line, so that its frame is not on
     /// the stack during a search.
     #[inline(never)]
-    fn before_next(&mut self, guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<bool, Error> {
+    fn before_next(&mut self, guard: &mut Guard<'_>, request: &Request<'_>) -> Result<bool, Error> {
         let Pause { deadline, looked, state } = self;
         // As in TensorFlow, the last attempt comes after the timeout.
         let is_circular = state.refused().is_some_and(|refusal| refusal.is_circular);
@@ -262,7 +262,7 @@ impl Pause {
 
 /// Fails a request that nothing could serve, and stores the reason.
 #[inline(never)]
-fn give_up(guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
+fn give_up(guard: Guard<'_>, request: &Request<'_>) -> Error {
     let verdict = verdict_of(&guard, request);
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
     note_failure(guard, request, &verdict);
@@ -271,21 +271,21 @@ fn give_up(guard: Guard<'_>, request: &AllocRequest<'_>) -> Error {
 
 /// Counts a request that the caller has attempted and could not serve in any other way either.
 #[cold]
-pub(crate) fn count_failed(guard: Guard<'_>, request: &AllocRequest<'_>) {
-    let request = AllocRequest { is_attempt: false, ..*request };
+pub(crate) fn count_failed(guard: Guard<'_>, request: &Request<'_>) {
+    let request = Request { is_attempt: false, ..*request };
     let request =
         if guard.is_guarded() { request.with_size(guarded::chunk_size(request.requested)) } else { request };
     let verdict = verdict_of(&guard, &request);
     note_failure(guard, &request, &verdict);
 }
 
-fn verdict_of(guard: &Guard<'_>, request: &AllocRequest<'_>) -> Verdict {
+fn verdict_of(guard: &Guard<'_>, request: &Request<'_>) -> Verdict {
     Verdict::new(&guard.arena, guard.backend.get().name(), request)
 }
 
 /// Counts a failure, unless the caller does, and logs a report if that is enabled.
 #[inline(never)]
-fn note_failure(mut guard: Guard<'_>, request: &AllocRequest<'_>, verdict: &Verdict) {
+fn note_failure(mut guard: Guard<'_>, request: &Request<'_>, verdict: &Verdict) {
     guard.note_failure(request, verdict.cause());
     if !request.is_attempt
         && guard.report_failures

@@ -3,7 +3,7 @@
 //! Without this, requests that the backend refuses would wake each other endlessly to call it again.
 
 use crate::core::arena::Progress;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stamps::ForcedPass;
 use crate::core::units::UNIT;
 use crate::error::DeferredError;
@@ -166,7 +166,7 @@ impl RetryState {
         &mut self,
         guard: &mut Guard<'_>,
         extended: Extended,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
     ) -> Outside<bool> {
         match extended {
             Extended::Grown => {

@@ -4,7 +4,7 @@
 //! search begins again. [`search`] finds nothing only if the lock has been held since it last looked.
 
 use super::retry_state::{Once, RetryState};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::idle::limits;
@@ -15,7 +15,7 @@ use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 /// A strategy. Returns whether it may have helped, so that the search begins again. Otherwise the lock has been held
 /// since the last search. After a failure of the driver the search begins again too, and the failure becomes the error of
 /// the request if nothing else serves it.
-type Strategy = fn(&mut Guard<'_>, &AllocRequest<'_>, &mut RetryState) -> Outside<bool>;
+type Strategy = fn(&mut Guard<'_>, &Request<'_>, &mut RetryState) -> Outside<bool>;
 
 /// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
 static STRATEGIES: [Strategy; 18] = [
@@ -47,7 +47,7 @@ static WITHOUT_GROWTH: [Strategy; 5] = [share, merge_safe, look, poll, search_th
 /// waiting for a free would not resolve.
 pub(super) fn search(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     state: &mut RetryState,
 ) -> Result<Option<u64>, Error> {
     state.least = request.size;
@@ -70,11 +70,7 @@ pub(super) fn search(
 }
 
 /// Tries the strategies up to the first that may have helped.
-fn try_strategies(
-    guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
-    state: &mut RetryState,
-) -> Outside<bool> {
+fn try_strategies(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let strategies: &[Strategy] = if request.no_growth { &WITHOUT_GROWTH } else { &STRATEGIES };
     for strategy in strategies {
         if strategy(guard, request, state)? {
@@ -86,7 +82,7 @@ fn try_strategies(
 
 /// Takes the best free chunk that fits now, if there is one.
 #[inline(never)]
-pub(super) fn take(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<Option<u64>, Error> {
+pub(super) fn take(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Error> {
     if guard.is_guarded() {
         guarded::turn(guard)?;
         if let Err(exhausted) = guarded::make_room(guard) {
@@ -105,11 +101,7 @@ pub(super) fn take(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Result<
 }
 
 /// Obtains a small region, so that a small request need not split a large chunk. If there is none, the request splits it.
-fn grow_for_small(
-    guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
-    state: &mut RetryState,
-) -> Outside<bool> {
+fn grow_for_small(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let Some(bytes) = guard.arena.small_region_for(request) else {
         return Ok(false);
     };
@@ -127,7 +119,7 @@ fn grow_for_small(
 }
 
 /// Makes chunks whose work is done reusable by every stream.
-fn share(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn share(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if !guard.arena.streams().is_sharing() {
         return Ok(false);
     }
@@ -141,7 +133,7 @@ fn share(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryState) ->
 }
 
 /// Coalesces chunks whose stamps are safe.
-fn merge_safe(guard: &mut Guard<'_>, _: &AllocRequest<'_>, _: &mut RetryState) -> Outside<bool> {
+fn merge_safe(guard: &mut Guard<'_>, _: &Request<'_>, _: &mut RetryState) -> Outside<bool> {
     if !guard.arena.is_merging() {
         return Ok(false);
     }
@@ -150,13 +142,13 @@ fn merge_safe(guard: &mut Guard<'_>, _: &AllocRequest<'_>, _: &mut RetryState) -
 }
 
 /// Takes note of what has changed, once memory was shared and merged.
-fn look(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn look(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     state.look(guard);
     Ok(false)
 }
 
 /// Waits for other threads' calls of the backend that obtain memory, which may be what the request needs.
-fn await_calls(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn await_calls(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if !state.may_be_served_by_a_call(guard) {
         return Ok(false);
     }
@@ -165,7 +157,7 @@ fn await_calls(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetrySta
 }
 
 /// Lets threads go first that waited for a call, because they may be about to free.
-fn give_way(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn give_way(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if state.was_tried(Once::GiveWay) || !guard.is_awaited() {
         return Ok(false);
     }
@@ -175,7 +167,7 @@ fn give_way(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryState)
 }
 
 /// Queries which work is done, so that memory freed by other streams becomes reusable.
-fn poll(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn poll(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if state.was_tried(Once::Poll) {
         return Ok(false);
     }
@@ -189,7 +181,7 @@ fn poll(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryStat
 /// this its pool would grow without bound.
 fn synchronize_instead_of_growing(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     state: &mut RetryState,
 ) -> Outside<bool> {
     if state.was_tried(Once::Synchronize) || !is_worth_synchronizing(guard, request) {
@@ -204,7 +196,7 @@ fn synchronize_instead_of_growing(
 /// Makes a place from memory that is held and idle, for a request that is large enough: moves granules there, or gives back
 /// the regions that the one it needs can replace. Both synchronize the device, so they are left until growth was refused
 /// if anything is pending there: it may wait for what the caller does next.
-fn replace(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn replace(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let is_tried = state.was_tried(Once::Replace) || state.was_tried(Once::Extend);
     let moves = guard.arena.moves_before_growth(request.size);
     if is_tried || !(moves || guard.arena.could_replace(state.least)) {
@@ -228,7 +220,7 @@ fn replace(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryS
 }
 
 /// Obtains a region or granules from the backend.
-fn grow(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn grow(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if state.was_tried(Once::Extend) {
         return Ok(false);
     }
@@ -244,7 +236,7 @@ fn grow(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryStat
 
 /// Waits for other threads that give memory back, because the backend may have enough then. Only once it has refused:
 /// they may wait for device work that itself waits for what this thread does next.
-fn await_returns(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn await_returns(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if !state.may_be_served_by_a_return(guard) {
         return Ok(false);
     }
@@ -254,7 +246,7 @@ fn await_returns(guard: &mut Guard<'_>, _: &AllocRequest<'_>, state: &mut RetryS
 }
 
 /// Examines every large enough chunk for a place at the alignment, because the pool does not grow.
-fn search_thoroughly(_: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn search_thoroughly(_: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if !request.needs_thorough_search() {
         return Ok(false);
     }
@@ -263,11 +255,7 @@ fn search_thoroughly(_: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut 
 }
 
 /// Makes the request's stream wait for events of other streams' work.
-fn wait_for_events(
-    guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
-    state: &mut RetryState,
-) -> Outside<bool> {
+fn wait_for_events(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if state.was_tried(Once::WaitForEvents) {
         return Ok(false);
     }
@@ -285,7 +273,7 @@ fn wait_for_events(
 /// strategies that give regions back or move granules, because those wait for the device too.
 fn synchronize_unordered(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     state: &mut RetryState,
 ) -> Outside<bool> {
     if state.was_tried(Once::Synchronize) {
@@ -302,11 +290,7 @@ fn synchronize_unordered(
 }
 
 /// Coalesces stamped chunks in spite of their stamps.
-fn merge_by_force(
-    guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
-    state: &mut RetryState,
-) -> Outside<bool> {
+fn merge_by_force(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if state.was_tried(Once::MergeByForce) || request.max_stamp != u64::MAX || !guard.arena.stamps_wait() {
         return Ok(false);
     }
@@ -319,7 +303,7 @@ fn merge_by_force(
 
 /// Makes room from idle memory. Moves granules, or gives wholly free regions back so that the backend can provide a
 /// larger one.
-fn collect(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn collect(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let may_collect = state.may_collect && !guard.is_capture_announced(request.stream);
     if state.was_tried(Once::Collect) || !may_collect {
         return Ok(false);
@@ -341,7 +325,7 @@ fn collect(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryS
 }
 
 /// Moves idle granules to where the request needs them.
-fn relocate(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn relocate(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     const MOST_MOVES: u32 = 16;
     match remap::relocate(guard, request, &mut state.refused)? {
         Extended::Grown => {
@@ -365,7 +349,7 @@ fn relocate(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut Retry
 
 /// Obtains a region of exactly the size that the request needs. TensorFlow fails at this point, but the memory that the
 /// backend has left may lie between two sizes that it was asked for.
-fn grow_by_least(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn grow_by_least(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if !state.may_get_less(guard) {
         return Ok(false);
     }
@@ -374,7 +358,7 @@ fn grow_by_least(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut 
 }
 
 /// Waits for all work that free memory still waits for.
-fn wait_for_all(guard: &mut Guard<'_>, request: &AllocRequest<'_>, state: &mut RetryState) -> Outside<bool> {
+fn wait_for_all(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let can_wait = guard.backend.get().order().is_some() && guard.arena.streams().has_unfinished();
     if state.was_tried(Once::WaitForAll) || !can_wait {
         return Ok(false);
@@ -392,7 +376,7 @@ const LITTLE: u64 = 32 << 20;
 /// Returns whether waiting for the device is better than growing. That is so for a request that may use any stream, if
 /// free memory waits for a synchronization and at least half of the pool is idle. One such wait then serves many
 /// requests.
-fn is_worth_synchronizing(guard: &Guard<'_>, request: &AllocRequest<'_>) -> bool {
+fn is_worth_synchronizing(guard: &Guard<'_>, request: &Request<'_>) -> bool {
     if request.stream != Stream::ANY || !guard.arena.streams().has_unknown() {
         return false;
     }

@@ -4,7 +4,7 @@ use super::capture_state::may_disturb;
 use super::driver_stream::{each, handle, is_reachable, list};
 use super::wait::wait_elsewhere;
 use crate::backend::order::Context;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::streams::{QueueId, Work};
 use crate::log::{self, Level};
@@ -84,7 +84,7 @@ pub(in crate::pool) fn is_idle(guard: &mut Guard<'_>, stream: Stream) -> Outside
 /// queued long after the frees, and which itself waits for what this thread does next. So this is the last step before
 /// a request fails, and the reason is logged in case the program hangs here.
 #[inline(never)]
-pub(in crate::pool) fn wait_for_all(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Outside<bool> {
+pub(in crate::pool) fn wait_for_all(guard: &mut Guard<'_>, request: &Request<'_>) -> Outside<bool> {
     const REASON: &str = "free memory is left that has no event: this is the last step before it fails";
     log_wait(guard, request, REASON)?;
     if !synchronize(guard, request.stream)? {
@@ -97,16 +97,13 @@ pub(in crate::pool) fn wait_for_all(guard: &mut Guard<'_>, request: &AllocReques
 /// Synchronizes as [`synchronize`] does, for memory that was freed without a stream. No event tells when the work on it
 /// is done. The reason is logged in case the program hangs here.
 #[inline(never)]
-pub(in crate::pool) fn synchronize_unordered(
-    guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
-) -> Outside<bool> {
+pub(in crate::pool) fn synchronize_unordered(guard: &mut Guard<'_>, request: &Request<'_>) -> Outside<bool> {
     log_wait(guard, request, "memory that was freed without a stream has no event")?;
     synchronize(guard, request.stream)
 }
 
 /// Logs why a request is about to wait for the whole context, unless an announced capture forbids the wait.
-fn log_wait(guard: &mut Guard<'_>, request: &AllocRequest<'_>, reason: &str) -> Outside {
+fn log_wait(guard: &mut Guard<'_>, request: &Request<'_>, reason: &str) -> Outside {
     let has_device = guard.backend.get().order().is_some();
     if !has_device || !log::is_wanted(Level::Warn) || guard.is_capture_announced(request.stream) {
         return Ok(());

@@ -8,7 +8,7 @@ use super::driver_stream::{each, handle, is_captured, list, reachable_for};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
 use crate::core::arena::Arena;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::streams::{Dependencies, Place, QueueId, Unfinished, Work};
 use crate::error::{Error, keeping_last_error};
@@ -21,7 +21,7 @@ use crate::sys::HostMemoryExhausted;
 /// Makes the request's stream wait for the work of other streams, so that memory freed there becomes its own. A request
 /// without a stream waits in the calling thread. Returns whether there was something to wait for.
 #[inline(never)]
-pub(in crate::pool) fn wait(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -> Outside<bool> {
+pub(in crate::pool) fn wait(guard: &mut Guard<'_>, request: &Request<'_>) -> Outside<bool> {
     if guard.backend.get().order().is_none() {
         return Ok(false);
     }
@@ -38,7 +38,7 @@ pub(in crate::pool) fn wait(guard: &mut Guard<'_>, request: &AllocRequest<'_>) -
 /// to wait only for work of its own stream.
 fn plan_wait(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
 ) -> Result<Option<(Vec<Awaited>, Place)>, HostMemoryExhausted> {
     let Pool { arena, events, .. } = &mut **guard;
     arena.streams_mut().enter_request(request)?;
@@ -63,7 +63,7 @@ struct Awaited {
 
 fn wait_on_stream(
     guard: &mut Guard<'_>,
-    request: &AllocRequest<'_>,
+    request: &Request<'_>,
     mut awaited: Vec<Awaited>,
     place: Place,
 ) -> Outside {

@@ -5,7 +5,7 @@ use super::ranges::{self, Place};
 use super::slot::{Inner, Phase, Sleeper, Slot};
 use super::table;
 use super::waiting::{self, busy};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stats::FailureCause;
 use crate::error::{Error, fail};
 use crate::pool::pool::Pool;
@@ -283,7 +283,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Counts a failed request whose error message is already stored, unless the caller counts it. Returns `error`.
-    pub(crate) fn fail(&mut self, error: Error, request: &AllocRequest<'_>) -> Error {
+    pub(crate) fn fail(&mut self, error: Error, request: &Request<'_>) -> Error {
         self.note_failure(request, FailureCause::Other);
         error
     }

@@ -3,7 +3,7 @@
 
 use super::call::{Call, CallKind};
 use super::*;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, with_last_error};
 use crate::options::{BackendKind, Options};
@@ -45,7 +45,7 @@ fn is_poisoned(slot: &Slot, addr: u64) {
     let internal = Some(Error::Internal);
     assert_eq!(alloc::alloc(slot, 1, Stream::NONE).err(), internal);
     assert_eq!(
-        slot.enter().and_then(|guard| alloc::serve(guard, &AllocRequest::new(1, Stream::NONE))).err(),
+        slot.enter().and_then(|guard| alloc::serve(guard, &Request::new(1, Stream::NONE))).err(),
         internal
     );
     assert_eq!(free::free(slot, addr).err(), internal);

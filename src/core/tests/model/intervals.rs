@@ -1,7 +1,7 @@
 //! The model: intervals in maps. Every query examines all of them.
 
 use crate::core::arena::{Detached, RegionGrowth, Reuse, Settings, usable};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stats::Stats;
 use crate::core::units::{MAX_CHUNK, UNIT, round_down};
 use std::collections::BTreeMap;
@@ -152,7 +152,7 @@ impl Model {
     }
 
     /// Finds the best fit by examining all free memory. Returns size, address, aligned address and stamp.
-    pub(super) fn find(&mut self, request: &AllocRequest<'_>) -> Option<(u64, u64, u64, u64)> {
+    pub(super) fn find(&mut self, request: &Request<'_>) -> Option<(u64, u64, u64, u64)> {
         if self.settings.reuse.has_stamps() {
             self.merge_safe();
         }
@@ -168,7 +168,7 @@ impl Model {
     }
 
     /// Allocates by best fit and the split rule.
-    pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    pub(super) fn take(&mut self, request: &Request<'_>) -> Option<u64> {
         let (size, addr, start, stamp) = self.find(request)?;
         if self.small_region_for(request).is_some() {
             return None;
@@ -177,7 +177,7 @@ impl Model {
     }
 
     /// Returns the size of the region for a request of at most 1 MiB that would split a chunk of 16 MiB and more.
-    pub(super) fn small_region_for(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    pub(super) fn small_region_for(&mut self, request: &Request<'_>) -> Option<u64> {
         let is_small =
             request.size <= 1 << 20 && request.alignment <= 1 << 20 && self.find(request)?.0 >= 16 << 20;
         if !is_small || request.splits_large || !self.spares_large || self.splits_large {
@@ -192,7 +192,7 @@ impl Model {
     }
 
     /// Allocates the upper end of the best fit, if the split rule allows that.
-    pub(super) fn take_upper_end(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    pub(super) fn take_upper_end(&mut self, request: &Request<'_>) -> Option<u64> {
         let (size, addr, ..) = self.find(request)?;
         let start = if self.splits(size, request.size) { addr + size - request.size } else { addr };
         self.take_from((addr, size, start, 0), request, false)
@@ -209,7 +209,7 @@ impl Model {
     }
 
     /// Allocates a place, if it is free.
-    pub(super) fn take_at(&mut self, place: u64, request: &AllocRequest<'_>) -> Option<u64> {
+    pub(super) fn take_at(&mut self, place: u64, request: &Request<'_>) -> Option<u64> {
         let is_aligned = place.is_multiple_of(request.alignment.max(UNIT));
         let end = place.checked_add(request.size)?;
         let holds = |&(addr, size, what): &Chunk| {
@@ -222,7 +222,7 @@ impl Model {
     }
 
     /// Allocates the smallest free memory behind an address that has room, of the next 64 chunks.
-    pub(super) fn take_behind(&mut self, from: u64, request: &AllocRequest<'_>) -> Option<u64> {
+    pub(super) fn take_behind(&mut self, from: u64, request: &Request<'_>) -> Option<u64> {
         let (&base, &(bytes, _)) = self.regions.range(..=from).next_back()?;
         let region = base..base + bytes;
         let chunks =
@@ -241,7 +241,7 @@ impl Model {
     fn take_from(
         &mut self,
         (addr, size, start, stamp): (u64, u64, u64, u64),
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         exactly: bool,
     ) -> Option<u64> {
         let whole = addr + size - start;

@@ -11,7 +11,7 @@ use crate::core::heap::State;
 use crate::core::ids::NIL;
 use crate::core::lifetimes::Lifetimes;
 use crate::core::op_names::Name;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stamps::Forced;
 use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
@@ -211,7 +211,7 @@ impl Program {
             assert_eq!((self.arena.names().name(tag.name), tag.step), (Some(name), step));
             tag
         });
-        let request = AllocRequest {
+        let request = Request {
             size,
             requested,
             alignment,
@@ -236,7 +236,7 @@ impl Program {
     }
 
     /// Tries the strategies in the pool's order.
-    fn attempt(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn attempt(&mut self, request: &Request<'_>) -> Option<u64> {
         if let Some(range) = self.family.range {
             return self.attempt_granular(request, range);
         }
@@ -280,7 +280,7 @@ impl Program {
     }
 
     /// Serves a small request from a new region, or from a large chunk if there is none.
-    fn take_from_small_region(&mut self, request: &AllocRequest<'_>, bytes: u64) -> Option<u64> {
+    fn take_from_small_region(&mut self, request: &Request<'_>, bytes: u64) -> Option<u64> {
         let plan = if self.random.chance(70) { self.arena.plan_exact_extension(bytes) } else { None };
         match plan {
             Some(plan) => {
@@ -294,7 +294,7 @@ impl Program {
                 self.model.splits_large = true;
             }
         }
-        let addr = self.take(&AllocRequest { splits_large: true, ..*request });
+        let addr = self.take(&Request { splits_large: true, ..*request });
         assert!(addr.is_some());
         addr
     }
@@ -314,7 +314,7 @@ impl Program {
         replaced
     }
 
-    fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn take(&mut self, request: &Request<'_>) -> Option<u64> {
         self.merge_in_pieces();
         let expected = self.take_in_model(request);
         let addr = self.try_take(request).or_else(|| self.arena.alloc(request).unwrap());
@@ -326,7 +326,7 @@ impl Program {
 
     /// Allocates the planned place if that is free, and otherwise behind the planned bytes, or the best fit. Without a
     /// plan a short-lived request gets the upper end of the best fit.
-    fn take_in_model(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    fn take_in_model(&mut self, request: &Request<'_>) -> Option<u64> {
         let Some(planned) = &mut self.planned else {
             let may_lie_above = request.alignment <= UNIT && !self.family.settings.reuse.has_stamps();
             let is_above = may_lie_above && self.arena.is_short_lived(request);
@@ -344,8 +344,8 @@ impl Program {
     }
 
     /// Tries the usual case alone, half of the time.
-    fn try_take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
-        let AllocRequest { size, requested, alignment, max_stamp, stream, scope, short_lived, .. } = *request;
+    fn try_take(&mut self, request: &Request<'_>) -> Option<u64> {
+        let Request { size, requested, alignment, max_stamp, stream, scope, short_lived, .. } = *request;
         let is_usual = max_stamp == u64::MAX && stream == Stream::NONE && scope.is_none() && !short_lived;
         if !is_usual || !self.random.chance(50) {
             return None;

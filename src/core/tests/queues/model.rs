@@ -2,7 +2,7 @@
 
 use crate::core::arena::Arena;
 use crate::core::heap::State;
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::units::UNIT;
 use std::collections::BTreeMap;
@@ -186,7 +186,7 @@ impl Model {
     /// Returns the shortest stretch of units accepted by `possible` in which the request fits, with the place in it.
     fn best(
         &self,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         possible: impl Fn(&Owner) -> bool,
     ) -> Option<(usize, usize, u64, u64)> {
         let mut best: Option<((usize, u64), usize, u64)> = None;
@@ -211,7 +211,7 @@ impl Model {
     }
 
     /// Returns where the request is served, if it is.
-    pub(super) fn take(&mut self, request: &AllocRequest<'_>) -> Option<u64> {
+    pub(super) fn take(&mut self, request: &Request<'_>) -> Option<u64> {
         self.admit(request.stream);
         let queue = self.own_queue(request);
         let (_, _, start, whole) = self.best(request, |owner| Self::is_for(owner, queue))?;
@@ -229,7 +229,7 @@ impl Model {
     }
 
     /// Serves the request at this place.
-    pub(super) fn take_at(&mut self, request: &AllocRequest<'_>, start: u64, bytes: u64) {
+    pub(super) fn take_at(&mut self, request: &Request<'_>, start: u64, bytes: u64) {
         self.admit(request.stream);
         let queue = self.own_queue(request);
         let around =
@@ -384,7 +384,7 @@ impl Model {
     }
 
     /// Returns the work behind which the request could be served, the oldest that it can wait for.
-    pub(super) fn works_to_wait_for(&mut self, request: &AllocRequest<'_>) -> Option<Awaited> {
+    pub(super) fn works_to_wait_for(&mut self, request: &Request<'_>) -> Option<Awaited> {
         let own = self.own_queue(request);
         let is_over = |&(queue, point): &(QueueId, Point)| queue == own || point <= self.rows[queue].done;
         let age = |owner: &Owner| {
@@ -418,7 +418,7 @@ impl Model {
     }
 
     /// Returns how many bytes of a free piece the request takes.
-    fn bytes_of(&self, request: &AllocRequest<'_>, whole: u64) -> u64 {
+    fn bytes_of(&self, request: &Request<'_>, whole: u64) -> u64 {
         let least = if self.split_always { UNIT } else { request.size.min(128 << 20) };
         if whole - request.size >= least { request.size } else { whole }
     }
@@ -428,7 +428,7 @@ impl Model {
     }
 
     /// Makes the stream wait for work of others.
-    pub(super) fn wait(&mut self, request: &AllocRequest<'_>, awaited: &Awaited) {
+    pub(super) fn wait(&mut self, request: &Request<'_>, awaited: &Awaited) {
         let queue = self.own_queue(request);
         let knows = &mut self.rows[queue].knows;
         for (&other, &point) in &awaited.works {
@@ -438,7 +438,7 @@ impl Model {
     }
 
     /// Gives the memory that is to serve the request to the stream.
-    pub(super) fn adopt(&mut self, request: &AllocRequest<'_>, awaited: &Awaited) {
+    pub(super) fn adopt(&mut self, request: &Request<'_>, awaited: &Awaited) {
         let own = self.own_queue(request);
         let (start, bytes) = awaited.place;
         let around = |region: &Region| start.wrapping_sub(region.base) < region.units.len() as u64 * UNIT;
@@ -470,7 +470,7 @@ impl Model {
     }
 
     /// Returns the queue of a request: its stream's, or that of a private pool on it.
-    fn own_queue(&mut self, request: &AllocRequest<'_>) -> QueueId {
+    fn own_queue(&mut self, request: &Request<'_>) -> QueueId {
         let name = self.begun.get(&request.stream).copied();
         let pool = name.map_or(0, |name| self.pool(name).unwrap());
         self.queue(request.stream.in_pool(pool))

@@ -3,7 +3,7 @@
 use super::device::{Call, Clock, Device, DriverCall};
 use crate::backend::{AnyBackend, Owned};
 use crate::core::arena::{RegionGrowth, Reuse, Settings};
-use crate::core::request::AllocRequest;
+use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::tests::model::Random;
 use crate::core::units::UNIT;
@@ -316,10 +316,7 @@ impl Program {
         let served = if alignment == UNIT {
             alloc::alloc(self.slot, bytes, stream)
         } else {
-            alloc::serve(
-                self.slot.enter().unwrap(),
-                &AllocRequest { alignment, ..AllocRequest::new(bytes, stream) },
-            )
+            alloc::serve(self.slot.enter().unwrap(), &Request { alignment, ..Request::new(bytes, stream) })
         };
         assert!(!capturing || asked == self.asked(), "something was asked in the middle of a capture");
         let calls = self.calls() - before;

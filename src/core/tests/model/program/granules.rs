@@ -67,7 +67,7 @@ impl Program {
         &self,
         units: &Units,
         range: Range,
-        request: &AllocRequest<'_>,
+        request: &Request<'_>,
         allowed: impl Fn(u64, u64) -> bool,
     ) -> Option<u64> {
         let first = range.base.next_multiple_of(request.alignment.max(UNIT));
@@ -78,7 +78,7 @@ impl Program {
     }
 
     /// Returns the fewest bytes of whole granules that a place of the request takes.
-    fn fewest_granules(&self, units: &Units, range: Range, request: &AllocRequest<'_>) -> Option<u64> {
+    fn fewest_granules(&self, units: &Units, range: Range, request: &Request<'_>) -> Option<u64> {
         let first = range.base.next_multiple_of(request.alignment.max(UNIT));
         let last = range.end().checked_sub(request.size)?;
         let places = (first..=last).step_by(request.alignment.max(UNIT) as usize);
@@ -92,7 +92,7 @@ impl Program {
     }
 
     /// Tries the strategies in the pool's order.
-    pub(super) fn attempt_granular(&mut self, request: &AllocRequest<'_>, range: Range) -> Option<u64> {
+    pub(super) fn attempt_granular(&mut self, request: &Request<'_>, range: Range) -> Option<u64> {
         if let Some(addr) = self.take(request) {
             return Some(addr);
         }
@@ -130,7 +130,7 @@ impl Program {
 
     /// A request fails only if there are not enough whole granules, free ones and those that the limit leaves. The
     /// range has room for any request that they could serve.
-    fn nothing_helped(&self, request: &AllocRequest<'_>, range: Range) {
+    fn nothing_helped(&self, request: &Request<'_>, range: Range) {
         let units = self.units(range);
         let granules = units.idle.last().unwrap() * range.granule + self.available(range, u64::MAX);
         let needed = request.size.next_multiple_of(range.granule);
@@ -142,13 +142,7 @@ impl Program {
         );
     }
 
-    fn plan_growth(
-        &mut self,
-        request: &AllocRequest<'_>,
-        range: Range,
-        new: New,
-        below: u64,
-    ) -> Option<Plan> {
+    fn plan_growth(&mut self, request: &Request<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
@@ -170,13 +164,7 @@ impl Program {
         plan
     }
 
-    fn plan_relocation(
-        &mut self,
-        request: &AllocRequest<'_>,
-        range: Range,
-        new: New,
-        below: u64,
-    ) -> Option<Plan> {
+    fn plan_relocation(&mut self, request: &Request<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
@@ -243,7 +231,7 @@ impl Program {
             plan.sources.iter().map(|piece| (of(piece.span.base), piece.span.bytes)).collect();
         assert_eq!(given, expected);
         if !given.is_empty() {
-            let request = AllocRequest::plain(UNIT, 1, Stream::NONE);
+            let request = Request::plain(UNIT, 1, Stream::NONE);
             self.carry_out(plan, &request);
         }
         self.arena.forget_past();
@@ -252,7 +240,7 @@ impl Program {
     }
 
     /// The backend carries out a plan, completely or as far as it can.
-    fn carry_out(&mut self, mut plan: Plan, request: &AllocRequest<'_>) -> Carried {
+    fn carry_out(&mut self, mut plan: Plan, request: &Request<'_>) -> Carried {
         let range = self.family.range.unwrap();
         self.begin(&plan, range);
         let mut served = None;
