@@ -138,8 +138,7 @@ class device {
   }
 
   /* Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER), and can
-  /* declare
-   * which work has completed; see bfc_idle_callback_t. Null removes it. errc::busy from the function itself.
+   * declare which work has completed; see bfc_idle_callback_t. Null removes it. errc::busy from the function itself.
    * `user_data` must stay valid until the allocator has ended or another call has succeeded. */
   void set_idle_callback(bfc_idle_callback_t callback, void *user_data, std::error_code &ec) const noexcept {
     detail::set(ec, bfc_set_idle_callback(ordinal_, callback, user_data));

@@ -92,8 +92,7 @@ class private_pool_scope {
 }  // inline namespace
 
 /* Announces a stream capture on any stream and device for a block; see bfc_capture_begin. Construct it before the
-/* capture
- * begins and destroy it after the capture has ended. Until then no call synchronizes a device or releases device
+ * capture begins and destroy it after the capture has ended. Until then no call synchronizes a device or releases device
  * memory. For programs that intercept captures of others: private_pool::capture announces its own. Announcements are
  * counted, so blocks may overlap, in any threads. */
 class capture_scope {

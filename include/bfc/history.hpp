@@ -19,7 +19,7 @@ inline void start_history(const char *path, std::uint64_t events, std::error_cod
   detail::set(ec, bfc_history_start(path, events));
 }
 /* Starts recording with backtraces: bfc_history_start_with_stacks. `stacks` is BFC_STACKS_NATIVE, BFC_STACKS_PYTHON, or
-/* both. */
+ * both. */
 inline void start_history(const char *path, std::uint64_t events, std::uint32_t stacks, std::error_code &ec) noexcept {
   detail::set(ec, bfc_history_start_with_stacks(path, events, stacks));
 }

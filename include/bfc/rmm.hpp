@@ -1,6 +1,5 @@
 /* libbfc for RMM, and thus for cuDF, cuML and everything else built on it: a memory resource, and the pair of functions
-/* for
- * rmm::mr::callback_memory_resource. docs/rmm.md is the page for users.
+ * for rmm::mr::callback_memory_resource. docs/rmm.md is the page for users.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *

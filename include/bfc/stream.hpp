@@ -87,8 +87,7 @@ struct request {
   /* Allocate in the order of this stream. nullopt: without a stream. */
   std::optional<stream_ref> stream = std::nullopt;
   /* Use only memory that the pool already holds. Nothing is obtained from the backend, and the call never waits for
-  /* device work.
-   * Being out of memory then does not count as a failure in statistics, and no report is written. */
+   * device work. Being out of memory then does not count as a failure in statistics, and no report is written. */
   bool no_growth = false;
   /* Round the size up to a multiple of 512 instead of 256. */
   bool size_512 = false;

@@ -86,8 +86,7 @@ class deleter<T[]> : public detail::freeing {
 };
 
 /* A std::unique_ptr that frees on a device. It must not outlive the allocator. It may be used in any thread, by one at
-/* a
- * time. */
+ * a time. */
 template <class T>
 using unique_ptr = std::unique_ptr<T, deleter<T>>;
 
