@@ -83,25 +83,29 @@ fn a_record_of_another_machine_is_not_judged() {
 #[test]
 fn waste_that_another_backend_avoids_is_told() {
     const MIB: u64 = 1 << 20;
-    // The place of the pool, whether it is of granules, the most bytes in use and held.
-    let advised = |place: usize, is_virtual: u8, in_use: u64, held: u64| {
+    const UNKNOWN: u8 = 0;
+    const REGIONS: u8 = 1;
+    const GRANULES: u8 = 2;
+    // The place of the pool, what it consists of, the most bytes in use and held.
+    let advised = |place: usize, memory: u8, in_use: u64, held: u64| {
         let mut record = vec![0; 8192];
         record[..HEAD.len()].copy_from_slice(HEAD);
         let counters = [1, 0, 1, 0, 0, 0, 0, in_use, in_use, in_use, held];
         for (field, number) in counters.into_iter().enumerate() {
             record[400 + 88 * place + 8 * field..][..8].copy_from_slice(&number.to_ne_bytes());
         }
-        record[7132] = is_virtual;
+        record[7132] = memory;
         let (said, _) = reported(0, &file("waste.report", record).display().to_string());
         let advice = "\n  advice       --backend cuda-vmm holds less; it has no legacy IPC\n";
         assert_eq!(said.matches("advice").count(), said.matches(advice).count(), "{said}");
         said.contains(advice)
     };
-    assert!(advised(0, 0, 200 * MIB, 296 * MIB) && advised(3, 0, 800 * MIB, 1000 * MIB));
-    assert!(!advised(0, 0, 901 * MIB, 1000 * MIB), "little is wasted");
-    assert!(!advised(0, 1, 200 * MIB, 296 * MIB), "it is that backend");
-    assert!(!advised(0, 0, 5000, 2 * MIB), "a granule is 2 MiB");
-    assert!(!advised(64, 0, 200 * MIB, 296 * MIB), "it is pinned host memory");
+    assert!(advised(0, REGIONS, 200 * MIB, 296 * MIB) && advised(3, REGIONS, 800 * MIB, 1000 * MIB));
+    assert!(!advised(0, REGIONS, 901 * MIB, 1000 * MIB), "little is wasted");
+    assert!(!advised(0, GRANULES, 200 * MIB, 296 * MIB), "it is that backend");
+    assert!(!advised(0, UNKNOWN, 200 * MIB, 296 * MIB), "an older interposer, perhaps with that backend");
+    assert!(!advised(0, REGIONS, 5000, 2 * MIB), "a granule is 2 MiB");
+    assert!(!advised(64, REGIONS, 200 * MIB, 296 * MIB), "it is pinned host memory");
 }
 
 #[test]

@@ -47,8 +47,8 @@ pub struct Record {
     pub last_refused: AtomicU64,
     pub verdict_length: AtomicU32,
     pub verdict: [AtomicU8; VERDICT],
-    /// 1 if device pools consist of granules (cuda-vmm).
-    pub has_granules: u32,
+    /// What device pools consist of: [`REGIONS`], [`GRANULES`], or 0 in records of older interposers, which do not say.
+    pub memory: u32,
     /// Reserved; 0.
     pub spare: [u8; 1056],
 }
@@ -73,6 +73,10 @@ pub struct Counters {
     pub peak_held: AtomicU64,
 }
 
+/// Memory of device pools: regions (`cuda`), or granules of a reserved range (`cuda-vmm`).
+pub const REGIONS: u32 = 1;
+pub const GRANULES: u32 = 2;
+
 /// The size of a granule on all current devices.
 const GRANULE: u64 = 2 << 20;
 
@@ -92,7 +96,7 @@ impl Record {
         // Granules hardly fragment, so as many are held as are in use.
         let by_granules = get(&counters.peak_in_use).div_ceil(GRANULE).saturating_mul(GRANULE);
         let is_wasteful = held.saturating_sub(by_granules) > held / 10;
-        match is_wasteful && self.has_granules == 0 && name.0 != PINNED {
+        match is_wasteful && self.memory == REGIONS && name.0 != PINNED {
             true => "  advice       --backend cuda-vmm holds less; it has no legacy IPC\n",
             false => "",
         }

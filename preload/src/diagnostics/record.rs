@@ -10,7 +10,7 @@ use std::ptr;
 use os::descriptors::Descriptor;
 use os::files::{self, Unusable};
 
-use super::counters::{MAGIC, REPLACED, RUNNING, Record};
+use super::counters::{GRANULES, MAGIC, REGIONS, REPLACED, RUNNING, Record};
 use crate::settings;
 use crate::sys::file_name::FileName;
 use crate::sys::window::{self, Window};
@@ -46,7 +46,7 @@ fn sign(record: &mut Record) {
     record.began = u64::try_from(unsafe { libc::time(ptr::null_mut()) }).unwrap_or(0);
     process::boot(&mut record.boot);
     process::command_line(&mut record.program);
-    record.has_granules = settings::wants_granules().into();
+    record.memory = if settings::wants_granules() { GRANULES } else { REGIONS };
 }
 
 /// Appends a record that no other thread uses yet to a file, and maps it there. Returns the address of the copy.
