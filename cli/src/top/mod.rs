@@ -127,8 +127,8 @@ impl Top {
     }
 
     fn warn_of(&self, reading: &Reading) {
-        // It may still come: the first process that publishes makes it.
-        let missing = self.folder.iter().filter(|folder| !folder.exists());
+        // It may still come: the first process that publishes makes it. A server may well be started before.
+        let missing = self.folder.iter().filter(|folder| self.listen.is_none() && !folder.exists());
         let missing = missing.map(|folder| (folder, "does not exist"));
         let unreadable = reading.unreadable.iter().map(|(file, why)| (file, why.as_str()));
         for (file, why) in missing.chain(unreadable) {

@@ -1,6 +1,6 @@
 //! The options to try: those of the run, and one change to them at a time.
 
-use bfc_sys::{BFC_HOST_DEVICE, interposer};
+use bfc_sys::{BFC_HOST_DEVICE, BFC_PINNED_DEVICE, interposer};
 use serde::Serialize;
 
 use super::MOST_PLANNED;
@@ -151,13 +151,17 @@ fn of_program(program: &Program, enough: Option<u64>) -> Vec<Change> {
         changes.push(Change { name, set, config, limit: program.limit, is_planned: false });
     };
     if !is_virtual {
-        // Memory that no driver has allocated is not mapped by one either.
-        let is_host = program.device.is_some_and(|device| device >= BFC_HOST_DEVICE);
-        let set = match is_host {
-            true => Setting::of_program("BFC_BACKEND=host_vmm", "backend = BFC_BACKEND_HOST_VMM"),
-            false => Setting::of_program("BFC_BACKEND=cuda_vmm", "backend = BFC_BACKEND_CUDA_VMM"),
+        // Memory that no driver has allocated is not mapped by one either, and pinned memory cannot be mapped by the granule.
+        let set = match program.device {
+            Some(BFC_PINNED_DEVICE) => None,
+            Some(BFC_HOST_DEVICE..) => {
+                Some(Setting::of_program("BFC_BACKEND=host_vmm", "backend = BFC_BACKEND_HOST_VMM"))
+            }
+            _ => Some(Setting::of_program("BFC_BACKEND=cuda_vmm", "backend = BFC_BACKEND_CUDA_VMM")),
         };
-        add("virtual memory".to_owned(), set, virtual_memory(&base));
+        if let Some(set) = set {
+            add("virtual memory".to_owned(), set, virtual_memory(&base));
+        }
         split_rules(&base, has_stamps, &mut add);
     }
     if base.growth {
