@@ -138,9 +138,11 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all);
+        let unanalyzed: Vec<&str> =
+            UNANALYZED_FUNCTIONS.split(|end: char| !end.is_alphanumeric() && end != '_').collect();
         for (name, driver) in RUNTIME {
             let known = names.contains(driver)
-                || UNANALYZED_FUNCTIONS.contains(driver)
+                || unanalyzed.contains(driver)
                 || NOT_HOOKED.iter().any(|(names, _)| names.contains(driver));
             assert!(known, "{name} ends in {driver}, of which the list says nothing");
         }

@@ -35,7 +35,7 @@ Examples:
   cargo xtask simulate -- ./app                           libbfc in the program
   cargo xtask simulate -- bfc run --limit 1GiB -- ./app   libbfc under it
   cargo xtask simulate --pytorch train.py                 PyTorch, with or without bfc.torch.use()
-  cargo xtask simulate --pytorch bfc run --history h -- python3 train.py
+  cargo xtask simulate --pytorch -- bfc run --history h -- python3 train.py
                                                           the same with libbfc under it
   SIMCUDA_MEMORY=8589934592 cargo xtask simulate ./app    a device of 8 GiB
 

@@ -53,7 +53,8 @@ pub struct Uninstall {
 
 #[derive(Args)]
 struct Place {
-    /// The folder for bin/, include/, lib/ and share/; below $DESTDIR if that is set
+    /// The folder for bin/, include/, lib/ and share/. `install` puts it below $DESTDIR if that is set, a folder that should
+    /// be empty: no list of the files is kept there
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }
