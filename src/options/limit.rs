@@ -32,9 +32,10 @@ pub(crate) fn share_of(total: u64, share: f64) -> u64 {
 }
 
 impl Options<'_> {
-    /// Returns the limit that an allocator created with these options now would have on a backend with regions.
+    /// Returns the limit that an allocator created with these options now would have on a backend with regions. What the
+    /// environment has beside that was said at creation.
     pub(crate) fn limit_on(&self, backend: &dyn Backend) -> Result<Limit, Error> {
-        self.choose(0, Warnings::Logged).options.choose_limit(backend)
+        self.choose(0, Warnings::Silent).options.choose_limit(backend)
     }
 
     /// Returns the limit in bytes.

@@ -32,7 +32,7 @@ use crate::core::lifetimes::Lifetimes;
 use crate::core::plan::PlacementPlan;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
-use crate::sys::{random, try_box};
+use crate::sys::{HostMemoryExhausted, random, try_box_with};
 use std::time::Duration;
 
 /// The resolved and checked settings of an allocator.
@@ -88,6 +88,12 @@ fn hash_seed_as_set(warnings: Warnings) -> u64 {
     setting(&names::HASH_SEED, warnings, |text| text.parse().ok()).unwrap_or_else(random)
 }
 
+/// Out of line, because the compiler may build the table on the stack.
+#[inline(never)]
+fn new_lifetimes() -> Result<Box<Lifetimes>, HostMemoryExhausted> {
+    try_box_with(Lifetimes::new)
+}
+
 impl Options<'_> {
     /// Fills in the settings that the options leave open. The options must have been checked. `default_flags` apply
     /// where neither the options nor the environment set anything.
@@ -97,7 +103,7 @@ impl Options<'_> {
         chosen.check(self)?;
         let name = self.name.unwrap_or("bfc");
         let mut owned = String::new();
-        owned.try_reserve_exact(name.len()).map_err(crate::sys::HostMemoryExhausted::from)?;
+        owned.try_reserve_exact(name.len()).map_err(HostMemoryExhausted::from)?;
         owned.push_str(name);
         let (backend, kind) = chosen.open_backend(device)?;
         let Limit { bytes: mut limit, share } = chosen.options.choose_limit(backend.get())?;
@@ -111,7 +117,7 @@ impl Options<'_> {
             guard: guard.0,
             placement: match plan {
                 Some(plan) => Placement::Plan(plan),
-                None if chosen.has(TWO_ENDS) => Placement::TwoEnds(try_box(Lifetimes::new())?),
+                None if chosen.has(TWO_ENDS) => Placement::TwoEnds(new_lifetimes()?),
                 None => Placement::BestFit,
             },
             // Without growth the pool has the memory of its first region.
