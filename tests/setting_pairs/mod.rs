@@ -40,12 +40,13 @@ const SENTENCES: &[(&str, &str)] = &[
     ("include/bfc.h", "the sizes of regions with BFC_ALLOW_GROWTH. No effect without growth."),
     ("include/bfc.h", "A virtual range grows by need with every policy"),
     ("include/bfc.h", "No effect in a virtual range, where granules move instead."),
-    ("docs/environment.md", "It has no effect with `BFC_HUGE_PAGES=hugetlb` and with `BFC_DEBUG=guard`."),
-    ("docs/environment.md", "only the host backend uses them"),
-    ("docs/reports.md", "**Host backends with `BFC_TIMESTAMPS`**: the debug mode is ignored with a warning."),
+    (
+        "docs/environment.md",
+        "| `populate` | without the host backend; with `BFC_HUGE_PAGES=hugetlb`; with `BFC_DEBUG=guard` |",
+    ),
     (
         "docs/reports.md",
-        "**Custom backends**: the library never accesses their memory: the debug mode is ignored with a warning.",
+        "**Host backends with `BFC_TIMESTAMPS`, custom backends**: the debug mode is ignored with a warning.",
     ),
     (
         "docs/environment.md",
