@@ -226,7 +226,7 @@ impl DeferredError {
     /// Creates one from a failure whose message was set by `fail!`.
     #[cold]
     #[inline(never)]
-    fn of(error: Error) -> Self {
+    pub(crate) fn of(error: Error) -> Self {
         DeferredError { error, words: to_text(format_args!("{LastError}")).ok() }
     }
 

@@ -54,6 +54,11 @@ impl Request<'_> {
         Request { max_stamp: if stamp == 0 { u64::MAX } else { stamp.min(u64::MAX - 1) }, ..self }
     }
 
+    /// Returns whether any stamp is early enough.
+    pub(crate) fn accepts_any_stamp(&self) -> bool {
+        self.max_stamp >= u64::MAX - 1
+    }
+
     /// Returns the request for a chunk of another size, or of none that can exist.
     pub(crate) fn with_size(self, size: Option<u64>) -> Self {
         Request { size: size.unwrap_or(TOO_LARGE), ..self }

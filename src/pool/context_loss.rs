@@ -51,7 +51,7 @@ pub(super) fn look(guard: &mut Guard<'_>, declared: bool) {
     }
 }
 
-/// Renews the backend for a request of `requested` bytes, if its memory is lost. Waits first until no earlier call of
+/// Renews the backend for a request, if its memory is lost. Waits first until no earlier call of
 /// the backend is under way.
 #[inline(never)]
 pub(super) fn renew(guard: &mut Guard<'_>, request: &Request<'_>) -> Outside {

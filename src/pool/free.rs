@@ -25,7 +25,7 @@ pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) 
 }
 
 /// Frees a chunk in the usual case: of a pool without observers, with the lock open and no call under way. Otherwise returns
-/// the slot, if its lock was open.
+/// the locked slot, if its lock was open.
 #[inline(always)]
 fn try_free(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<FastGuard<'_>>> {
     let Some(mut entered) = slot.try_enter() else { return Err(None) };

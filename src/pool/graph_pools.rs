@@ -14,7 +14,7 @@ pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error>
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
     guard.captures_noticed += 1;
-    let _polled = or_reborn(deferred(order::poll(&mut guard, stream)), Ok(()))?;
+    let _polled = or_reborn(deferred(order::poll(&mut guard, stream)), &guard, Ok(()))?;
     order::leave_alone(&mut guard)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().announce()?;
     guard.captures_noticed += 1;
-    let _polled = or_reborn(deferred(order::poll(&mut guard, Stream::ANNOUNCED)), Ok(()))?;
+    let _polled = or_reborn(deferred(order::poll(&mut guard, Stream::ANNOUNCED)), &guard, Ok(()))?;
     order::leave_alone(&mut guard)
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn order_of_any(slot: &Slot, also: Stream, pool: u64) -> Result<Strea
     if guard.arena.settings().reuse.has_stamps() || guard.backend.get().order().is_none() {
         return Ok(Stream::ANY);
     }
-    match or_reborn(deferred(order::is_any_captured(&mut guard, also)), Ok(false))? {
+    match or_reborn(deferred(order::is_any_captured(&mut guard, also)), &guard, Ok(false))? {
         Ok(true) => Ok(guard.arena.streams_mut().in_private(Stream::ANY, pool)?),
         _ => Ok(Stream::ANY),
     }

@@ -69,9 +69,9 @@ impl PoolHistory {
         self.record_alloc(arena, address, request.requested, request.stream, before, (number, stack));
     }
 
-    /// Does the same for an allocation without an operation.
+    /// Records an allocation without an operation or a backtrace.
     #[inline(always)]
-    pub(super) fn allocated_plainly(
+    pub(super) fn allocated_without_operation(
         &self,
         arena: &Arena,
         address: u64,

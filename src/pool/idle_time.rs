@@ -85,7 +85,7 @@ impl IdleTime {
         self.seen.settled = settled;
     }
 
-    /// Has memory given back after another such time, because it was not possible now.
+    /// Makes the memory due again after another time of rest, because it could not be given back now.
     pub(super) fn try_again(&mut self, now: u64) {
         (self.since, self.is_trimmed) = (now, false);
     }

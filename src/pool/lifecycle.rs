@@ -133,7 +133,8 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         return Err(refuse_for_a_capture());
     }
     if guard.arena.growth().pool_bytes() != 0 {
-        let captured = or_reborn(deferred(order::is_any_captured(&mut guard, Stream::NONE)), Ok(false))?;
+        let captured =
+            or_reborn(deferred(order::is_any_captured(&mut guard, Stream::NONE)), &guard, Ok(false))?;
         let backend = guard.backend.get();
         // Without a device a private pool is no sign of a capture.
         let may_be_captured = backend.order().is_some() || captures::concern(backend);
@@ -201,7 +202,8 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the work that may use the memory of an allocator that ends. Returns false if an announced capture forbids it.
+/// Waits for the work that may use the memory of an allocator that ends. Returns whether the allocator may end, which an
+/// announced capture forbids, and how the wait ended.
 #[inline(never)]
 fn wait_for_all_work(guard: &mut Guard<'_>) -> (bool, Result<(), DeferredError>) {
     let is_allowed = order::wait_for_the_end(guard);
@@ -218,7 +220,7 @@ fn wait_for_all_work(guard: &mut Guard<'_>) -> (bool, Result<(), DeferredError>)
 fn report_the_end(guard: &mut Guard<'_>) -> Listener {
     let listener = guard.listener;
     report_all(guard, RegionEvent::Returning);
-    guard.listener = listener.unless(true);
+    guard.listener = listener.silenced();
     listener
 }
 

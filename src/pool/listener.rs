@@ -42,9 +42,9 @@ impl Listener {
         Listener { callback: None, user_data: std::ptr::null_mut(), device, recorder: None }
     }
 
-    /// Returns the listener, or one that does nothing if `suppressed`.
-    pub(super) fn unless(self, suppressed: bool) -> Self {
-        if suppressed { Listener { callback: None, recorder: None, ..self } } else { self }
+    /// Returns a listener that does nothing.
+    pub(super) fn silenced(self) -> Self {
+        Listener { callback: None, recorder: None, ..self }
     }
 
     /// Returns whether anything is to be notified.

@@ -79,7 +79,7 @@ impl Pool {
         let before = self.arena.counters().bytes_in_use;
         let addr = self.arena.try_alloc(size, requested, stream)?;
         if let Some(history) = &self.history {
-            history.allocated_plainly(&self.arena, addr.get(), requested, stream, before);
+            history.allocated_without_operation(&self.arena, addr.get(), requested, stream, before);
         }
         Some(addr)
     }

@@ -14,7 +14,7 @@ static WORK: AtomicU32 = AtomicU32::new(0);
 /// Memory is populated up to the next multiple of this: the rest of a huge page.
 const PIECE: u64 = 2 << 20;
 
-/// For so many pieces the memory that is available is determined once.
+/// The available memory is determined once for this many pieces.
 const PIECES: u32 = 32;
 
 /// Wakes the thread, if a pool's new regions are to be populated.

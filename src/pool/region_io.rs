@@ -252,7 +252,7 @@ pub(super) fn extend_exactly(
     }
 }
 
-/// Obtains a region of exactly so many bytes for a request that can do without it. A failure of the backend counts as a
+/// Obtains a region of exactly `bytes` bytes for a request that can do without it. A failure of the backend counts as a
 /// refusal.
 pub(super) fn try_to_extend(
     guard: &mut Guard<'_>,

@@ -294,7 +294,7 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
     guard.given_back += u64::from(released != 0);
     guard.check_entry()?;
     match outcome {
-        // There is no memory for so many mappings. The granules given back so far count.
+        // The system has no memory for that many mappings. The granules given back so far count.
         Err(failure) if !failure.is(Error::OutOfMemory) => Err(Interrupted::Driver(failure)),
         _ => Ok(released),
     }

@@ -60,7 +60,8 @@ fn remedy(arena: &Arena, backend: &str, request: &Request<'_>) -> Option<&'stati
 
 impl Verdict {
     pub(crate) fn new(arena: &Arena, backend: &str, request: &Request<'_>) -> Self {
-        let Request { requested, size: wanted, alignment, max_stamp, stream, .. } = *request;
+        let Request { requested, size, alignment, max_stamp, stream, .. } = *request;
+        let wanted = if request.is_too_large() { requested } else { size };
         let available = arena.growth().available();
         // The last size requested from the backend, if it had not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
@@ -77,7 +78,8 @@ impl Verdict {
             stamped: arena.settings().reuse == Reuse::Quarantine,
             largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },
-            limit: arena.growth().limit(),
+            // More may be held since before the limit was lowered.
+            limit: arena.growth().limit().max(arena.growth().pool_bytes()),
             refused,
             remedy: remedy(arena, backend, request),
         }

@@ -8,8 +8,7 @@ mod strategies;
 
 use self::retry_state::RetryState;
 use self::strategies::take;
-use super::guarded::Messages;
-use super::slot::{FastGuard, Guard, Interrupted, Slot, or_reborn};
+use super::slot::{FastGuard, Guard, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
 use crate::core::request::Request;
@@ -34,7 +33,7 @@ pub(crate) fn alloc(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Erro
 }
 
 /// Serves a request in the usual case: from a free chunk of a pool without observers, with the lock open and no call under
-/// way. Otherwise returns the slot, if its lock was open.
+/// way. Otherwise returns the locked slot, if its lock was open.
 #[inline(always)]
 fn try_alloc(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Option<FastGuard<'_>>> {
     let Some(mut entered) = slot.try_enter() else { return Err(None) };
@@ -120,7 +119,8 @@ pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, 
     if guard.is_guarded() {
         return serve_guarded(guard, &request.with_size(guarded::chunk_size(request.requested)));
     }
-    match find(&mut guard, request)? {
+    let begun_in = guard.arena.life();
+    match find(&mut guard, request, begun_in)? {
         Some(addr) => Ok(addr),
         None => Err(give_up(guard, request)),
     }
@@ -129,28 +129,31 @@ pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, 
 /// Serves a request in the debug mode, whose chunk has room for the guards. They are written before the call returns.
 #[cold]
 fn serve_guarded(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
+    let begun_in = guard.arena.life();
     loop {
-        let Some(addr) = find(&mut guard, request)? else { return Err(give_up(guard, request)) };
+        let Some(addr) = find(&mut guard, request, begun_in)? else { return Err(give_up(guard, request)) };
         match guarded::hand_out(&mut guard, addr, request.stream) {
-            // All memory is lost, and the chunk with it.
-            Err(Interrupted::Reborn) => guard.check_entry()?,
-            handed_out => {
+            Ok(messages) => {
                 drop(guard);
-                return or_reborn(handed_out.map(Messages::emit), ()).map(|()| addr);
+                messages.emit();
+                return Ok(addr);
             }
+            // If all memory is lost, and the chunk with it, the request begins again.
+            Err(interrupted) => or_reborn(Err(interrupted), &guard, ())?,
         }
     }
 }
 
-/// Takes a free chunk, or what the strategies find. Returns `None` if nothing serves the request.
+/// Takes a free chunk, or what the strategies find. Returns `None` if nothing serves the request. `begun_in` is the value of
+/// `Arena::life` when the request began.
 #[inline(always)]
-fn find(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Error> {
+fn find(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, Error> {
     if let Some(refused) = refuse(guard, request) {
         return Err(refused);
     }
     match take(guard, request)? {
         Some(addr) => Ok(Some(addr)),
-        None => retry(guard, request),
+        None => retry(guard, request, begun_in),
     }
 }
 
@@ -179,8 +182,8 @@ fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> Error {
 /// Searches for memory until the retry timeout has passed, after [`take`] has found none. Out of line, so that its frame is not on the stack when the
 /// report of a failure is written.
 #[inline(never)]
-fn retry(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Error> {
-    let state = RetryState::new(guard.arena.life());
+fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, Error> {
+    let state = RetryState::new(begun_in);
     let mut pause = Pause { deadline: None, looked: false, state };
     loop {
         if let Some(addr) = strategies::search(guard, request, &mut pause.state)? {
@@ -192,7 +195,8 @@ fn retry(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Er
         if !pause.before_next(guard, request)? {
             return Ok(None);
         }
-        if let Some(addr) = take(guard, request)? {
+        let request = pause.state.complete(guard, request);
+        if let Some(addr) = take(guard, &request)? {
             return Ok(Some(addr));
         }
     }

@@ -16,7 +16,7 @@ pub(super) enum Once {
     /// Not tried again, unless the request begins anew.
     GiveWay = 1,
     /// Tried again after the pool has grown or shrunk.
-    Extend = 2,
+    Grow = 2,
     // The others are tried again after any progress.
     Poll = 4,
     Synchronize = 8,
@@ -27,7 +27,7 @@ pub(super) enum Once {
     Replace = 256,
 }
 
-const AFTER_ANY_PROGRESS: u32 = !(Once::GiveWay as u32 | Once::Extend as u32);
+const AFTER_ANY_PROGRESS: u32 = !(Once::GiveWay as u32 | Once::Grow as u32);
 
 #[derive(Default)]
 pub(super) struct RetryState {
@@ -75,6 +75,16 @@ impl RetryState {
     pub(super) fn begin_again(&mut self, refused: Option<Refusal>) {
         let begun_in = self.begun_in;
         *self = RetryState { begun_in, refused, ..RetryState::default() };
+    }
+
+    /// Returns the request with what was learnt about it.
+    pub(super) fn complete<'a>(&self, guard: &Guard<'_>, request: &Request<'a>) -> Request<'a> {
+        Request {
+            splits_large: request.splits_large || self.splits_large,
+            // While chunks are left to share or to merge, the search is repeated after each piece.
+            thorough: self.thorough && !guard.arena.is_settling(),
+            ..*request
+        }
     }
 
     pub(super) fn refused(&self) -> Option<Refusal> {
@@ -146,7 +156,7 @@ impl RetryState {
         self.failure = None;
         if seen.regions != now.regions {
             self.last_call = guard.last_call();
-            self.try_again(Once::Extend);
+            self.try_again(Once::Grow);
         }
     }
 
@@ -179,7 +189,7 @@ impl RetryState {
             Extended::NoRoom if guard.is_bringing(u64::MAX) => {
                 // The room is reserved for another thread's region, which the backend may refuse.
                 guard.wait_for_call()?;
-                self.try_again(Once::Extend);
+                self.try_again(Once::Grow);
             }
             Extended::NoRoom => return Ok(false),
         }
@@ -193,6 +203,6 @@ impl RetryState {
             seen.regions += regions;
         }
         self.last_call = guard.last_call();
-        self.try_again(Once::Extend);
+        self.try_again(Once::Grow);
     }
 }

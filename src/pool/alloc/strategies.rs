@@ -1,7 +1,7 @@
 //! The strategies for a request for which no free chunk fits, in TensorFlow's order (`AllocateRawInternal`).
 //!
 //! The backend and the driver are called with the lock open. The pool may have changed after each such call, so the
-//! search begins again. [`search`] finds nothing only if the lock has been held since it last looked.
+//! search begins again. [`search`] finds nothing only if the lock has been held since the last [`take`].
 
 use super::retry_state::{Once, RetryState};
 use crate::core::request::Request;
@@ -12,12 +12,11 @@ use crate::pool::region_io::{Extended, extend, extend_exactly, release, try_to_e
 use crate::pool::slot::{Guard, Interrupted, Outside};
 use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 
-/// A strategy. Returns whether it may have helped, so that the search begins again. Otherwise the lock has been held
-/// since the last search. After a failure of the driver the search begins again too, and the failure becomes the error of
-/// the request if nothing else serves it.
+/// A strategy. Returns whether it may have helped, so that the search begins again. It also begins again if the strategy has
+/// opened the lock, and after a failure of the driver, which becomes the error of the request if nothing else serves it.
 type Strategy = fn(&mut Guard<'_>, &Request<'_>, &mut RetryState) -> Outside<bool>;
 
-/// The strategies in the order in which they are tried. [`Once`] documents when each is tried again.
+/// The strategies in the order in which they are tried. [`Once`] says when each that is tried only once is tried again.
 static STRATEGIES: [Strategy; 18] = [
     grow_for_small,
     share,
@@ -51,19 +50,19 @@ pub(super) fn search(
     state: &mut RetryState,
 ) -> Result<Option<u64>, Error> {
     state.least = request.size;
-    let mut request = *request;
     loop {
+        let request = state.complete(guard, request);
         match try_strategies(guard, &request, state) {
             Ok(true) => {}
-            Err(Interrupted::Reborn) => state.forced = None,
+            Err(Interrupted::Reborn) => {
+                guard.check_entry()?;
+                state.forced = None;
+            }
             Ok(false) => return Ok(None),
             Err(Interrupted::Driver(failure)) => state.note_failure(failure),
             Err(Interrupted::Ended(error)) => return Err(error),
         }
-        request.splits_large |= state.splits_large;
-        // While chunks are left to share or to merge, the search is repeated after each piece.
-        request.thorough = state.thorough && !guard.arena.is_settling();
-        if let Some(addr) = take(guard, &request)? {
+        if let Some(addr) = take(guard, &state.complete(guard, &request))? {
             return Ok(Some(addr));
         }
     }
@@ -73,7 +72,9 @@ pub(super) fn search(
 fn try_strategies(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let strategies: &[Strategy] = if request.no_growth { &WITHOUT_GROWTH } else { &STRATEGIES };
     for strategy in strategies {
-        if strategy(guard, request, state)? {
+        let openings = guard.openings();
+        // With the lock open, another thread may have freed what the request needs.
+        if strategy(guard, request, state)? || guard.openings() != openings {
             return Ok(true);
         }
     }
@@ -197,7 +198,7 @@ fn synchronize_instead_of_growing(
 /// the regions that the one it needs can replace. Both synchronize the device, so they are left until growth was refused
 /// if anything is pending there: it may wait for what the caller does next.
 fn replace(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    let is_tried = state.was_tried(Once::Replace) || state.was_tried(Once::Extend);
+    let is_tried = state.was_tried(Once::Replace) || state.was_tried(Once::Grow);
     let moves = guard.arena.moves_before_growth(request.size);
     if is_tried || !(moves || guard.arena.could_replace(state.least)) {
         return Ok(false);
@@ -221,10 +222,10 @@ fn replace(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState)
 
 /// Obtains a region or granules from the backend.
 fn grow(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    if state.was_tried(Once::Extend) {
+    if state.was_tried(Once::Grow) {
         return Ok(false);
     }
-    state.note_tried(Once::Extend);
+    state.note_tried(Once::Grow);
     context_loss::renew(guard, request)?;
     limits::before_growth(guard, state.least)?;
     let extended = match guard.arena.range() {
@@ -241,7 +242,7 @@ fn await_returns(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState)
         return Ok(false);
     }
     guard.wait_for_call()?;
-    state.try_again(Once::Extend);
+    state.try_again(Once::Grow);
     Ok(true)
 }
 
@@ -260,13 +261,12 @@ fn wait_for_events(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Ret
         return Ok(false);
     }
     state.note_tried(Once::WaitForEvents);
-    let last_call = guard.last_call();
     let waited = order::wait(guard, request)?;
     // The place that was found may include memory that is not mapped yet.
     if waited && guard.arena.range().is_some() {
-        state.try_again(Once::Extend);
+        state.try_again(Once::Grow);
     }
-    Ok(guard.last_call() != last_call)
+    Ok(false)
 }
 
 /// Synchronizes the context if memory was freed without a stream, because such memory has no event. It precedes the
@@ -280,18 +280,17 @@ fn synchronize_unordered(
         return Ok(false);
     }
     state.note_tried(Once::Synchronize);
-    let last_call = guard.last_call();
     state.may_collect = false;
     state.may_collect = match guard.arena.streams().has_unordered() {
         true => order::synchronize_unordered(guard, request)?,
         false => order::may_disturb(guard, request.stream)?,
     };
-    Ok(guard.last_call() != last_call)
+    Ok(false)
 }
 
 /// Coalesces stamped chunks in spite of their stamps.
 fn merge_by_force(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    if state.was_tried(Once::MergeByForce) || request.max_stamp != u64::MAX || !guard.arena.stamps_wait() {
+    if state.was_tried(Once::MergeByForce) || !request.accepts_any_stamp() || !guard.arena.stamps_wait() {
         return Ok(false);
     }
     let again = stamp_merge::merge_forced_piece(guard, request, &mut state.forced)?;

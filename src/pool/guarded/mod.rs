@@ -28,6 +28,5 @@ mod work;
 
 pub(crate) use self::check::check;
 pub(super) use self::check_on_free::free;
-pub(super) use self::damage_report::Messages;
 pub(super) use self::hand_out::{hand_out, make_room, turn};
 pub(super) use self::layout::chunk_size;

@@ -116,7 +116,7 @@ fn try_when_idle(
             return Ok(false);
         }
     }
-    // Anew: the device may have been waited for longer than an announcement waits for the first one.
+    // A new permission: the wait for the device may have taken longer than an announcement waits for the first one.
     let Some(_permission) = Permission::of(backend) else { return Ok(false) };
     work(memory)?;
     Ok(true)

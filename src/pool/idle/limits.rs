@@ -26,7 +26,7 @@ pub(in crate::pool) fn before_growth(guard: &mut Guard<'_>, least: u64) -> Outsi
 pub(super) fn keep_up_to_date(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     match guard.limit_share.get() {
-        Some(share) => or_reborn(renew(&mut guard, share), ()),
+        Some(share) => or_reborn(renew(&mut guard, share), &guard, ()),
         None => Ok(()),
     }
 }

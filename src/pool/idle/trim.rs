@@ -34,7 +34,7 @@ pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Err
 }
 
 fn limit_to(mut guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
-    or_reborn(change_limit(&mut guard, limit), ())?;
+    or_reborn(change_limit(&mut guard, limit), &guard, ())?;
     let (device, limit) = (guard.device, guard.arena.growth().limit());
     if guard.arena.growth().pool_bytes() <= limit {
         return Ok(());
@@ -62,8 +62,8 @@ fn give_free_back(guard: &mut Guard<'_>, keep: u64, below: bool) -> Result<u64, 
         // A capture is an error only if there is memory to give back.
         return if guard.arena.could_trim(keep) { Err(refuse_for_a_capture()) } else { Ok(0) };
     }
-    let released = or_reborn(deferred(give_back_to(guard, keep, below)), Ok(0))?;
-    let discarded = or_reborn(discard_beyond(guard, keep, |_| true), 0)?;
+    let released = or_reborn(deferred(give_back_to(guard, keep, below)), guard, Ok(0))?;
+    let discarded = or_reborn(discard_beyond(guard, keep, |_| true), guard, 0)?;
     record_trim(guard, released.as_ref().map_or(discarded, |bytes| bytes + discarded));
     forget_past(guard);
     let released = released.map_err(DeferredError::say);
@@ -85,16 +85,16 @@ fn give_free_back(guard: &mut Guard<'_>, keep: u64, below: bool) -> Result<u64, 
 fn wait_until_idle(guard: &mut Guard<'_>) -> Result<bool, Error> {
     // A failure of the driver is no capture: without it less memory may go back. After a loss of all memory nothing is left
     // to wait for.
-    let idle = or_reborn(deferred(order::synchronize(guard, Stream::NONE)), Ok(true))?;
+    let idle = or_reborn(deferred(order::synchronize(guard, Stream::NONE)), guard, Ok(true))?;
     if matches!(idle, Ok(true)) {
         // Other contexts' work is not covered by that, and is not waited for.
-        let _polled = or_reborn(deferred(order::poll(guard, Stream::NONE)), Ok(()))?;
+        let _polled = or_reborn(deferred(order::poll(guard, Stream::NONE)), guard, Ok(()))?;
     }
     while guard.arena.streams().is_sharing() {
-        or_reborn(order::share_a_piece(guard), ())?;
+        or_reborn(order::share_a_piece(guard), guard, ())?;
     }
     while guard.arena.is_merging() {
-        or_reborn(stamp_merge::merge_safe_piece(guard), ())?;
+        or_reborn(stamp_merge::merge_safe_piece(guard), guard, ())?;
     }
     Ok(!matches!(idle, Ok(false)))
 }
@@ -110,7 +110,8 @@ fn forget_past(guard: &mut Guard<'_>) {
 /// How many times in the time of rest after which a pool gives memory back its counters are compared.
 const LOOKS: u32 = 4;
 
-/// An idle pool gives about so many bytes back at a time. A request that comes meanwhile waits for one piece at most.
+/// The approximate number of bytes that an idle pool gives back at a time. A request that comes meanwhile waits for one
+/// piece at most.
 const PIECE: u64 = 64 << 20;
 
 /// Gives the free memory of a pool back if it has been idle long enough at the time `now`, in milliseconds. Returns in
@@ -128,7 +129,7 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
     Some(after / LOOKS)
 }
 
-/// Lets the client say which work is done, and gives all free memory back. Does so again after another such time if a
+/// Lets the client say which work is done, and gives all free memory back. Does so again after another time of rest if a
 /// capture is under way, the driver has refused, or work is left that nobody else may find to be done.
 fn trim_idle(mut guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
     callback::call(&mut guard)?;
@@ -170,17 +171,17 @@ fn trim_in_pieces(guard: &mut Guard<'_>, calls: u64) -> Result<u64, Error> {
     let mut total = 0;
     while activity_of(guard).calls == calls && is_idle {
         let keep = guard.arena.held_without(PIECE);
-        let is_settled = or_reborn(settle(guard, keep), true)?;
+        let is_settled = or_reborn(settle(guard, keep), guard, true)?;
         if activity_of(guard).calls != calls {
             break;
         }
-        match or_reborn(give_settled_back(guard, keep, false, is_settled), 0)? {
+        match or_reborn(give_settled_back(guard, keep, false, is_settled), guard, 0)? {
             0 => break,
             bytes => total += bytes,
         }
     }
     let goes_on = |guard: &Guard<'_>| activity_of(guard).calls == calls && is_idle;
-    let discarded = or_reborn(discard_beyond(guard, 0, goes_on), 0)?;
+    let discarded = or_reborn(discard_beyond(guard, 0, goes_on), guard, 0)?;
     if total != 0 {
         forget_past(guard);
     }

@@ -63,7 +63,7 @@ pub(crate) fn forget(guard: &mut Guard<'_>, stream: Stream) -> Result<(), Error>
         }
         destroy_all(guard, &mut foreign);
     }
-    or_reborn(recorded, ())
+    or_reborn(recorded, guard, ())
 }
 
 /// Destroys events. Those whose context cannot be entered stay in the list.

@@ -60,23 +60,26 @@ pub(in crate::pool) fn deferred<T>(result: Outside<T>) -> Outside<Result<T, Defe
     }
 }
 
-/// Runs a step whose failures the caller does not tell anyone. That the allocator has ended is said all the same.
+/// Runs a step whose failure is not reported, unless the call ends with it.
 pub(in crate::pool) fn unsaid_outside<'a, T>(
     guard: &mut Guard<'a>,
     step: impl FnOnce(&mut Guard<'a>) -> Outside<T>,
 ) -> Outside<T> {
-    let result = keeping_last_error(|| step(guard));
-    if matches!(result, Err(Interrupted::Ended(_))) {
-        guard.check_entry()?;
-    }
-    result
+    let result = keeping_last_error(|| {
+        step(guard).map_err(|interrupted| match interrupted {
+            Interrupted::Ended(error) => Err(DeferredError::of(error)),
+            interrupted => Ok(interrupted),
+        })
+    });
+    result.map_err(|interrupted| interrupted.unwrap_or_else(|ended| Interrupted::Ended(ended.say())))
 }
 
 /// Returns the result of a step for a caller that has no other way. `reborn` is the result if all memory was forgotten.
-pub(in crate::pool) fn or_reborn<T>(result: Outside<T>, reborn: T) -> Result<T, Error> {
+pub(in crate::pool) fn or_reborn<T>(result: Outside<T>, guard: &Guard<'_>, reborn: T) -> Result<T, Error> {
     match result {
         Ok(result) => Ok(result),
-        Err(Interrupted::Reborn) => Ok(reborn),
+        // A new life says nothing of whether the allocator has ended too.
+        Err(Interrupted::Reborn) => guard.check_entry().map(|()| reborn),
         Err(Interrupted::Ended(error)) => Err(error),
         Err(Interrupted::Driver(failure)) => Err(failure.say()),
     }

@@ -18,7 +18,7 @@ impl Guard<'_> {
         self.outside(CallKind::GivesBack(number), || listener.notify(event, base, bytes));
     }
 
-    /// Returns whether the client is being called so, or only this thread's client with `here`.
+    /// Returns whether the callback of an idle pool is under way, with `here` only on this thread.
     pub(in crate::pool) fn is_settling(&self, here: bool) -> bool {
         let is_one = |call: &Call| call.what == CallKind::Settles;
         self.inner().calls.iter().any(|call| is_one(call) && (!here || call.thread == thread::current()))

@@ -203,7 +203,7 @@ impl<'a> Guard<'a> {
 
     #[inline]
     pub(in crate::pool) fn inner(&self) -> &Inner {
-        // SAFETY: a guard exists only while the lock is held, and the borrow does not outlive the guard.
+        // SAFETY: the lock is held, except between `open` and `close`, which borrow the guard, so that nothing reads through it.
         unsafe { &*self.slot.inner.get() }
     }
 
@@ -320,8 +320,14 @@ impl<'a> Guard<'a> {
     /// Releases the lock for a while. Nothing may panic until [`Self::close`], except in calls that are listed as under
     /// way.
     pub(super) fn open(&mut self) {
+        self.inner_mut().openings += 1;
         self.publish_changes();
         self.slot.lock.release();
+    }
+
+    /// Returns how often the lock was opened. The same number as before says that it has been held since.
+    pub(in crate::pool) fn openings(&self) -> u64 {
+        self.inner().openings
     }
 
     /// Takes the lock again.

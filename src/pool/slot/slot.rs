@@ -33,6 +33,8 @@ pub(in crate::pool) struct Inner {
     pub(super) calls: StackList<Call>,
     /// The number of the last call.
     pub(super) last_call: u64,
+    /// How often the lock was opened by a call that went on afterwards.
+    pub(super) openings: u64,
     /// Threads that sleep until something changes.
     pub(super) sleepers: StackList<Sleeper>,
     /// The number of threads that sleep until another thread's call ends.
@@ -82,6 +84,7 @@ impl Inner {
         phase: Phase::Empty,
         calls: StackList::EMPTY,
         last_call: 0,
+        openings: 0,
         sleepers: StackList::EMPTY,
         expecting: 0,
         destroying: None,

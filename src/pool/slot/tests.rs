@@ -5,7 +5,7 @@ use super::call::{Call, CallKind};
 use super::*;
 use crate::core::request::Request;
 use crate::core::stream_id::Stream;
-use crate::error::{Error, with_last_error};
+use crate::error::{Error, fail, with_last_error};
 use crate::options::{BackendKind, Options};
 use crate::pool::alloc;
 use crate::pool::{free, idle::trim, lifecycle};
@@ -152,6 +152,32 @@ fn whoever_finds_the_books_broken_poisons() {
     let (slot, addr) = full();
     while_another_waits(slot, || slot.enter().unwrap().poison());
     is_poisoned(slot, addr);
+}
+
+/// A step that all memory was forgotten in does not hide that the allocator has ended meanwhile.
+#[test]
+fn a_new_life_of_an_allocator_that_has_ended_is_no_success() {
+    let (slot, _) = full();
+    let mut guard = slot.enter().unwrap();
+    assert_eq!(or_reborn(Err(Interrupted::Reborn), &guard, 7), Ok(7));
+    guard.inner_mut().phase = Phase::Destroying;
+    assert_eq!(or_reborn(Err(Interrupted::Reborn), &guard, 7), Err(Error::ShuttingDown));
+    guard.inner_mut().phase = Phase::Live;
+}
+
+/// The message of a failure that ends a call is stored, although those of others in the same step are not.
+#[test]
+fn the_error_that_ends_a_call_keeps_its_message() {
+    let (slot, _) = full();
+    let mut guard = slot.enter().unwrap();
+    let fails = |_: &mut Guard<'_>| Err::<(), _>(Interrupted::from(fail!(Error::Busy, "the reason")));
+    assert!(matches!(unsaid_outside(&mut guard, fails), Err(Interrupted::Ended(Error::Busy))));
+    with_last_error(|words| assert_eq!(words, "the reason"));
+    let _ = fail!(Error::Internal, "an older one");
+    let driver =
+        |_: &mut Guard<'_>| Err::<(), _>(Interrupted::failure(|| fail!(Error::BackendFailed, "unsaid")));
+    assert!(matches!(unsaid_outside(&mut guard, driver), Err(Interrupted::Driver(_))));
+    with_last_error(|words| assert_eq!(words, "an older one"));
 }
 
 /// Runs `work` while another thread does `meanwhile`, which gets a function that waits for the end of `work`, also by a
