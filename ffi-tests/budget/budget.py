@@ -31,7 +31,7 @@ def parsed(text):
 
 
 # How much more a call may take while a history is recorded.
-EVENT = 88
+EVENT = 90
 
 
 def measured(trace, call, **variables):

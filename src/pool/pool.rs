@@ -84,6 +84,21 @@ impl Pool {
         Some(addr)
     }
 
+    /// Allocates from a free chunk, with tables that may grow for it, and records it, with a history. Returns `None` if there
+    /// is another reason than a lack of free chunks why that is not possible.
+    #[inline(always)]
+    pub(super) fn alloc_plain(&mut self, size: u64, requested: u64, stream: Stream) -> Option<Option<u64>> {
+        if stream != Stream::NONE && self.arena.settings().reuse.has_stamps() {
+            return None;
+        }
+        let before = self.arena.counters().bytes_in_use;
+        let addr = self.arena.alloc_plain(size, requested, stream).ok()?;
+        if let (Some(history), Some(addr)) = (&self.history, addr) {
+            history.allocated_without_operation(&self.arena, addr, requested, stream, before);
+        }
+        Some(addr)
+    }
+
     /// Frees in the usual case and records it, with a history. Otherwise nothing changes.
     #[inline(always)]
     pub(super) fn free_recorded(&mut self, addr: u64, stream: Stream) -> bool {

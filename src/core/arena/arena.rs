@@ -117,7 +117,21 @@ impl Arena {
         if splits_large { heap.alloc_splitting(size, requested) } else { heap.alloc(size, requested) }
     }
 
-    /// Allocates as [`Self::alloc`] does, for a size and a stream and no other constraint, in the usual case. Otherwise
+    /// Allocates as [`Self::alloc`] does, for a size and a stream and no other constraint.
+    #[inline(always)]
+    pub(crate) fn alloc_plain(
+        &mut self,
+        size: u64,
+        requested: u64,
+        stream: Stream,
+    ) -> Result<Option<u64>, HostMemoryExhausted> {
+        if !self.streams.is_fast(stream) {
+            return self.alloc_general(&Request::plain(size, requested, stream));
+        }
+        self.streams.heap_mut().alloc(size, requested)
+    }
+
+    /// Allocates as [`Self::alloc_plain`] does in the usual case. Otherwise
     /// nothing changes.
     #[inline(always)]
     pub(crate) fn try_alloc(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {

@@ -67,9 +67,10 @@ fn alloc_recorded<const NO_STREAM: bool>(
         entered.leave();
         return Ok(addr.get());
     }
-    serve_plain(slot, Some(entered), bytes, stream)
+    serve_plain(entered.slot(), Some(entered), bytes, stream)
 }
 
+/// Serves a request from a free chunk, with tables that may have to grow for it, and otherwise by the strategies.
 #[inline(never)]
 fn serve_plain(
     slot: &Slot,
@@ -77,7 +78,20 @@ fn serve_plain(
     bytes: u64,
     stream: Stream,
 ) -> Result<u64, Error> {
-    serve(slot.enter_after(entered)?, &Request::new(bytes, stream))
+    let Some(mut entered) = entered else {
+        return serve(slot.enter_after(None)?, &Request::new(bytes, stream));
+    };
+    let found = match (round_up(bytes), entered.any_pool()) {
+        (Some(size @ 1..), Some(pool)) => pool.alloc_plain(size, bytes, stream),
+        _ => None,
+    };
+    if let Some(Some(addr)) = found {
+        entered.leave();
+        return Ok(addr);
+    }
+    let (guard, request) = (slot.enter_after(Some(entered))?, Request::new(bytes, stream));
+    // The arena is not searched again for what it does not have.
+    if found.is_some() { serve_by_strategies(guard, &request) } else { serve(guard, &request) }
 }
 
 /// Serves a request without a stream, a bound on stamps and an operation. Returns address 0 for 0 bytes.
@@ -119,8 +133,20 @@ pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, 
     if guard.is_guarded() {
         return serve_guarded(guard, &request.with_size(guarded::chunk_size(request.requested)));
     }
+    if let Some(refused) = refuse(&mut guard, request) {
+        return Err(refused);
+    }
+    match take(&mut guard, request)? {
+        Some(addr) => Ok(addr),
+        None => serve_by_strategies(guard, request),
+    }
+}
+
+/// Serves a request of a pool without the debug mode for which there is no free chunk.
+#[cold]
+fn serve_by_strategies(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
     let begun_in = guard.arena.life();
-    match find(&mut guard, request, begun_in)? {
+    match retry(&mut guard, request, begun_in)? {
         Some(addr) => Ok(addr),
         None => Err(give_up(guard, request)),
     }
@@ -130,8 +156,15 @@ pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, 
 #[cold]
 fn serve_guarded(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
     let begun_in = guard.arena.life();
+    if let Some(refused) = refuse(&mut guard, request) {
+        return Err(refused);
+    }
     loop {
-        let Some(addr) = find(&mut guard, request, begun_in)? else { return Err(give_up(guard, request)) };
+        let found = match take(&mut guard, request)? {
+            Some(addr) => Some(addr),
+            None => retry(&mut guard, request, begun_in)?,
+        };
+        let Some(addr) = found else { return Err(give_up(guard, request)) };
         match guarded::hand_out(&mut guard, addr, request.stream) {
             Ok(messages) => {
                 drop(guard);
@@ -141,19 +174,6 @@ fn serve_guarded(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Err
             // If all memory is lost, and the chunk with it, the request begins again.
             Err(interrupted) => or_reborn(Err(interrupted), &guard, ())?,
         }
-    }
-}
-
-/// Takes a free chunk, or what the strategies find. Returns `None` if nothing serves the request. `begun_in` is the value of
-/// `Arena::life` when the request began.
-#[inline(always)]
-fn find(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, Error> {
-    if let Some(refused) = refuse(guard, request) {
-        return Err(refused);
-    }
-    match take(guard, request)? {
-        Some(addr) => Ok(Some(addr)),
-        None => retry(guard, request, begun_in),
     }
 }
 
@@ -179,7 +199,8 @@ fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> Error {
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
 
-/// Searches for memory until the retry timeout has passed, after [`take`] has found none. Out of line, so that its frame is not on the stack when the
+/// Searches for memory until the retry timeout has passed, after [`take`] has found none. `begun_in` is the value of
+/// `Arena::life` when the request began. Out of line, so that its frame is not on the stack when the
 /// report of a failure is written.
 #[inline(never)]
 fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, Error> {

@@ -137,6 +137,20 @@ impl<'a> FastGuard<'a> {
         if is_ready { inner.pool.as_deref_mut() } else { None }
     }
 
+    /// Returns the pool in phase [`Phase::Live`] or [`Phase::Recorded`] without calls under way.
+    pub(in crate::pool) fn any_pool(&mut self) -> Option<&mut Pool> {
+        // SAFETY: the lock is held, and `&mut self` excludes another borrow.
+        let inner = unsafe { &mut *self.slot.inner.get() };
+        let is_usable = matches!(inner.phase, Phase::Live | Phase::Recorded) && inner.calls.is_empty();
+        if is_usable { inner.pool.as_deref_mut() } else { None }
+    }
+
+    /// Returns the slot that is locked.
+    #[inline(always)]
+    pub(in crate::pool) fn slot(&self) -> &'a Slot {
+        self.slot
+    }
+
     /// Returns whether threads sleep until something changes.
     #[inline(always)]
     pub(in crate::pool) fn has_sleepers(&self) -> bool {
