@@ -28,6 +28,10 @@ def publisher(environment):
     command = [sys.executable, "-c", PUBLISHER]
     with subprocess.Popen(command, env=environment | {"BFC_PUBLISH": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"\n"
+        # A thread of its own publishes, a moment later.
+        read = [BFC, "top", "--openmetrics", "--folder", published(environment)]
+        sample = f'bfc_in_use_bytes{{pid="{process.pid}",'
+        server.eventually(lambda: sample in programs.run(*read, env=environment), "it has published")
         yield process.pid
         process.stdin.close()
         assert process.wait(server.SECONDS) == 0
