@@ -31,7 +31,7 @@ def parsed(text):
 
 
 # How much more a call may take while a history is recorded.
-EVENT = 90
+EVENT = 88
 
 
 def measured(trace, call, **variables):

@@ -131,8 +131,7 @@ impl Arena {
         self.streams.heap_mut().alloc(size, requested)
     }
 
-    /// Allocates as [`Self::alloc_plain`] does in the usual case. Otherwise
-    /// nothing changes.
+    /// Allocates as [`Self::alloc_plain`] does in the usual case. Otherwise nothing changes.
     #[inline(always)]
     pub(crate) fn try_alloc(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
         if !self.streams.is_fast(stream) {

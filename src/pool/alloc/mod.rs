@@ -58,9 +58,12 @@ fn alloc_recorded<const NO_STREAM: bool>(
 ) -> Result<u64, Error> {
     let stream = if NO_STREAM { Stream::NONE } else { stream };
     let Some(mut entered) = entered else { return serve_plain(slot, None, bytes, stream) };
+    // Apart from the other conditions, with which the compiler would evaluate it as a number.
+    let Some(pool) = entered.recorded_pool() else {
+        return serve_plain(entered.slot(), Some(entered), bytes, stream);
+    };
     // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
-    if let Some(pool) = entered.recorded_pool()
-        && bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
+    if bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
         && let Some(size) = round_up(bytes)
         && let Some(addr) = pool.alloc_recorded(size, bytes, stream)
     {
@@ -200,8 +203,8 @@ fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> Error {
 }
 
 /// Searches for memory until the retry timeout has passed, after [`take`] has found none. `begun_in` is the value of
-/// `Arena::life` when the request began. Out of line, so that its frame is not on the stack when the
-/// report of a failure is written.
+/// `Arena::life` when the request began. Out of line, so that its frame is not on the stack when the report of a failure is
+/// written.
 #[inline(never)]
 fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, Error> {
     let state = RetryState::new(begun_in);

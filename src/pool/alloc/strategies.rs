@@ -50,8 +50,8 @@ pub(super) fn search(
     state: &mut RetryState,
 ) -> Result<Option<u64>, Error> {
     state.least = request.size;
+    let mut request = state.complete(guard, request);
     loop {
-        let request = state.complete(guard, request);
         match try_strategies(guard, &request, state) {
             Ok(true) => {}
             Err(Interrupted::Reborn) => {
@@ -62,7 +62,8 @@ pub(super) fn search(
             Err(Interrupted::Driver(failure)) => state.note_failure(failure),
             Err(Interrupted::Ended(error)) => return Err(error),
         }
-        if let Some(addr) = take(guard, &state.complete(guard, &request))? {
+        request = state.complete(guard, &request);
+        if let Some(addr) = take(guard, &request)? {
             return Ok(Some(addr));
         }
     }

@@ -194,17 +194,10 @@ impl<'a> Guard<'a> {
     /// Returns the guard if the call may go on.
     #[inline]
     fn admit(self) -> Result<Self, Error> {
-        if !self.is_ready() {
+        if !self.inner().is_ready() {
             self.check_entry()?;
         }
         Ok(self)
-    }
-
-    /// Returns whether the pool is in phase [`Phase::Live`] without calls under way, so that a call in its usual case may
-    /// go on.
-    #[inline]
-    pub(in crate::pool) fn is_ready(&self) -> bool {
-        self.inner().is_ready()
     }
 
     /// Releases the lock. Cheaper than dropping the guard, but allowed only if no panic is possible and no region has
