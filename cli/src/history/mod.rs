@@ -55,6 +55,12 @@ pub fn is_one(path: &Path) -> bool {
     fs::File::open(path).is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == *reader::FAMILY)
 }
 
+/// Returns whether a file is a history of the version that this command reads.
+pub fn is_readable(path: &Path) -> bool {
+    let mut begin = [0; layout::MAGIC.len()];
+    fs::File::open(path).is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == layout::MAGIC)
+}
+
 /// Returns the process that records into a history, if it runs.
 pub fn running(path: &Path) -> Option<u32> {
     let mut head = Vec::new();

@@ -84,8 +84,8 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
     try_to_make(&file).with_context(|| format!("--trace {name}: no file can be made there; name another"))
 }
 
-/// Removes the history that is there. The library would write beside it. Another file stays, and so does the history of a
-/// process that runs.
+/// Makes room for a history. The library itself renames one of its own version to `FILE.old` once it has a new one, so that a
+/// program that makes none leaves it where it is. It would write beside one of another version, which is renamed here.
 pub fn make_room_for_history(args: &Run) -> Result<()> {
     let Some(file) = &args.history else {
         return Ok(());
@@ -108,7 +108,12 @@ pub fn make_room_for_history(args: &Run) -> Result<()> {
         ));
         return Ok(());
     }
-    fs::remove_file(file).with_context(|| format!("--history {name}: the old file cannot be removed"))
+    if history::is_readable(file) {
+        return Ok(());
+    }
+    let mut old = file.clone().into_os_string();
+    old.push(".old");
+    fs::rename(file, &old).with_context(|| format!("--history {name}: the old file cannot be renamed"))
 }
 
 /// Makes a file that is not there, and removes it.

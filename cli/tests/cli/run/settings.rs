@@ -239,6 +239,24 @@ fn a_history_that_cannot_be_kept_is_told_before_the_program_runs() {
     assert!(fs::read_dir(&folder).expect("it is there").next().is_none());
 }
 
+/// A program without allocations makes no history, and the earlier one stays. The library cannot rename one of another
+/// version.
+#[test]
+fn a_program_without_a_history_leaves_the_earlier_one() {
+    let folder = folder("history-stays");
+    let file = folder.join("train.history");
+    let name = file.display().to_string();
+    for (version, left) in [("2", "train.history"), ("1", "train.history.old")] {
+        let earlier = format!("libbfc history {version}{}", "\0".repeat(4096));
+        std::fs::write(&file, &earlier).expect("writable");
+        let Some(mut command) = run(&["--history", &name, "true"]) else { return };
+        run_to(0, &mut command);
+        let kept = std::fs::read_to_string(folder.join(left)).expect("it is kept");
+        assert_eq!(kept, earlier, "version {version}");
+    }
+    assert!(!file.exists());
+}
+
 #[test]
 fn a_backend_without_memory_of_a_device_is_refused() {
     for backend in ["host", "host-vmm", "custom", "auto"] {
