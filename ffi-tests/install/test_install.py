@@ -30,6 +30,9 @@ endif()
 """
 # They share the folder in which cargo builds, each with settings of its own.
 OF_ONE_BUILD = pytest.mark.xdist_group("cmake-cargo")
+# Each format has one folder, which every test empties first.
+OF_FORMAT = {form: pytest.mark.xdist_group(form) for form in ("TGZ", "DEB", "RPM")}
+TOOLS = [("TGZ", "tar", "tar"), ("DEB", "dpkg-shlibdeps", "dpkg-dev"), ("RPM", "rpmbuild", "rpm")]
 
 
 def run(*command, status=0, **options):
@@ -312,7 +315,7 @@ def packages(xtask, root, tmp_path):
     return packages
 
 
-@pytest.mark.parametrize("form, tool, package", [("TGZ", "tar", "tar"), ("DEB", "dpkg-shlibdeps", "dpkg-dev"), ("RPM", "rpmbuild", "rpm")])
+@pytest.mark.parametrize("form, tool, package", [pytest.param(*row, marks=OF_FORMAT[row[0]]) for row in TOOLS])
 def test_two_runs_make_the_same_packages(packages, form, tool, package):
     if shutil.which(tool) is None:
         pytest.skip(f"there is no {tool} (Debian: apt-get install {package})")
@@ -341,6 +344,7 @@ def test_without_cmake_and_a_network_packaging_says_what_to_install(xtask, tmp_p
     assert "libbfc_preload" not in said
 
 
+@OF_FORMAT["TGZ"]
 def test_the_tarball_is_the_installed_tree(root, packages, installed, tmp_path):
     (archive,) = packages("TGZ").glob("*.tar.gz")
     run("tar", "xf", archive, "-C", tmp_path)
@@ -353,6 +357,7 @@ def test_the_tarball_is_the_installed_tree(root, packages, installed, tmp_path):
     assert "libbfc" in run(unpacked / "bin/bfc", "info")
 
 
+@OF_FORMAT["DEB"]
 @pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="there is no dpkg-shlibdeps (Debian: apt-get install dpkg-dev)")
 def test_debian_packages(root, packages, installed, tmp_path, version, soname):
     runtime = soname.replace(".so.", "")

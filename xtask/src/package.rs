@@ -47,6 +47,7 @@ impl Package {
             let name = format.to_lowercase();
             let folder = workspace.target.join("packages").join(&name);
             let work = workspace.target.join("xtask/packages").join(&name);
+            let _lock = tools::lock(&work)?;
             files::remove_all(&folder)?;
             files::remove_all(&work)?;
             let stage = work.join(format!("libbfc-{VERSION}-linux-{ARCH}"));
