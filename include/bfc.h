@@ -222,7 +222,8 @@ typedef int32_t bfc_status_t;
 typedef void *(*bfc_region_alloc_t)(void *user_data, size_t alignment, size_t bytes, size_t *bytes_received);
 
 // Frees a region. `bytes` is the size that was received for it. With supports_coalescing this may be several regions
-// merged into one.
+// merged into one. Work queued on free memory may still use it if the allocator is used without streams or with only
+// one: the function waits for that work, as cuMemFree does, unless the program has.
 typedef void (*bfc_region_free_t)(void *user_data, void *ptr, size_t bytes);
 
 // The source of regions for BFC_BACKEND_CUSTOM. The library never reads or writes the memory.
@@ -827,7 +828,8 @@ bfc_status_t bfc_owner(const void *ptr,
 //
 // On the host backend the pages of free chunks in regions that stay held are returned to the system as well, as long as
 // `keep_bytes` bytes stay. They still count as held (pool_bytes), not as released. Contents of freed memory are lost.
-// With a region callback (bfc_set_region_callback) the pages stay, because they may be registered.
+// With a region callback (bfc_set_region_callback) the pages stay, because they may be registered. Host memory that was
+// freed on a stream is not released before bfc_stream_synchronized has declared the stream's work done.
 //
 // With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library trims an allocator in this way
 // once it has been idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made

@@ -118,7 +118,8 @@ pub unsafe extern "C" fn bfc_owner(ptr: *const c_void, out_device: *mut i32) -> 
 ///
 /// On the host backend the pages of free chunks in regions that stay held are returned to the system as well, as long as
 /// `keep_bytes` bytes stay. They still count as held (pool_bytes), not as released. Contents of freed memory are lost.
-/// With a region callback (bfc_set_region_callback) the pages stay, because they may be registered.
+/// With a region callback (bfc_set_region_callback) the pages stay, because they may be registered. Host memory that was
+/// freed on a stream is not released before bfc_stream_synchronized has declared the stream's work done.
 ///
 /// With BFC_TRIM_AFTER=SECONDS in the environment at creation, a thread of the library trims an allocator in this way
 /// once it has been idle for that time, and again when bfc_set_safe_frontier or bfc_stream_synchronized has made

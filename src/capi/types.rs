@@ -190,7 +190,8 @@ pub type bfc_region_alloc_t = Option<
 >;
 
 /// Frees a region. `bytes` is the size that was received for it. With supports_coalescing this may be several regions
-/// merged into one.
+/// merged into one. Work queued on free memory may still use it if the allocator is used without streams or with only
+/// one: the function waits for that work, as cuMemFree does, unless the program has.
 pub type bfc_region_free_t =
     Option<unsafe extern "C" fn(user_data: *mut c_void, ptr: *mut c_void, bytes: usize)>;
 

@@ -140,6 +140,7 @@ impl Options<'_> {
                 },
                 coalesce_regions: backend.get().coalesces(),
                 events: backend.get().order().is_some(),
+                releases_at_once: !backend.get().may_synchronize(),
                 seed: hash_seed_as_set(Warnings::Logged),
             },
             backend,

@@ -42,7 +42,11 @@ pub(crate) struct Verdict {
 /// Returns advice against fragmentation, besides a higher limit and fewer requests.
 fn remedy(arena: &Arena, backend: &str, request: &Request<'_>) -> Option<&'static str> {
     let settings = arena.settings();
+    let has_unfinished = !has_driver(backend) && arena.streams().largest_own_of(request.stream) != 0;
     Some(match backend {
+        _ if has_unfinished => {
+            "bfc_stream_synchronized, when the stream's work is done, lets its free memory make room for a larger piece"
+        }
         _ if arena.regions().count() > 1 && !settings.garbage_collection => {
             "with BFC_GARBAGE_COLLECTION free regions make room for a larger one"
         }
@@ -56,6 +60,11 @@ fn remedy(arena: &Arena, backend: &str, request: &Request<'_>) -> Option<&'stati
         }
         _ => return None,
     })
+}
+
+/// Returns whether a driver tells when work is done.
+fn has_driver(backend: &str) -> bool {
+    backend.starts_with("cuda")
 }
 
 impl Verdict {
@@ -74,7 +83,7 @@ impl Verdict {
             alignment,
             free: arena.usable_bytes() - arena.counters().bytes_in_use - waiting,
             waiting,
-            has_driver: backend.starts_with("cuda"),
+            has_driver: has_driver(backend),
             stamped: arena.settings().reuse == Reuse::Quarantine,
             largest: arena.largest_for(stream),
             available: if refused { 0 } else { available },

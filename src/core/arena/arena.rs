@@ -31,6 +31,8 @@ pub(crate) struct Settings {
     /// Events tell when work is done. On a thread's default stream an event is recorded at each free, in that stream's
     /// order.
     pub(crate) events: bool,
+    /// No driver and no caller waits for the device when memory is given back.
+    pub(crate) releases_at_once: bool,
     /// The seed of the hashes of addresses.
     pub(crate) seed: u64,
 }
@@ -66,12 +68,15 @@ impl Arena {
     /// constructed in place.
     #[inline(always)]
     pub(crate) fn with(settings: Settings, parts: Parts) -> Self {
-        let Settings { seed, reuse, events, .. } = settings;
+        let Settings { seed, reuse, events, releases_at_once, .. } = settings;
         let timestamps = reuse.has_stamps();
         let growth = Growth::new(settings.limit, settings.growth, settings.initial_region);
         let heap = Heap::with(parts, seed, timestamps, growth, max_slack(&settings));
         Arena {
-            streams: StreamHeap::with(heap, StreamSettings { timestamps, events, seed, steered: false }),
+            streams: StreamHeap::with(
+                heap,
+                StreamSettings { timestamps, events, releases_at_once, seed, steered: false },
+            ),
             stamps: StampQueue::new(seed, reuse == Reuse::Quarantine),
             vm: VmRange::default(),
             names: Names::default(),

@@ -126,11 +126,14 @@ impl Arena {
     /// from the cursor on, and moves the cursor. `visit` returns with how many of a span's bytes it is done, or `None` to
     /// stop. Returns whether all of it was visited. It looks at `most` chunks at most.
     pub(crate) fn visit_idle(
-        &self,
+        &mut self,
         cursor: &mut Cursor,
         most: usize,
         mut visit: impl FnMut(Span) -> Option<u64>,
     ) -> bool {
+        if self.streams.hold_unfinished().is_err() {
+            return true;
+        }
         let mut left = most;
         for (_, region) in self.regions().iter() {
             if region.resident_to() <= cursor.from {
@@ -177,6 +180,9 @@ impl Arena {
     /// Returns whether some free memory could be given back now, with at least `keep` bytes staying held.
     pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
         self.merge_safe();
+        if self.streams.hold_unfinished().is_err() {
+            return false;
+        }
         if let Some(range) = self.range() {
             return has_donors(self.heap(), range, keep);
         }
@@ -254,6 +260,7 @@ impl Arena {
         &mut self,
         choose: impl FnOnce(&mut Vec<(u32, u64)>),
     ) -> Result<Vec<Detached>, HostMemoryExhausted> {
+        self.streams.hold_unfinished()?;
         let mut ids: Vec<(u32, u64)> = Vec::new();
         ids.try_reserve_exact(self.regions().count())?;
         ids.extend(self.free_regions());

@@ -152,6 +152,7 @@ impl Arena {
         new: New,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
+        self.streams.hold_unfinished()?;
         let mut donors = donors(self.heap(), range)?;
         let idle = total(&donors);
         let available = available_below(self.heap(), range, below);
@@ -192,6 +193,7 @@ impl Arena {
         let mut plan = Plan::default();
         let Some(range) = self.range() else { return Ok(plan) };
         self.merge_safe();
+        self.streams.hold_unfinished()?;
         let mut donors = donors(self.heap(), range)?;
         let spare = range.floor(self.growth().pool_bytes().saturating_sub(keep));
         choose(self.heap(), &mut donors, spare);

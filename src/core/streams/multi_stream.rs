@@ -40,6 +40,16 @@ impl StreamHeap {
         self.tell_apart()
     }
 
+    /// Must precede any step that gives free memory back, discards it, or moves it. If that happens at once, and not all
+    /// work of the only stream was declared done, the stream is told apart from now on, so that its memory waits. On
+    /// failure nothing changed, and free memory must stay as it is.
+    pub(in crate::core) fn hold_unfinished(&mut self) -> Result<(), HostMemoryExhausted> {
+        let StreamMode::Single { stream, synchronized_frees, .. } = self.mode else { return Ok(()) };
+        // Memory freed without a stream waits for nothing.
+        let waits = self.settings.releases_at_once && stream != Stream::NONE;
+        if waits && synchronized_frees != self.heap.counters().frees() { self.tell_apart() } else { Ok(()) }
+    }
+
     /// Returns the only stream so far, if its name stands for an actual stream.
     pub(crate) fn sole_stream(&self) -> Option<Stream> {
         self.single_stream().filter(|stream| stream.exists())

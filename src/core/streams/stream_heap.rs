@@ -38,6 +38,8 @@ pub(in crate::core) struct StreamSettings {
     pub(in crate::core) timestamps: bool,
     /// Events tell when work is done.
     pub(in crate::core) events: bool,
+    /// Memory is given back without waiting for work, so it must not be given back under any.
+    pub(in crate::core) releases_at_once: bool,
     /// The seed of the hashes of addresses.
     pub(in crate::core) seed: u64,
     /// The arena chooses places for requests, so none needs best fit alone.
@@ -161,7 +163,7 @@ impl StreamHeap {
     }
 
     /// Returns the bytes of the largest free span that belongs to a stream's queue.
-    pub(in crate::core) fn largest_own_of(&self, stream: Stream) -> u64 {
+    pub(crate) fn largest_own_of(&self, stream: Stream) -> u64 {
         let own = self.queues.find(self.queues.directed(stream));
         own.map_or(0, |queue| self.queues.largest_span_of(queue))
     }

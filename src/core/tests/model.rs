@@ -113,6 +113,7 @@ pub(in crate::core) fn fixed_settings(limit: u64) -> Settings {
         initial_region: 0,
         reuse: Reuse::Streams,
         coalesce_regions: false,
+        releases_at_once: false,
         events: true,
         seed: 1,
     }

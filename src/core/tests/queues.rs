@@ -31,6 +31,8 @@ struct Family {
     records: u64,
     /// Events tell when work is done. Otherwise the caller declares whole streams done.
     has_events: bool,
+    /// Memory is given back without waiting for work.
+    releases_at_once: bool,
     events: u64,
     forgets: u64,
     waits: u64,
@@ -67,9 +69,9 @@ impl Drop for Program {
 impl Program {
     fn run(seed: u64, family: Family, steps: u64) {
         let limit = 4 * family.units * UNIT;
-        let Family { split_always, has_events: events, .. } = family;
-        let settings =
-            Settings { split_always, events, growth: RegionGrowth::Doubling, ..fixed_settings(limit) };
+        let Family { split_always, has_events: events, releases_at_once, .. } = family;
+        let growth = RegionGrowth::Doubling;
+        let settings = Settings { split_always, events, releases_at_once, growth, ..fixed_settings(limit) };
         let arena = Arena::new(settings).unwrap();
         let model = Model::new(split_always, events, family.lazily);
         let (live, done) = (Vec::new(), Vec::new());
@@ -291,6 +293,9 @@ impl Program {
     /// Regions that are wholly free are about to be released, but the backend does not take them.
     fn regions_come_back(&mut self) {
         self.say("regions come back".to_owned());
+        if self.family.releases_at_once {
+            self.model.hold_unfinished();
+        }
         for region in self.arena.detach_above(0).unwrap() {
             self.arena.restore(&region).unwrap();
         }
@@ -368,6 +373,7 @@ fn any(random: &mut Random) -> Family {
         any: random.pick(&[0, 0, 20, 60]),
         records: random.pick(&[0, 5, 15]),
         has_events,
+        releases_at_once: !has_events && random.chance(50),
         events: random.pick(&[0, 5, 20, 40]),
         forgets: random.pick(&[0, 0, 2]),
         waits: if has_events { random.pick(&[0, 50, 100]) } else { 0 },

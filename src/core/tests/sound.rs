@@ -34,6 +34,7 @@ pub(in crate::core) fn empty(region: u64, reuse: Reuse) -> Arena {
         initial_region: region,
         reuse,
         coalesce_regions: false,
+        releases_at_once: false,
         events: true,
         seed: 1,
     };

@@ -3,6 +3,7 @@
 use crate::core::arena::Cursor;
 use crate::core::stream_id::Stream;
 use crate::core::units::Span;
+use crate::pool::pool::Pool;
 use crate::pool::region_io::release;
 use crate::pool::remap;
 use crate::pool::slot::{Guard, Interrupted, Outside};
@@ -101,12 +102,13 @@ struct Discarding {
 
 impl Discarding {
     /// Goes on for a short time. Returns false at the end.
-    fn go_on(&mut self, guard: &Guard<'_>, keep: u64) -> bool {
+    fn go_on(&mut self, guard: &mut Guard<'_>, keep: u64) -> bool {
         let Discarding { total, cursor, at_once, is_over } = self;
-        let (held, backend, begun) = (guard.arena.growth().pool_bytes(), guard.backend.get(), Instant::now());
+        let Pool { arena, backend, .. } = &mut **guard;
+        let (held, backend, begun) = (arena.growth().pool_bytes(), backend.get(), Instant::now());
         let largest = MOST_AT_ONCE.max(held / LEAST_SHARE);
         let mut now = begun;
-        let is_visited = guard.arena.visit_idle(cursor, CHUNKS_AT_ONCE, |Span { base, bytes }| {
+        let is_visited = arena.visit_idle(cursor, CHUNKS_AT_ONCE, |Span { base, bytes }| {
             let left = held.saturating_sub(keep).saturating_sub(*total);
             if *is_over || left == 0 || now - begun >= QUICK {
                 return None;

@@ -210,6 +210,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
         initial_region: 0,
         reuse: Reuse::Streams,
         coalesce_regions: false,
+        releases_at_once: false,
         events: true,
         seed: 1,
     };

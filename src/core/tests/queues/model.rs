@@ -163,6 +163,13 @@ impl Model {
         self.tell_apart();
     }
 
+    /// Memory may be given back at once.
+    pub(super) fn hold_unfinished(&mut self) {
+        if !self.home_synchronized && self.home != Stream::NONE {
+            self.tell_apart();
+        }
+    }
+
     fn tell_apart(&mut self) {
         if std::mem::replace(&mut self.mixed, true) {
             return;

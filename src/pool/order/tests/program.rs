@@ -133,6 +133,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         initial_region: capacity / 4,
         reuse: Reuse::Streams,
         coalesce_regions: false,
+        releases_at_once: false,
         events: true,
         seed: 1,
     };
