@@ -145,7 +145,7 @@ struct Replay {
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// The pool's limit: bytes, or a number with KiB, MiB, GiB, TiB [default: 1.2 times the trace's peak of live bytes,
+    /// The pool's limit: bytes, or a number with K, M, G or T [default: 1.2 times the trace's peak of live bytes,
     /// with each request rounded up to 256, times the threads; whole granules with host-vmm]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,

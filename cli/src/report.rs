@@ -28,7 +28,7 @@ pub struct Report {
     #[command(flatten)]
     leaks: LeaksArgs,
     /// Replay a history with other options, and show what would have helped: out of memory, memory held, the lowest limit
-    #[arg(long)]
+    #[arg(long, conflicts_with = "leaks")]
     advice: bool,
 }
 

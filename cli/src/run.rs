@@ -23,7 +23,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use crate::{output, size};
@@ -45,8 +45,8 @@ pub struct Run {
     /// pool, and if none did, why. The exit code is then 3, whatever the program's was
     #[arg(long)]
     check: bool,
-    /// The pool's limit on each device: bytes, or a number with KiB, MiB, GiB, TiB [default: all of the device's
-    /// memory]
+    /// The pool's limit on each device: bytes, or a number with K, M, G or T, powers of 1024: 8G, 8GB and 8GiB are the same
+    /// [default: all of the device's memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size::parse_nonzero)]
     limit: Option<u64>,
     /// The pool's limit as a fraction of the device's memory. Overrides BFC_MEMORY_LIMIT
@@ -212,6 +212,9 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+/// A smaller limit lacks its unit.
+const LEAST_LIMIT: u64 = 1 << 20;
+
 impl Run {
     /// What clap cannot see.
     pub fn check(&self) -> Result<(), &'static str> {
@@ -250,6 +253,10 @@ impl Run {
 /// Runs the program. Returns only with `--check` or `--leaks`, or if it cannot be run.
 pub fn run(args: &Run) -> Result<ExitCode> {
     let program = Program::find(&args.program)?;
+    // After the search: a unit that was written after a space was taken for the program.
+    if let Some(bytes) = args.limit.filter(|bytes| *bytes < LEAST_LIMIT) {
+        bail!("--limit {bytes} is in bytes and less than 1 MiB: write a unit, such as {bytes}MiB");
+    }
     let mut settings = Settings::of(args)?;
     let interposer = preload::find(args.preload.as_deref())?;
     settings.preload(&interposer)?;

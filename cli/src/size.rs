@@ -20,7 +20,7 @@ const UNITS: [(&str, u64); 13] = [
 ];
 
 /// What a text is that is no size.
-const NO_SIZE: &str = "not a size; write bytes, or a number with KiB, MiB, GiB or TiB";
+const NO_SIZE: &str = "not a size; write bytes, or a number with K, M, G or T, such as 8GiB";
 
 /// Reads `8589934592`, `8GiB`, `1.5 GiB`, `512MB`, `512M`: powers of 1024, with and without the `i`, as the
 /// library reads its environment.

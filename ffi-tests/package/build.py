@@ -36,8 +36,8 @@ def configure(source, folder, tree, *defines, status=0):
     return run("cmake", "-S", source, "-B", folder, "-G", "Ninja", *defines, status=status)
 
 
-def cmake_build(source, folder, tree):
+def cmake_build(source, folder, tree, *defines):
     """Configures such a project and builds it: the folder of its programs."""
-    configure(source, folder, tree)
+    configure(source, folder, tree, *defines)
     run("cmake", "--build", folder)
     return folder

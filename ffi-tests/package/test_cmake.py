@@ -1,5 +1,7 @@
 """What CMake's `find_package(bfc ...)` accepts and refuses, and what it leads to."""
 
+import re
+
 import pytest
 
 from build import HERE, PROBE, ROOT, VERSION, cmake_build, configure, run
@@ -50,27 +52,20 @@ def test_a_program_with_each_target(target, probes):
     assert run(probes / f"probe_{target}").split() == [VERSION, VERSION]
 
 
-INSTALLED = f"""
-cmake_minimum_required(VERSION 3.21)
-project(installed LANGUAGES C)
-set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
-find_package(bfc REQUIRED)
-add_executable(probe {PROBE})
-target_link_libraries(probe PRIVATE bfc::bfc)
-install(TARGETS probe)
-install(IMPORTED_RUNTIME_ARTIFACTS bfc::bfc)
-"""
-
-
-def test_an_installed_program_with_the_library_beside_it(tree, tmp_path):
+@pytest.mark.parametrize("libdir", ["lib", "lib64"])
+def test_an_installed_program_with_the_library_beside_it(libdir, tree, tmp_path):
+    """The project of docs/install.md."""
     source, prefix = tmp_path / "source", tmp_path / "prefix"
     source.mkdir()
-    (source / "CMakeLists.txt").write_text(INSTALLED)
-    run("cmake", "--install", cmake_build(source, tmp_path / "build", tree), "--prefix", prefix)
-    assert run(prefix / "bin/probe").split() == [VERSION, VERSION]
+    (project,) = re.findall(r"```cmake\n(cmake_minimum_required.*?)```", (ROOT / "docs/install.md").read_text(), re.DOTALL)
+    (source / "CMakeLists.txt").write_text(project)
+    (source / "app.c").write_text(PROBE.read_text())
+    built = cmake_build(source, tmp_path / "build", tree, f"CMAKE_INSTALL_LIBDIR={libdir}")
+    run("cmake", "--install", built, "--prefix", prefix)
+    assert run(prefix / "bin/app").split() == [VERSION, VERSION]
     # It is the copy that was loaded, and not a link to the tree.
-    soname = (prefix / "lib").glob("libbfc.so.?")
-    assert [path.resolve().parent for path in soname] == [prefix / "lib"]
+    soname = (prefix / libdir).glob("libbfc.so.?")
+    assert [path.resolve().parent for path in soname] == [prefix / libdir]
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,8 @@ def test_it_shows_the_figures_follows_them_and_obeys_keys(start, screen):
 
     other.process.kill()
     other.process.wait()
-    top.shows("the process has ended")
+    # What it had is in no sum.
+    top.shows("the process has ended", "1 pool   in use 0B")
     top.resize(12, 70)
     top.shows("bfc top", "q quit")
     top.press(b"q")

@@ -10,6 +10,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline
 
 use super::app::App;
 use super::rates::Row;
+use super::reader::State;
 use super::text::{self, COLUMNS, cells, plain, rate, remark, short};
 
 /// The width of each column's text.
@@ -62,8 +63,10 @@ pub fn draw(frame: &mut Frame<'_>, app: &App) {
 
 fn draw_head(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let rows = app.rows();
-    let sum = |name: &str| short(rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.get(name))));
-    let pools = crate::size::counted(rows.len(), "pool");
+    // What an ended process had is not in use.
+    let present = || rows.iter().filter(|row| row.process.state != State::Ended);
+    let sum = |name: &str| short(present().fold(0, |sum: u64, row| sum.saturating_add(row.get(name))));
+    let pools = crate::size::counted(present().count(), "pool");
     let paused = if app.is_paused() { "   PAUSED" } else { "" };
     let line = format!(
         " bfc top   {pools}   in use {}   held {}   sorted by {}{paused}",

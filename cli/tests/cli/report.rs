@@ -40,6 +40,8 @@ fn what_is_no_report_is_refused() {
         let (_, with_option) = run_to(1, bfc().args(["report", option, "/nonexistent/report"]));
         assert_eq!(with_option, error, "{option}");
     }
+    let (_, error_of_both) = run_to(2, bfc().args(["report", "--leaks", "--advice", "/nonexistent/report"]));
+    assert!(error_of_both.contains("cannot be used with"), "{error_of_both}");
     let why = "; a history is made when a program first allocates: bfc run --check shows why none was\n";
     assert!(error.ends_with(why), "{error}");
     assert!(reported(1, "/").1.starts_with("bfc: cannot read /: "));
