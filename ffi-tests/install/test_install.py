@@ -92,7 +92,8 @@ def soname(root):
 
 @pytest.mark.parametrize("libdir", ["lib64", "lib/x86_64-linux-gnu"])
 def test_libdir_and_destdir(xtask, tmp_path, version, libdir):
-    xtask("install", "--debug", "--prefix", "/opt/bfc", "--libdir", libdir, DESTDIR=str(tmp_path / "stage"))
+    said = xtask("install", "--debug", "--prefix", "/opt/bfc", "--libdir", libdir, DESTDIR=str(tmp_path / "stage"))
+    assert said.endswith(f"libbfc is staged in {tmp_path}/stage/opt/bfc, for the prefix /opt/bfc\n")
     # A package has no list of ours, whose sums would be wrong after stripping.
     assert "share/bfc/install-manifest.txt" not in files(tmp_path / "stage/opt/bfc")
     assert not any(name.startswith("lib/") for name in files(tmp_path / "stage/opt/bfc")) or libdir.startswith("lib/")

@@ -126,14 +126,29 @@ pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -
 
 /// Adds the options of a release build. What is shipped names no folder of this machine: the same sources give the same files
 /// in any folder, and no user's name. Cargo joins these flags with `build.rustflags` of the user's configuration. `RUSTFLAGS` and
-/// flags of a target take their place, and then folders are in the files.
+/// flags of a target replace them, and then folders are in the files.
 pub fn release(workspace: &Workspace, command: &mut Command) {
+    if std::env::var_os("RUSTFLAGS").is_some_and(|flags| !flags.is_empty()) {
+        println!("note: RUSTFLAGS is set, so the files name folders of this machine: see docs/install.md");
+    }
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
-    let folders = [(Some(workspace.root.clone()), "/libbfc"), (home, "/cargo")];
+    // The last one that fits counts.
+    let folders =
+        [(vendored(workspace), "/vendor"), (Some(workspace.root.clone()), "/libbfc"), (home, "/cargo")];
     let named = folders.into_iter().filter_map(|(folder, name)| Some((folder?, name)));
     let flags = named.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
-    command.args(["--release", "--config"]).arg(format!("build.rustflags={:?}", flags.collect::<Vec<_>>()));
+    command
+        .args(["--release", "--locked", "--config"])
+        .arg(format!("build.rustflags={:?}", flags.collect::<Vec<_>>()));
+}
+
+/// Returns the folder of vendored crates, or that of a registry if there are none.
+fn vendored(workspace: &Workspace) -> Option<PathBuf> {
+    let metadata = capture(&mut cargo(workspace, &["metadata", "--format-version=1"])).ok()?;
+    let metadata: Value = serde_json::from_str(&metadata).ok()?;
+    let manifest = metadata["packages"].as_array()?.iter().find(|package| package["name"] == "libc")?;
+    Some(Path::new(manifest["manifest_path"].as_str()?).ancestors().nth(2)?.to_owned())
 }
 
 /// Runs a building command of cargo; the files that cargo says it built. Guessing paths below target/ instead would miss a
@@ -214,5 +229,13 @@ mod tests {
             assert_eq!(fs::read_to_string(&link).expect("it is there"), "the library", "{old:?}");
         }
         fs::remove_dir_all(&folder).expect("its own folder");
+    }
+
+    #[test]
+    fn the_folder_of_crates_is_found() {
+        let crates = vendored(&Workspace::find().expect("a checkout")).expect("libc is there");
+        let libc = fs::read_dir(&crates).expect("a folder").filter_map(Result::ok);
+        let mut libc = libc.filter(|entry| entry.file_name().to_string_lossy().starts_with("libc"));
+        assert!(libc.any(|entry| entry.path().join("Cargo.toml").exists()), "{}", crates.display());
     }
 }

@@ -96,7 +96,12 @@ impl Install {
             // A package's tools strip and compress files, and its manager has a list of its own.
             files::remove(&root.join(manifest::FILE))?;
         }
-        println!("{}", usage(&prefix, &libdir));
+        match staging() {
+            Some(_) => {
+                println!("libbfc is staged in {}, for the prefix {}", root.display(), prefix.display())
+            }
+            None => println!("{}", usage(&prefix, &libdir)),
+        }
         Ok(())
     }
 }
