@@ -1,21 +1,17 @@
 //! Private pools, for memory that a captured graph uses.
 
 use super::order;
-use super::slot::{Slot, deferred, or_reborn};
+use super::slot::{Guard, Slot, deferred, or_reborn};
 use crate::core::stream_id::Stream;
 use crate::core::streams::NotPrivate;
 use crate::error::{Error, fail};
 
-/// Routes a stream's requests to a private pool from now on. First makes common memory whose work is done reusable by
-/// every stream, because nothing is queried during a capture. Does not wait for device work, because work queued after
-/// a free may itself wait for what the caller does next.
+/// Routes a stream's requests to a private pool from now on, whose capture is about to begin.
 pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().begin_private(stream, pool)?.map_err(|refused| refuse(refused, pool))?;
-    guard.captures_noticed += 1;
-    let _polled = or_reborn(deferred(order::poll(&mut guard, stream)), &guard, Ok(()))?;
-    order::leave_alone(&mut guard)
+    prepare_for_capture(guard, stream)
 }
 
 /// Routes a stream's requests to common memory again.
@@ -32,14 +28,21 @@ pub(crate) fn release(slot: &Slot, pool: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Announces the capture of a stream that is not known yet. Prepares for it as [`begin`] does.
+/// Announces the capture of a stream that is not known yet.
 pub(crate) fn announce(slot: &Slot) -> Result<(), Error> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
     guard.arena.streams_mut().announce()?;
+    prepare_for_capture(guard, Stream::ANNOUNCED)
+}
+
+/// Prepares for the capture of a stream that was just announced. Makes common memory whose work is done reusable by every
+/// stream, because nothing is queried during a capture. Does not wait for device work, because work queued after a free may
+/// itself wait for what the caller does next.
+fn prepare_for_capture(mut guard: Guard<'_>, stream: Stream) -> Result<(), Error> {
     guard.captures_noticed += 1;
-    let _polled = or_reborn(deferred(order::poll(&mut guard, Stream::ANNOUNCED)), &guard, Ok(()))?;
-    order::leave_alone(&mut guard)
+    let _polled = or_reborn(deferred(order::poll(&mut guard, stream)), &guard, Ok(()))?;
+    order::await_disturbing_calls(&mut guard)
 }
 
 /// Withdraws one announcement.

@@ -107,7 +107,7 @@ pub(super) fn look_at(guard: &mut Guard<'_>, named: Stream) -> Outside {
 
 /// Waits until no call is about to enter the driver that might break a capture which was just announced, for
 /// [`captures::ENTRY`] at most. Calls that begin later take the announcement into account. Does not wait for device work.
-pub(in crate::pool) fn leave_alone(guard: &mut Guard<'_>) -> Result<(), Error> {
+pub(in crate::pool) fn await_disturbing_calls(guard: &mut Guard<'_>) -> Result<(), Error> {
     const MOMENT: Duration = Duration::from_millis(10);
     let (last_call, deadline) = (guard.last_call(), Deadline::after(captures::ENTRY));
     while guard.backend.get().order().is_some()

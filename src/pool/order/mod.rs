@@ -50,7 +50,7 @@ mod synchronize;
 mod tests;
 mod wait;
 
-pub(super) use self::capture_state::{is_any_captured, leave_alone, may_disturb};
+pub(super) use self::capture_state::{await_disturbing_calls, is_any_captured, may_disturb};
 pub(super) use self::driver_stream::is_one_captured;
 pub(super) use self::forget::end;
 pub(crate) use self::forget::forget;
