@@ -92,6 +92,19 @@ impl Permission {
     }
 }
 
+/// Makes a call of a backend that may synchronize. Fails while a capture is announced that it may invalidate, unless the
+/// caller has `held` a permission since before that.
+pub(super) fn call_with_permission<T>(
+    backend: &dyn Backend,
+    held: Option<&Permission>,
+    call: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let own = if held.is_none() { Permission::of(backend) } else { None };
+    let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
+    permission.enter();
+    call()
+}
+
 impl Drop for Permission {
     fn drop(&mut self) {
         if self.0 {

@@ -38,11 +38,11 @@ impl PoolHistory {
         let mut in_use = 0;
         for (_, region) in arena.regions().iter() {
             if arena.range().is_none() {
-                record(&self.recorder, RegionEvent::Obtained, region.base, region.given);
+                record(&self.recorder, RegionEvent::Obtained, region.span());
             }
             let mut mapped = arena.range().and_then(|_| arena.mapped_from(region.first));
             while let Some((span, behind)) = mapped {
-                record(&self.recorder, RegionEvent::Obtained, span.base, span.bytes);
+                record(&self.recorder, RegionEvent::Obtained, span);
                 mapped = arena.mapped_from(behind);
             }
             let (chunks, mut id) = (arena.chunks(), region.first);

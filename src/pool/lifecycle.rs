@@ -226,7 +226,7 @@ fn report_the_end(guard: &mut Guard<'_>) -> Listener {
 
 #[inline(never)]
 fn report_all(guard: &mut Guard<'_>, event: RegionEvent) {
-    if !guard.listener.is_there() {
+    if !guard.listener.is_set() {
         return;
     }
     if guard.arena.range().is_some() {
@@ -236,9 +236,9 @@ fn report_all(guard: &mut Guard<'_>, event: RegionEvent) {
     loop {
         // The lock was open, but all other threads are gone. Regions are in the order of their addresses.
         let next = guard.arena.regions().iter().find(|(_, region)| region.base >= from);
-        let Some((base, bytes)) = next.map(|(_, region)| (region.base, region.given)) else { return };
-        guard.report_region(event, base, bytes);
-        from = base + 1;
+        let Some(region) = next.map(|(_, region)| region.span()) else { return };
+        guard.report_region(event, region);
+        from = region.base + 1;
     }
 }
 
@@ -299,7 +299,7 @@ fn give_all_back(
         } else if guard.arena.range().is_none() {
             let call = guard.next_call();
             guard.outside(CallKind::GivesBack(call), || {
-                listener.notify(RegionEvent::Obtained, region.base, region.given);
+                listener.notify(RegionEvent::Obtained, region.span());
             });
         }
     }

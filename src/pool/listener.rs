@@ -48,17 +48,18 @@ impl Listener {
     }
 
     /// Returns whether anything is to be notified.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.callback.is_some() || self.recorder.is_some()
     }
 
     /// Records the event, and calls the callback, if there is one. The lock is open.
-    pub(super) fn notify(&self, event: RegionEvent, base: u64, bytes: u64) {
+    pub(super) fn notify(&self, event: RegionEvent, memory: Span) {
+        let Span { base, bytes } = memory;
         if bytes == 0 {
             return;
         }
         if let Some(recorder) = &self.recorder {
-            record(recorder, event, base, bytes);
+            record(recorder, event, memory);
         }
         let Some(callback) = self.callback else { return };
         let (user_data, device, base) = (self.user_data, self.device, base as *mut c_void);
@@ -67,35 +68,25 @@ impl Listener {
     }
 
     /// Reports memory as returning and runs `work`, which gives it back. If that fails, reports it as obtained again.
-    pub(super) fn returning<E>(
-        &self,
-        base: u64,
-        bytes: u64,
-        work: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.notify(RegionEvent::Returning, base, bytes);
-        work().inspect_err(|_| self.notify(RegionEvent::Obtained, base, bytes))
+    pub(super) fn returning<E>(&self, memory: Span, work: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        self.notify(RegionEvent::Returning, memory);
+        work().inspect_err(|_| self.notify(RegionEvent::Obtained, memory))
     }
 
     /// Runs `work`, which obtains memory, and reports the memory if that succeeds.
-    pub(super) fn obtained<E>(
-        &self,
-        base: u64,
-        bytes: u64,
-        work: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        work().inspect(|()| self.notify(RegionEvent::Obtained, base, bytes))
+    pub(super) fn obtained<E>(&self, memory: Span, work: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        work().inspect(|()| self.notify(RegionEvent::Obtained, memory))
     }
 }
 
 /// Records memory that was obtained or is about to be given back.
 #[cold]
-pub(super) fn record(recorder: &Recorder, event: RegionEvent, address: u64, bytes: u64) {
+pub(super) fn record(recorder: &Recorder, event: RegionEvent, memory: Span) {
     let kind = match event {
         RegionEvent::Obtained => Kind::Obtained,
         RegionEvent::Returning => Kind::Returned,
     };
-    recorder.record_rarely(&Entry { address, bytes, ..Entry::of(kind) });
+    recorder.record_rarely(&Entry { address: memory.base, bytes: memory.bytes, ..Entry::of(kind) });
 }
 
 /// Granules whose mapping and unmapping are reported to the listener.
@@ -114,19 +105,19 @@ impl Granules for ReportedGranules<'_> {
     }
 
     fn map(&self, span: Span) -> Result<(), Error> {
-        self.listener.obtained(span.base, span.bytes, || self.granules.map(span))
+        self.listener.obtained(span, || self.granules.map(span))
     }
 
     fn release(&self, span: Span) -> Result<(), Error> {
-        self.listener.returning(span.base, span.bytes, || self.granules.release(span))
+        self.listener.returning(span, || self.granules.release(span))
     }
 
     fn detach(&self, span: Span) -> Result<(), Error> {
-        self.listener.returning(span.base, span.bytes, || self.granules.detach(span))
+        self.listener.returning(span, || self.granules.detach(span))
     }
 
     fn attach(&self, span: Span) -> Result<(), Error> {
-        self.listener.obtained(span.base, span.bytes, || self.granules.attach(span))
+        self.listener.obtained(span, || self.granules.attach(span))
     }
 
     fn drop_kept(&self) {

@@ -1,7 +1,7 @@
 //! Obtains regions from the backend and gives them back. The backend is called with the lock open, and its results are
 //! checked.
 
-use super::captures::{Permission, refuse_for_a_capture};
+use super::captures::{Permission, call_with_permission, refuse_for_a_capture};
 use super::listener::RegionEvent;
 use super::populating;
 use super::slot::{CallKind, Guard, Interrupted, Outside, unsaid_outside, waiting};
@@ -11,7 +11,7 @@ use crate::core::arena::usable;
 use crate::core::heap::Extension;
 use crate::core::request::Request;
 use crate::core::stream_id::Stream;
-use crate::core::units::UNIT;
+use crate::core::units::{Span, UNIT};
 use crate::error::{DeferredError, Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 
@@ -107,13 +107,10 @@ pub(super) fn release(
     released
 }
 
-/// Reports regions that go back, or stay after all, in a call of that number.
+/// Reports regions that go back, or stay after all, in a call of that number. A forked child reports none of its parent's.
 fn report(guard: &mut Guard<'_>, call: u64, event: RegionEvent, regions: &[Detached]) {
-    let listener = guard.listener;
-    if listener.is_there() && !guard.is_of_parent() {
-        guard.outside(CallKind::GivesBack(call), || {
-            regions.iter().for_each(|region| listener.notify(event, region.base, region.given));
-        });
+    if !guard.is_of_parent() {
+        guard.report_regions(call, event, regions.iter().map(Detached::span));
     }
 }
 
@@ -133,10 +130,7 @@ pub(super) fn give_back(
     let granted = Granted { base: region.base, bytes: region.given };
     let life = guard.arena.life();
     let given = guard.ask(CallKind::GivesBack(call), |backend| {
-        let own = if held.is_none() { Permission::of(backend) } else { None };
-        let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
-        permission.enter();
-        backend.free(granted)
+        call_with_permission(backend, held, || backend.free(granted))
     });
     if guard.arena.life() != life {
         guard.arena.forget_detached();
@@ -154,7 +148,7 @@ pub(super) fn give_back(
 /// Forgets a region that was detached before all memory was lost, and reports it as returning.
 fn forget(guard: &mut Guard<'_>, region: &Detached) {
     guard.arena.forget_detached();
-    guard.report_region(RegionEvent::Returning, region.base, region.given);
+    guard.report_region(RegionEvent::Returning, region.span());
 }
 
 /// Puts a region back into the arena that the backend did not take back.
@@ -291,7 +285,7 @@ fn try_plan(
         let obtained = obtain(backend, &plan, request.alignment.max(UNIT), &mut refusal.bytes);
         refusal.is_circular = waiting::is_in_circle();
         if let Obtained::Region(Granted { base, bytes }) = obtained {
-            listener.notify(RegionEvent::Obtained, base, bytes);
+            listener.notify(RegionEvent::Obtained, Span { base, bytes });
         }
         obtained
     };
@@ -305,7 +299,7 @@ fn try_plan(
             guard.arena.cancel_extension(&plan);
             if let Obtained::Region(Granted { base, bytes }) = obtained {
                 // The region was lost with its context before it was added.
-                guard.report_region(RegionEvent::Returning, base, bytes);
+                guard.report_region(RegionEvent::Returning, Span { base, bytes });
             }
             return Err(Interrupted::Reborn);
         }
@@ -406,14 +400,14 @@ fn add(guard: &mut Guard<'_>, plan: &Extension, granted: Granted) -> Result<(), 
             Error::BackendFailed,
             "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"
         );
-        guard.report_region(RegionEvent::Returning, base, bytes);
+        guard.report_region(RegionEvent::Returning, Span { base, bytes });
         return Err(error);
     }
     if let Err(exhausted) = guard.arena.add_region(plan, base, bytes) {
         let listener = guard.listener;
         let number = guard.next_call();
         let _ = guard.ask(CallKind::GivesBack(number), |backend| {
-            listener.returning(base, bytes, || backend.free(granted))
+            listener.returning(Span { base, bytes }, || backend.free(granted))
         });
         return Err(exhausted.into());
     }

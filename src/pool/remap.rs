@@ -15,7 +15,7 @@
 //! An allocator has one plan at a time. Other threads that need one wait for its result. Frees go on meanwhile, and so
 //! do requests that find free memory.
 
-use super::captures::{self, Permission, refuse_for_a_capture};
+use super::captures::{self, Permission, call_with_permission, refuse_for_a_capture};
 use super::listener::{RegionEvent, ReportedGranules};
 use super::region_io::{Extended, Refusal};
 use super::slot::{CallKind, Guard, Interrupted, Outside};
@@ -24,6 +24,7 @@ use crate::backend::granules::Granules;
 use crate::core::arena::{New, Piece, Plan, bytes};
 use crate::core::request::Request;
 use crate::core::stream_id::Stream;
+use crate::core::units::Span;
 use crate::error::{DeferredError, Error, LastError, keeping_last_error, unsaid};
 use crate::log::{self, Level};
 use crate::sys::HostMemoryExhausted;
@@ -158,17 +159,14 @@ fn abandon(guard: &mut Guard<'_>, plan: &Plan) {
     guard.arena.abandon(plan);
     let call = guard.next_call();
     let pieces = plan.sources.iter().chain(&plan.fresh).chain(&plan.targets);
-    report(guard, call, RegionEvent::Returning, pieces);
+    guard.report_regions(call, RegionEvent::Returning, mapped(pieces));
 }
 
 fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
     let moves = !plan.sources.is_empty();
     let mut moved = each(&mut plan.fresh, true, |piece| granules.map(piece.span));
     if moves && moved.is_ok() {
-        moved = match Permission::of(backend) {
-            Some(_permission) => granules.wait_until_idle(),
-            None => Err(refuse_for_a_capture()),
-        };
+        moved = call_with_permission(backend, None, || granules.wait_until_idle());
     }
     // Only now: mapping and waiting may take longer than an announcement waits.
     let permission = Permission::of(backend);
@@ -256,7 +254,7 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
     guard.leave_behind(&plan);
     let (device, life, call) = (guard.device, guard.arena.life(), guard.next_call());
     // The callback and the wait may take longer than an announcement waits, so nothing is unmapped before both have ended.
-    report(guard, call, RegionEvent::Returning, plan.sources.iter());
+    guard.report_regions(call, RegionEvent::Returning, mapped(&plan.sources));
     // A callback may have forked: in the child the memory belongs to the parent.
     let is_gone = |guard: &Guard<'_>| guard.is_of_parent() || guard.arena.life() != life;
     let must_wait = !is_settled && !is_gone(guard);
@@ -269,10 +267,8 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
     if outcome.is_ok() && !is_gone {
         guard.ask(CallKind::GivesBack(call), |backend| {
             let Some(granules) = backend.granules() else { return };
-            outcome = unsaid(|| {
-                let Some(_permission) = Permission::of(backend) else { return Err(refuse_for_a_capture()) };
-                each(&mut plan.sources, false, |piece| granules.release(piece.span))
-            });
+            let unmap = || each(&mut plan.sources, false, |piece| granules.release(piece.span));
+            outcome = unsaid(|| call_with_permission(backend, None, unmap));
             released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
             keeping_last_error(|| {
                 log::emit(
@@ -283,7 +279,7 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
         });
     }
     if outcome.is_err() && guard.arena.life() == life {
-        report(guard, call, RegionEvent::Obtained, plan.sources.iter());
+        guard.report_regions(call, RegionEvent::Obtained, mapped(&plan.sources));
     }
     if guard.arena.life() != life {
         guard.arena.abandon(&plan);
@@ -300,16 +296,9 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
     }
 }
 
-/// Reports the mapped pieces of a plan, which go back or stay after all, in a call of that number.
-fn report<'a>(guard: &mut Guard<'_>, call: u64, event: RegionEvent, pieces: impl Iterator<Item = &'a Piece>) {
-    let listener = guard.listener;
-    if listener.is_there() {
-        guard.outside(CallKind::GivesBack(call), || {
-            for piece in pieces.filter(|piece| piece.mapped) {
-                listener.notify(event, piece.span.base, piece.span.bytes);
-            }
-        });
-    }
+/// Returns the mapped pieces of a plan.
+fn mapped<'a>(pieces: impl IntoIterator<Item = &'a Piece>) -> impl Iterator<Item = Span> {
+    pieces.into_iter().filter(|piece| piece.mapped).map(|piece| piece.span)
 }
 
 /// Reports each mapped piece when the allocator ends: as returning, or as obtained again. The range itself is given back as a
@@ -318,7 +307,7 @@ pub(super) fn report_all(guard: &mut Guard<'_>, event: RegionEvent) {
     let first = guard.arena.regions().iter().map(|(_, region)| region.first).next();
     let mut next = first.and_then(|first| guard.arena.mapped_from(first));
     while let Some((span, behind)) = next {
-        guard.report_region(event, span.base, span.bytes);
+        guard.report_region(event, span);
         next = guard.arena.mapped_from(behind);
     }
 }

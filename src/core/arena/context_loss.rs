@@ -55,7 +55,7 @@ impl Gone {
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
         let whole = self.range.is_none();
         let regions = self.regions.iter().filter(move |_| whole);
-        let regions = regions.map(|(_, region)| Span { base: region.base, bytes: region.given });
+        let regions = regions.map(|(_, region)| region.span());
         regions.chain(self.mapped())
     }
 

@@ -4,7 +4,7 @@ use super::chunk::MAX_REGIONS;
 use super::size_classes::LARGE;
 use crate::core::ids::{ChunkId, NIL};
 use crate::core::tables::copy_table;
-use crate::core::units::UNIT;
+use crate::core::units::{Span, UNIT};
 use crate::sys::HostMemoryExhausted;
 use crate::sys::table::LazyTable;
 use std::cell::Cell;
@@ -40,6 +40,11 @@ impl Region {
             is_left_unpopulated: false,
             flat: None,
         }
+    }
+
+    /// Returns the memory that the backend gave.
+    pub(crate) fn span(&self) -> Span {
+        Span { base: self.base, bytes: self.given }
     }
 
     /// Returns the position of an address in the region's flat table.

@@ -8,7 +8,7 @@ use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
 use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, keeping_last_error, unsaid};
-use crate::pool::captures::{Permission, refuse_for_a_capture};
+use crate::pool::captures::{Permission, call_with_permission, refuse_for_a_capture};
 use crate::sys::HostMemoryExhausted;
 use std::convert::Infallible;
 
@@ -140,9 +140,8 @@ impl Guard<'_> {
     /// Waits for the whole context with the lock open. Fails if a capture forbids it.
     pub(in crate::pool) fn synchronize(&mut self) -> Outside {
         let backend: AnyBackend = *self.backend;
-        self.drive(CallKind::Synchronizes, false, |order| match Permission::of(backend.get()) {
-            Some(_permission) => order.synchronize(),
-            None => Err(refuse_for_a_capture()),
+        self.drive(CallKind::Synchronizes, false, |order| {
+            call_with_permission(backend.get(), None, || order.synchronize())
         })
     }
 
@@ -183,20 +182,16 @@ impl Guard<'_> {
         }
         let what = number.map_or(CallKind::Synchronizes, CallKind::GivesBack);
         self.ask(what, |backend| {
-            unsaid(|| {
-                let own = if held.is_none() { Permission::of(backend) } else { None };
-                let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
-                permission.enter();
-                match (backend.granules(), backend.order()) {
-                    (Some(granules), _) => granules.wait_until_idle(),
-                    // There is no work after the driver's end.
-                    (None, Some(streams)) => match streams.run(|order| order.synchronize()) {
-                        Err(Error::ShuttingDown) => Ok(()),
-                        synchronized => synchronized,
-                    },
-                    (None, None) => Ok(()),
-                }
-            })
+            let wait = || match (backend.granules(), backend.order()) {
+                (Some(granules), _) => granules.wait_until_idle(),
+                // There is no work after the driver's end.
+                (None, Some(streams)) => match streams.run(|order| order.synchronize()) {
+                    Err(Error::ShuttingDown) => Ok(()),
+                    synchronized => synchronized,
+                },
+                (None, None) => Ok(()),
+            };
+            unsaid(|| call_with_permission(backend, held, wait))
         })
     }
 }

@@ -4,18 +4,34 @@
 use super::call::{Call, CallKind};
 use super::guard::Guard;
 use super::waiting;
+use crate::core::units::Span;
 use crate::pool::captures;
 use crate::pool::listener::RegionEvent;
 use crate::sys::clock::monotonic_ms;
 use crate::sys::thread;
 use std::cell::Cell;
-use std::ptr;
+use std::{iter, ptr};
 
 impl Guard<'_> {
-    /// Reports memory that goes back, is lost or stays, with the lock open.
-    pub(in crate::pool) fn report_region(&mut self, event: RegionEvent, base: u64, bytes: u64) {
-        let (listener, number) = (self.listener, self.next_call());
-        self.outside(CallKind::GivesBack(number), || listener.notify(event, base, bytes));
+    /// Reports memory that goes back, is lost or stays, in a call of that number with the lock open. Without a listener the
+    /// lock stays held.
+    pub(in crate::pool) fn report_regions(
+        &mut self,
+        number: u64,
+        event: RegionEvent,
+        regions: impl Iterator<Item = Span>,
+    ) {
+        let listener = self.listener;
+        if listener.is_set() {
+            self.outside(CallKind::GivesBack(number), || {
+                regions.for_each(|region| listener.notify(event, region));
+            });
+        }
+    }
+
+    /// Reports a region, or a piece of a range, in a call of its own.
+    pub(in crate::pool) fn report_region(&mut self, event: RegionEvent, region: Span) {
+        self.report_regions(self.next_call(), event, iter::once(region));
     }
 
     /// Returns whether the callback of an idle pool is under way, with `here` only on this thread.

@@ -31,7 +31,7 @@ fn forget(guard: &mut Guard<'_>) {
     guard.notify();
     let listener = guard.listener;
     guard.outside(CallKind::GivesBack(guard.next_call()), || {
-        lost.spans().for_each(|span| listener.notify(RegionEvent::Returning, span.base, span.bytes));
+        lost.spans().for_each(|span| listener.notify(RegionEvent::Returning, span));
         keeping_last_error(|| {
             log::emit(
                 Level::Error,
