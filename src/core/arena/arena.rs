@@ -87,10 +87,17 @@ impl Arena {
 
     /// Allocates the best fitting chunk. Returns `None` if no free chunk fits. On an error nothing changed.
     pub(crate) fn alloc(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        let Some(tag) = request.scope else { return self.alloc_untagged(request) };
-        self.heap_mut().chunks_mut().start_tags()?;
-        let allocated = self.alloc_untagged(request)?;
-        if let Some(id) = allocated.and_then(|addr| self.chunk_in_use(addr)) {
+        if request.scope.is_some() {
+            self.heap_mut().chunks_mut().start_tags()?;
+        }
+        let allocated = if request.is_plain() && self.streams.is_fast(request.stream) {
+            self.alloc_best_fit(request)?
+        } else {
+            self.alloc_special(request)?
+        };
+        if let (Some(tag), Some(addr)) = (request.scope, allocated)
+            && let Some(id) = self.chunk_in_use(addr)
+        {
             self.heap_mut().chunks_mut().set_tag(id, *tag);
         }
         Ok(allocated)
@@ -99,17 +106,6 @@ impl Arena {
     /// Returns the tag to keep for the operation that a request is for.
     pub(crate) fn tag(&mut self, name: Name<'_>, step: u64) -> Result<Tag, HostMemoryExhausted> {
         Ok(Tag { name: self.names.intern(name)?, step })
-    }
-
-    fn alloc_untagged(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if !request.is_plain() {
-            return self.alloc_special(request);
-        }
-        if self.streams.is_fast(request.stream) {
-            self.alloc_best_fit(request)
-        } else {
-            self.alloc_general(request)
-        }
     }
 
     #[inline(always)]
@@ -131,7 +127,7 @@ impl Arena {
         stream: Stream,
     ) -> Result<Option<u64>, HostMemoryExhausted> {
         if !self.streams.is_fast(stream) {
-            return self.alloc_general(&Request::plain(size, requested, stream));
+            return self.alloc_special(&Request::plain(size, requested, stream));
         }
         self.streams.heap_mut().alloc(size, requested)
     }
@@ -182,15 +178,13 @@ impl Arena {
         freed.is_ok()
     }
 
-    /// Out of line: otherwise the fast path computes the address of `streams` for it.
-    #[inline(never)]
-    fn alloc_general(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        if self.streams.is_multi() { self.streams.alloc(request) } else { self.alloc_special(request) }
-    }
-
+    /// Allocates for a request that needs more than best fit. Out of line: otherwise the fast path computes the address of
+    /// `streams` for it.
     #[inline(never)]
     fn alloc_special(&mut self, request: &Request<'_>) -> Result<Option<u64>, HostMemoryExhausted> {
-        self.streams.admit(request.stream)?;
+        if !self.streams.is_multi() {
+            self.streams.admit(request.stream)?;
+        }
         if self.streams.is_multi() {
             return self.streams.alloc(request);
         }
@@ -208,37 +202,13 @@ impl Arena {
     }
 
     /// Frees a chunk. Needs no memory and cannot fail for a chunk in use.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn free(&mut self, addr: u64) -> Freed {
-        match self.streams.heap_mut().begin_free(addr) {
-            Ok(id) => self.free_special(id),
-            Err(refused) => Freed::Refused(refused),
-        }
-    }
-
-    /// Frees a chunk in the order of a stream. [`Stream::NONE`] stands for the stream it was allocated on.
-    pub(crate) fn free_on(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
-        if self.streams.is_fast(stream) {
-            return Ok(match self.streams.heap_mut().free(addr) {
-                Ok(()) => Freed::Done,
-                Err(refused) => Freed::Refused(refused),
-            });
-        }
-        self.free_on_general(addr, stream)
-    }
-
-    /// Out of line, as [`Self::alloc_general`].
-    #[inline(never)]
-    fn free_on_general(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
-        match self.streams.free_on(addr, stream)? {
-            Some(freed) => Ok(freed),
-            None => Ok(self.free(addr)),
-        }
-    }
-
-    #[inline(never)]
-    fn free_special(&mut self, id: ChunkId) -> Freed {
         let Arena { streams, stamps, .. } = self;
+        let id = match streams.heap_mut().begin_free(addr) {
+            Ok(id) => id,
+            Err(refused) => return Freed::Refused(refused),
+        };
         if self.settings.reuse.has_stamps() {
             stamps.free(streams.heap_mut(), id);
         } else if streams.is_multi() {
@@ -248,6 +218,16 @@ impl Arena {
             self.heap_mut().release::<false>(id);
         }
         Freed::Done
+    }
+
+    /// Frees a chunk in the order of a stream. [`Stream::NONE`] stands for the stream it was allocated on.
+    pub(crate) fn free_on(&mut self, addr: u64, stream: Stream) -> Result<Freed, HostMemoryExhausted> {
+        if !self.streams.is_fast(stream)
+            && let Some(freed) = self.streams.free_on(addr, stream)?
+        {
+            return Ok(freed);
+        }
+        Ok(self.free(addr))
     }
 
     /// Reserves room for `count` more chunks. The slab grows last, so that a failure leaves no place without a stamp.

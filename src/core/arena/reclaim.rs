@@ -28,7 +28,7 @@ impl Arena {
         if !self.settings.garbage_collection || self.range().is_some() {
             return Vec::new();
         }
-        let free = self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let free = self.idle_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
         let pool = self.growth().pool_bytes();
         let possible = self.growth().limit().saturating_sub(pool).saturating_add(free);
         if free == 0 || size > possible {
@@ -40,7 +40,7 @@ impl Arena {
     /// Returns whether [`Self::detach_to_replace`] would find regions now.
     pub(crate) fn could_replace(&self, size: u64) -> bool {
         let may = self.settings.garbage_collection && self.range().is_none() && self.has_room_to_grow(size);
-        let free = || self.free_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let free = || self.idle_regions().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
         may && self.growth().replaces_regions(size) && free() >= size
     }
 
@@ -113,7 +113,7 @@ impl Arena {
         if self.range().is_some() {
             return self.growth().pool_bytes().saturating_sub(piece);
         }
-        let least = self.free_regions().map(|(_, bytes)| bytes).min().unwrap_or(0);
+        let least = self.idle_regions().map(|(_, bytes)| bytes).min().unwrap_or(0);
         self.held_in_regions().saturating_sub(piece.max(least))
     }
 
@@ -187,7 +187,7 @@ impl Arena {
             return has_donors(self.heap(), range, keep);
         }
         let held = self.held_in_regions();
-        self.free_regions().any(|(_, bytes)| held - bytes >= keep)
+        self.idle_regions().any(|(_, bytes)| held - bytes >= keep)
     }
 
     /// Detaches some region, free or not, when the arena is destroyed.
@@ -231,7 +231,7 @@ impl Arena {
     }
 
     /// Returns the regions that could be given back, in address order, with the bytes that the backend gave for each.
-    fn free_regions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+    fn idle_regions(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let free = self.regions().iter().filter(|(_, region)| self.is_free(region.first));
         free.map(|(id, region)| (id, region.given))
     }
@@ -263,7 +263,7 @@ impl Arena {
         self.streams.hold_unfinished()?;
         let mut ids: Vec<(u32, u64)> = Vec::new();
         ids.try_reserve_exact(self.regions().count())?;
-        ids.extend(self.free_regions());
+        ids.extend(self.idle_regions());
         sort_by_key(&mut ids, |&(id, bytes)| (std::cmp::Reverse(bytes), id));
         choose(&mut ids);
         let mut detached = Vec::new();

@@ -85,16 +85,8 @@ impl Heap {
         self.lend().hand_out::<false>(id, size, requested);
     }
 
-    /// Frees the chunk that begins at an address and coalesces it with its free neighbours. There must be no stamps.
-    #[inline(never)]
-    pub(in crate::core) fn free(&mut self, addr: u64) -> Result<(), Refused> {
-        let id = self.begin_free(addr)?;
-        self.release::<false>(id);
-        Ok(())
-    }
-
-    /// Frees as [`Self::free`] does if the chunk's entry is in the hash table. Otherwise nothing changes. Out of line,
-    /// so that all of it stays in registers.
+    /// Frees the chunk that begins at an address and coalesces it with its free neighbours, if its entry is in the hash
+    /// table. Otherwise nothing changes. There must be no stamps. Out of line, so that all of it stays in registers.
     #[inline(never)]
     pub(in crate::core) fn try_free(&mut self, addr: u64) -> bool {
         let mut heap = self.lend();
