@@ -11,7 +11,7 @@ use crate::error::Error;
 pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
     match try_free(slot, addr, Stream::NONE) {
         Ok(()) => Ok(()),
-        Err(entered) => free_recorded(slot, entered, addr),
+        Err(entered) => free_recorded::<true>(slot, entered, addr, Stream::NONE, false),
     }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) -> Result<(), Error> {
     match try_free(slot, addr, stream) {
         Ok(()) => Ok(()),
-        Err(entered) => free_recorded_on(slot, entered, addr, stream, is_current),
+        Err(entered) => free_recorded::<false>(slot, entered, addr, stream, is_current),
     }
 }
 
@@ -36,45 +36,28 @@ fn try_free(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Option<FastGua
     Ok(())
 }
 
-/// Frees a chunk in the usual case of a pool that is recorded, and otherwise as [`free_with_guard`] does. Without a stream it
-/// is a function of its own, which saves instructions: an event may take few.
+/// Frees a chunk in the usual case of a pool that is recorded, and otherwise as [`free_with_guard`] does. `NO_STREAM` says
+/// that there is neither a stream nor a context, which saves instructions: an event may take few.
 #[inline(never)]
-fn free_recorded(slot: &Slot, entered: Option<FastGuard<'_>>, addr: u64) -> Result<(), Error> {
-    match try_free_recorded(entered, addr, Stream::NONE) {
-        Ok(()) => Ok(()),
-        Err(entered) => free_with_guard(slot, entered, addr, Stream::NONE, false),
-    }
-}
-
-#[inline(never)]
-fn free_recorded_on(
+fn free_recorded<const NO_STREAM: bool>(
     slot: &Slot,
     entered: Option<FastGuard<'_>>,
     addr: u64,
     stream: Stream,
     is_current: bool,
 ) -> Result<(), Error> {
-    match try_free_recorded(entered, addr, stream) {
-        Ok(()) => Ok(()),
-        Err(entered) => free_with_guard(slot, entered, addr, stream, is_current),
-    }
-}
-
-#[inline(always)]
-fn try_free_recorded<'a>(
-    entered: Option<FastGuard<'a>>,
-    addr: u64,
-    stream: Stream,
-) -> Result<(), Option<FastGuard<'a>>> {
-    let Some(mut entered) = entered else { return Err(None) };
+    let (stream, is_current) = if NO_STREAM { (Stream::NONE, false) } else { (stream, is_current) };
+    let Some(mut entered) = entered else { return free_with_guard(slot, None, addr, stream, is_current) };
     // Without a closure, which the compiler would not inline.
-    if let Some(pool) = entered.recorded_pool()
-        && pool.free_recorded(addr, stream)
-    {
-        leave(entered);
-        return Ok(());
+    if let Some(pool) = entered.recorded_pool() {
+        let before = pool.arena.counters().bytes_in_use;
+        if pool.arena.try_free(addr, stream) {
+            pool.note_freed(addr, stream, before);
+            leave(entered);
+            return Ok(());
+        }
     }
-    Err(Some(entered))
+    free_with_guard(slot, Some(entered), addr, stream, is_current)
 }
 
 #[inline(always)]

@@ -18,6 +18,19 @@ pub(super) struct PoolHistory {
     step: u64,
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    /// The number of its operation's name, or 0.
+    number: u32,
+    /// The number of its backtrace, or 0.
+    stack: u32,
+}
+
+impl Origin {
+    pub(super) const NONE: Self = Origin { number: 0, stack: 0 };
+}
+
 impl PoolHistory {
     /// Begins with what the pool has already.
     pub(super) fn new(recorder: Recorder, arena: &Arena) -> Self {
@@ -62,35 +75,15 @@ impl PoolHistory {
     }
 
     /// Records an allocation. `before` bytes were in use before it.
-    #[inline]
-    pub(super) fn allocated(&mut self, arena: &Arena, address: u64, request: &Request<'_>, before: u64) {
-        let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, before));
-        let stack = Captured::stack_of(request.stack);
-        self.record_alloc(arena, address, request.requested, request.stream, before, (number, stack));
-    }
-
-    /// Records an allocation without an operation or a backtrace.
     #[inline(always)]
-    pub(super) fn allocated_without_operation(
+    pub(super) fn allocated(
         &self,
         arena: &Arena,
         address: u64,
         requested: u64,
         stream: Stream,
         before: u64,
-    ) {
-        self.record_alloc(arena, address, requested, stream, before, (0, 0));
-    }
-
-    #[inline(always)]
-    fn record_alloc(
-        &self,
-        arena: &Arena,
-        address: u64,
-        requested: u64,
-        stream: Stream,
-        before: u64,
-        (number, stack): (u32, u32),
+        Origin { number, stack }: Origin,
     ) {
         let in_use = arena.counters().bytes_in_use;
         let (stream, bytes) = (stream.handle(), in_use.wrapping_sub(before));
@@ -111,8 +104,8 @@ impl PoolHistory {
     #[cold]
     pub(super) fn failed(&mut self, arena: &Arena, request: &Request<'_>, cause: FailureCause) {
         let (in_use, bytes, cause) = (arena.counters().bytes_in_use, arena.largest_free(), cause as u8 + 1);
-        let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, in_use));
-        let (requested, stack) = (request.requested, Captured::stack_of(request.stack));
+        let (requested, Origin { number, stack }) =
+            (request.requested, self.origin_of(request, arena, in_use));
         let entry = Entry { cause, bytes, requested, in_use, number, stack, ..Entry::of(Kind::OutOfMemory) };
         self.recorder.record_rarely(&entry);
     }
@@ -135,6 +128,13 @@ impl PoolHistory {
     #[cold]
     pub(super) fn ended(&self) {
         self.recorder.record_rarely(&Entry::of(Kind::End));
+    }
+
+    /// Returns where a request comes from. Stores its operation's name first if that is new.
+    #[inline]
+    pub(super) fn origin_of(&mut self, request: &Request<'_>, arena: &Arena, in_use: u64) -> Origin {
+        let number = request.scope.map_or(0, |tag| self.number_of(tag, arena, in_use));
+        Origin { number, stack: Captured::stack_of(request.stack) }
     }
 
     /// Returns the number of an operation's name, which is stored first if it is new. Records a new step.

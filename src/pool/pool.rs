@@ -15,7 +15,6 @@ use crate::core::stats::FailureCause;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 use crate::history;
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// The allocator in a slot.
@@ -70,48 +69,12 @@ impl Pool {
     #[inline]
     pub(super) fn note_allocated(&mut self, addr: u64, request: &Request<'_>, before: u64) {
         let Pool { history: Some(history), arena, .. } = self else { return };
-        history.allocated(arena, addr, request, before);
-    }
-
-    /// Allocates in the usual case and records it, with a history. Otherwise nothing changes.
-    #[inline(always)]
-    pub(super) fn alloc_recorded(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
-        let before = self.arena.counters().bytes_in_use;
-        let addr = self.arena.try_alloc(size, requested, stream)?;
-        if let Some(history) = &self.history {
-            history.allocated_without_operation(&self.arena, addr.get(), requested, stream, before);
-        }
-        Some(addr)
-    }
-
-    /// Allocates from a free chunk, with tables that may grow for it, and records it, with a history. Returns `None` if there
-    /// is another reason than a lack of free chunks why that is not possible.
-    #[inline(always)]
-    pub(super) fn alloc_plain(&mut self, size: u64, requested: u64, stream: Stream) -> Option<Option<u64>> {
-        if stream != Stream::NONE && self.arena.settings().reuse.has_stamps() {
-            return None;
-        }
-        let before = self.arena.counters().bytes_in_use;
-        let addr = self.arena.alloc_plain(size, requested, stream).ok()?;
-        if let (Some(history), Some(addr)) = (&self.history, addr) {
-            history.allocated_without_operation(&self.arena, addr, requested, stream, before);
-        }
-        Some(addr)
-    }
-
-    /// Frees in the usual case and records it, with a history. Otherwise nothing changes.
-    #[inline(always)]
-    pub(super) fn free_recorded(&mut self, addr: u64, stream: Stream) -> bool {
-        let before = self.arena.counters().bytes_in_use;
-        let is_freed = self.arena.try_free(addr, stream);
-        if is_freed && let Some(history) = &self.history {
-            history.freed(&self.arena, addr, stream, before);
-        }
-        is_freed
+        let origin = history.origin_of(request, arena, before);
+        history.allocated(arena, addr, request.requested, request.stream, before, origin);
     }
 
     /// Records a free in the history, if there is one. `before` bytes were in use before it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_freed(&self, addr: u64, stream: Stream, before: u64) {
         if let Some(history) = &self.history {
             history.freed(&self.arena, addr, stream, before);

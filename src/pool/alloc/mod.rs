@@ -8,6 +8,7 @@ mod strategies;
 
 use self::retry_state::RetryState;
 use self::strategies::take;
+use super::history::Origin;
 use super::slot::{FastGuard, Guard, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
@@ -62,11 +63,15 @@ fn alloc_recorded<const NO_STREAM: bool>(
     let Some(pool) = entered.recorded_pool() else {
         return serve_plain(entered.slot(), Some(entered), bytes, stream);
     };
+    let before = pool.arena.counters().bytes_in_use;
     // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
     if bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
         && let Some(size) = round_up(bytes)
-        && let Some(addr) = pool.alloc_recorded(size, bytes, stream)
+        && let Some(addr) = pool.arena.try_alloc(size, bytes, stream)
     {
+        if let Some(history) = &pool.history {
+            history.allocated(&pool.arena, addr.get(), bytes, stream, before, Origin::NONE);
+        }
         entered.leave();
         return Ok(addr.get());
     }
@@ -84,32 +89,32 @@ fn serve_plain(
     let Some(mut entered) = entered else {
         return serve(slot.enter_after(None)?, &Request::new(bytes, stream));
     };
-    let found = match (round_up(bytes), entered.any_pool()) {
-        (Some(size @ 1..), Some(pool)) => pool.alloc_plain(size, bytes, stream),
-        _ => None,
-    };
-    if let Some(Some(addr)) = found {
-        entered.leave();
-        return Ok(addr);
+    let mut is_searched = false;
+    if let Some(size @ 1..) = round_up(bytes)
+        && let Some(pool) = entered.any_pool()
+        && (stream == Stream::NONE || !pool.arena.settings().reuse.has_stamps())
+    {
+        let before = pool.arena.counters().bytes_in_use;
+        let allocated = pool.arena.alloc_plain(size, bytes, stream);
+        if let Ok(Some(addr)) = allocated {
+            if let Some(history) = &pool.history {
+                history.allocated(&pool.arena, addr, bytes, stream, before, Origin::NONE);
+            }
+            entered.leave();
+            return Ok(addr);
+        }
+        is_searched = allocated.is_ok();
     }
     let (guard, request) = (slot.enter_after(Some(entered))?, Request::new(bytes, stream));
     // The arena is not searched again for what it does not have.
-    if found.is_some() { serve_by_strategies(guard, &request) } else { serve(guard, &request) }
+    if is_searched { serve_by_strategies(guard, &request) } else { serve(guard, &request) }
 }
 
 /// Serves a request without a stream, a bound on stamps and an operation. Returns address 0 for 0 bytes.
 pub(crate) fn alloc_aligned(slot: &Slot, request: &Request<'_>) -> Result<u64, Error> {
-    match try_alloc_aligned(slot, request) {
-        Ok(addr) => Ok(addr),
-        Err(entered) => serve(slot.enter_after(entered)?, request),
-    }
-}
-
-/// Serves a request as [`try_alloc`] does, at its alignment.
-#[inline(always)]
-fn try_alloc_aligned<'a>(slot: &'a Slot, request: &Request<'_>) -> Result<u64, Option<FastGuard<'a>>> {
+    let Some(mut entered) = slot.try_enter() else { return serve(slot.enter_after(None)?, request) };
     let Request { size, requested, alignment, .. } = *request;
-    let Some(mut entered) = slot.try_enter() else { return Err(None) };
+    // The usual case, as in `try_alloc`.
     if requested != 0
         && !request.is_too_large()
         && let Some(pool) = entered.pool()
@@ -118,7 +123,7 @@ fn try_alloc_aligned<'a>(slot: &'a Slot, request: &Request<'_>) -> Result<u64, O
         entered.leave();
         return Ok(addr);
     }
-    Err(Some(entered))
+    serve(slot.enter_after(Some(entered))?, request)
 }
 
 /// Serves a request with the lock held. Returns address 0 for 0 bytes.

@@ -93,7 +93,7 @@ impl Ranges {
         }
         // A reader that comes later finds the new table.
         if self.readers.load(SeqCst) == 0 {
-            published.free_retired();
+            published.drop_retired();
         }
     }
 
@@ -124,7 +124,7 @@ fn listed<'a>(table: *mut Table) -> Option<&'a Table> {
 }
 
 impl Published {
-    fn free_retired(&mut self) {
+    fn drop_retired(&mut self) {
         while !self.retired.is_null() {
             // SAFETY: the table came from a box, was replaced, and no reader is using it.
             let table = unsafe { Box::from_raw(self.retired) };
