@@ -10,6 +10,7 @@ mod publisher;
 mod service;
 mod table;
 
+pub(crate) use self::clients::ClientOrder;
 pub use self::table::{Device, MAX_DEVICES};
 
 use self::table::{USED, devices_in};
@@ -145,7 +146,7 @@ impl Device {
 
     /// Counts a request as failed that was attempted, and that the caller could not serve in any other way. It counts
     /// for the calling thread's operation.
-    pub(crate) fn alloc_failed(self, request: &Request<'_>) -> Result<(), Error> {
+    pub(crate) fn count_failure(self, request: &Request<'_>) -> Result<(), Error> {
         self.in_scope(request, |guard, request| {
             alloc::count_failed(guard, request);
             Ok(())

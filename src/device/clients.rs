@@ -14,6 +14,22 @@ use std::sync::atomic::Ordering::*;
 /// rely on it, although NVIDIA's manual promises only half of it.
 const ALIGNMENT: u64 = 512;
 
+/// The order of a framework's request, and whether it is for a private pool.
+#[derive(Clone, Copy)]
+pub(crate) enum ClientOrder {
+    /// That of a stream, as in [`Device::alloc_on`].
+    Stream(u64),
+    /// That of no stream: the client may use any and names none. No queued work uses the returned memory. It is freed with
+    /// [`Device::free_on_any`] or [`Device::free`]. While a capture is visible the memory belongs to a private pool, and
+    /// stays there after its free.
+    Any { pool_of_captures: u64 },
+    /// As [`ClientOrder::Any`], for work on a stream. Whether that stream is captured is checked too.
+    AnyBeside { stream: u64, pool_of_captures: u64 },
+    /// That of a stream, for this request from a private pool, which is created if needed. The stream must exist until
+    /// [`Device::end_routes`] or [`Device::forget_stream`].
+    Pool { stream: u64, pool: u64 },
+}
+
 impl Device {
     /// Returns the device of the calling thread's current context. Without one, returns device 0, like the CUDA
     /// runtime.
@@ -82,32 +98,23 @@ impl Device {
         idle::trim::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
     }
 
-    /// Allocates in the order of a stream, like [`Self::alloc_on`], with the driver's alignment.
-    pub(crate) fn alloc_for_stream(self, bytes: u64, stream: u64) -> Result<u64, Error> {
-        self.alloc_as(bytes, order::stream_of(self.slot(), stream)?)
-    }
-
-    /// Allocates for a client that may use any stream and names none. No queued work uses the returned memory. It is
-    /// freed with [`Self::free_on_any`] or [`Self::free`]. While a capture is visible the memory belongs to a private
-    /// pool, and stays there after its free.
-    pub(crate) fn alloc_on_any(self, bytes: u64, pool_of_captures: u64) -> Result<u64, Error> {
-        let order = graph_pools::order_of_any(self.slot(), Stream::ANY, pool_of_captures);
-        self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
-    }
-
-    /// Allocates like [`Self::alloc_on_any`] for work on a stream. Also checks whether that stream is captured.
-    pub(crate) fn alloc_on_any_beside(
-        self,
-        bytes: u64,
-        stream: u64,
-        pool_of_captures: u64,
-    ) -> Result<u64, Error> {
-        let order = graph_pools::order_of_any(
-            self.slot(),
-            order::stream_there(self.slot(), stream)?,
-            pool_of_captures,
-        );
-        self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
+    /// Allocates with the driver's alignment, in the order that a framework needs.
+    pub(crate) fn alloc_in_order(self, bytes: u64, order: ClientOrder) -> Result<u64, Error> {
+        let slot = self.slot();
+        let stream = match order {
+            ClientOrder::Stream(stream) => Ok(order::stream_of(slot, stream)?),
+            ClientOrder::Any { pool_of_captures } => {
+                graph_pools::order_of_any(slot, Stream::ANY, pool_of_captures)
+            }
+            ClientOrder::AnyBeside { stream, pool_of_captures } => {
+                graph_pools::order_of_any(slot, order::stream_there(slot, stream)?, pool_of_captures)
+            }
+            ClientOrder::Pool { stream, pool } => {
+                graph_pools::order_of(slot, order::stream_of(slot, stream)?, pool)
+            }
+        };
+        let stream = stream.map_err(|error| self.explain(error))?;
+        self.serve(&Request { alignment: ALIGNMENT, ..Request::new(bytes, stream).in_512() })
     }
 
     /// Frees memory that queued work of any stream may still use. The memory is not reusable until the device was
@@ -120,25 +127,13 @@ impl Device {
         freed.map_err(|error| self.explain_pointer(error, addr))
     }
 
-    /// Allocates a single request like [`Self::alloc_for_stream`] from a private pool, which is created if needed. The
-    /// stream must exist until [`Self::end_routes`] or [`Self::forget_stream`].
-    pub(crate) fn alloc_in_pool(self, bytes: u64, stream: u64, pool: u64) -> Result<u64, Error> {
-        let order = graph_pools::order_of(self.slot(), order::stream_of(self.slot(), stream)?, pool);
-        self.alloc_as(bytes, order.map_err(|error| self.explain(error))?)
-    }
-
-    fn alloc_as(self, bytes: u64, stream: Stream) -> Result<u64, Error> {
-        self.serve(&Request { alignment: ALIGNMENT, ..Request::new(bytes, stream).in_512() })
-    }
-
     /// Announces that an unknown stream is about to be captured. Until [`Self::withdraw_capture`], no call waits for
     /// the device or releases memory.
     pub(crate) fn announce_capture(self) -> Result<(), Error> {
         graph_pools::announce(self.slot()).map_err(|error| self.explain(error))
     }
 
-    /// Ends the individual requests for a private pool ([`Self::alloc_in_pool`]): their streams may then be
-    /// destroyed.
+    /// Ends the individual requests for a private pool ([`ClientOrder::Pool`]): their streams may then be destroyed.
     pub(crate) fn end_routes(self, pool: u64) -> Result<(), Error> {
         graph_pools::end_routes(self.slot(), pool).map_err(|error| self.explain(error))
     }

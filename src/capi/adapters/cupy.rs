@@ -4,6 +4,7 @@ use super::cuda_device::device_of;
 use super::first_use::{SHAREABLE, served};
 use super::ort::BFC_POOL_OF_CAPTURES;
 use crate::capi::ffi_result::or_log;
+use crate::device::ClientOrder;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -22,7 +23,8 @@ pub extern "C" fn bfc_cupy_malloc(param: *mut c_void, size: usize, device: c_int
         }
         let device = device_of(device)?;
         served(device, SHAREABLE, || {
-            Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void)
+            let order = ClientOrder::Any { pool_of_captures: BFC_POOL_OF_CAPTURES };
+            Ok(device.alloc_in_order(size as u64, order)? as *mut c_void)
         })
     })
 }

@@ -3,7 +3,7 @@
 use super::first_use::{SHAREABLE, served};
 use crate::capi::ffi_result::{status, status_and};
 use crate::capi::types::bfc_stream_t;
-use crate::device::Device;
+use crate::device::{ClientOrder, Device};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -30,7 +30,9 @@ pub unsafe extern "C" fn bfc_handler_alloc(
             return Ok(null_mut());
         }
         let device = Device::current()?;
-        served(device, SHAREABLE, || Ok(device.alloc_for_stream(size as u64, stream as u64)? as *mut c_void))
+        served(device, SHAREABLE, || {
+            Ok(device.alloc_in_order(size as u64, ClientOrder::Stream(stream as u64))? as *mut c_void)
+        })
     };
     // SAFETY: by this function's contract.
     unsafe { status_and(ptr, null_mut(), work) }

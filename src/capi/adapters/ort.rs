@@ -4,7 +4,7 @@ use super::cuda_device::device_of;
 use super::first_use::{MAPPED, served};
 use crate::capi::ffi_result::or_log;
 use crate::capi::types::bfc_stream_t;
-use crate::device::Device;
+use crate::device::{ClientOrder, Device};
 use crate::error::Error;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -26,7 +26,8 @@ pub extern "C" fn bfc_ort_alloc(size: usize) -> *mut c_void {
             return Ok(null_mut());
         }
         let device = Device::current()?;
-        served(device, MAPPED, || Ok(device.alloc_on_any(size as u64, BFC_POOL_OF_CAPTURES)? as *mut c_void))
+        let order = ClientOrder::Any { pool_of_captures: BFC_POOL_OF_CAPTURES };
+        served(device, MAPPED, || Ok(device.alloc_in_order(size as u64, order)? as *mut c_void))
     })
 }
 
@@ -43,9 +44,9 @@ pub extern "C" fn bfc_ort_alloc_on_stream(device: c_int, size: usize, stream: bf
         if size == 0 {
             return Ok(null_mut());
         }
-        let (device, stream) = (device_of(device)?, stream as u64);
-        let allocate = || device.alloc_on_any_beside(size as u64, stream, BFC_POOL_OF_CAPTURES);
-        served(device, MAPPED, || Ok(allocate()? as *mut c_void))
+        let device = device_of(device)?;
+        let order = ClientOrder::AnyBeside { stream: stream as u64, pool_of_captures: BFC_POOL_OF_CAPTURES };
+        served(device, MAPPED, || Ok(device.alloc_in_order(size as u64, order)? as *mut c_void))
     })
 }
 

@@ -204,7 +204,7 @@ pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool)
 
 /// Records that a request was served, so that the device knows its stream and queries it until the end. Returns whether
 /// the announcement must be withdrawn: torch.cuda.use_mem_pool captures nothing, and may last.
-pub(super) fn is_known_now(chosen: Chosen) -> bool {
+pub(super) fn take_announcement(chosen: Chosen) -> bool {
     let Ok(mut table) = table() else { return false };
     let capture = table.captures.iter_mut().find(|capture| capture.ticket == chosen.ticket);
     capture.is_some_and(|capture| std::mem::take(&mut capture.announced))

@@ -12,7 +12,7 @@ use super::first_use::{MAPPED, served};
 use crate::capi::ffi_result::or_log;
 use crate::capi::panic_hook;
 use crate::capi::types::bfc_stream_t;
-use crate::device::Device;
+use crate::device::{ClientOrder, Device};
 use crate::error::{Error, fail, unsaid};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -34,12 +34,13 @@ pub extern "C-unwind" fn bfc_torch_alloc(size: usize, device: c_int, stream: bfc
     let chosen = captures::chosen(device, stream);
     or_log("bfc_torch_alloc", null_mut(), || {
         let device = device_of(device)?;
-        let (bytes, stream) = (size as u64, stream as u64);
-        let Some(chosen) = chosen? else {
-            return Ok(served(device, MAPPED, || device.alloc_for_stream(bytes, stream))? as *mut c_void);
+        let (chosen, stream) = (chosen?, stream as u64);
+        let order = match chosen {
+            Some(chosen) => ClientOrder::Pool { stream, pool: chosen.name },
+            None => ClientOrder::Stream(stream),
         };
-        let addr = served(device, MAPPED, || device.alloc_in_pool(bytes, stream, chosen.name))?;
-        if captures::is_known_now(chosen) {
+        let addr = served(device, MAPPED, || device.alloc_in_order(size as u64, order))?;
+        if chosen.is_some_and(captures::take_announcement) {
             // The allocation is valid even if this fails.
             let _ = device.withdraw_capture();
         }
