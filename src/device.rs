@@ -146,9 +146,9 @@ impl Device {
 
     /// Counts a request as failed that was attempted, and that the caller could not serve in any other way. It counts
     /// for the calling thread's operation.
-    pub(crate) fn count_failure(self, request: &Request<'_>) -> Result<(), Error> {
+    pub(crate) fn count_failed_attempt(self, request: &Request<'_>) -> Result<(), Error> {
         self.in_scope(request, |guard, request| {
-            alloc::count_failed(guard, request);
+            alloc::count_failed_attempt(guard, request);
             Ok(())
         })
     }

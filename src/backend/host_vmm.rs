@@ -98,7 +98,7 @@ impl HostVmm {
     /// Maps consecutive places to consecutive granules.
     fn map_run(&self, layout: &Layout, number: usize, place: u32, count: usize) -> Result<(), Error> {
         self.require_mappings(layout.more_for(number, place, count))?;
-        if !self.file.is_there() {
+        if !self.file.is_own() {
             return Err(fail!(
                 Error::BackendFailed,
                 "the program has closed the descriptor of the file that the pool's memory is in: no more can be mapped until the allocator is created anew"

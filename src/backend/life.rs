@@ -13,10 +13,10 @@ pub(crate) trait Life {
     /// Returns whether the memory is known to be lost. Makes no driver call.
     fn is_over(&self) -> bool;
 
-    /// Checks whether the memory is lost. If the driver cannot tell, the memory is lost if `told`: the program has
+    /// Checks whether the memory is lost. If the driver cannot tell, the memory is lost if `declared`: the program has
     /// reported it. Returns true if the only evidence is that `region` no longer exists. In that case the caller must
     /// call `end`, provided that the region was not released meanwhile.
-    fn look(&self, region: Option<Granted>, told: bool) -> bool;
+    fn probe(&self, region: Option<Granted>, declared: bool) -> bool;
 
     /// Records that the memory is lost. Makes no driver call.
     fn end(&self);

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn bfc_alloc_failed(device: i32, request: *const bfc_reque
         let device = Device::new(device)?;
         // SAFETY: by this function's contract.
         let given = unsafe { read(request)? };
-        device.count_failure(&request_of(device, &given)?)
+        device.count_failed_attempt(&request_of(device, &given)?)
     })
 }
 

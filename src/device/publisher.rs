@@ -89,7 +89,7 @@ impl Places {
         let mut left_out = 0;
         for device in devices_in(&USED) {
             let mut pool = Pool { device: device.ordinal() as u64, ..Pool::EMPTY };
-            let entry = look_at(device, &mut pool);
+            let entry = entry_of(device, &mut pool);
             let known = self.0.iter().position(|place| place.device == device);
             let index = match (known, &entry) {
                 (Some(index), _) => index,
@@ -133,7 +133,7 @@ impl Places {
 }
 
 /// Copies the statistics of an allocator, and its names into the record.
-fn look_at(device: Device, pool: &mut Pool) -> Entry {
+fn entry_of(device: Device, pool: &mut Pool) -> Entry {
     let guard = match device.slot().enter() {
         Ok(guard) => guard,
         Err(Error::Internal) => return Entry::Failed,

@@ -127,12 +127,12 @@ fn of_this_process(mut recording: Guard<'static, Recording>) -> Guard<'static, R
     recording
 }
 
-fn try_lock() -> Result<Guard<'static, Recording>, HeldByThisThread> {
+fn lock() -> Result<Guard<'static, Recording>, HeldByThisThread> {
     RECORDING_NOW.lock().map(of_this_process)
 }
 
-fn lock() -> Result<Guard<'static, Recording>, Error> {
-    try_lock().map_err(|HeldByThisThread| {
+fn lock_or_busy() -> Result<Guard<'static, Recording>, Error> {
+    lock().map_err(|HeldByThisThread| {
         fail!(Error::Busy, "a signal handler interrupted a call about the history in this thread")
     })
 }
@@ -158,7 +158,7 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(),
         return Err(fail!(Error::Unsupported, "backtraces of Python cannot be recorded: {why}"));
     }
     let capacity = events.clamp(LEAST_EVENTS, MOST_EVENTS).next_power_of_two();
-    let mut recording = lock()?;
+    let mut recording = lock_or_busy()?;
     if recording.ring.is_some() || recording.is_starting {
         return Err(fail!(Error::AlreadyExists, "a history is recorded already: stop it first"));
     }
@@ -166,7 +166,7 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(),
     drop(recording);
     // With the lock open, because a large file may take long.
     let new = new_ring(path, capacity, stacks);
-    let mut recording = lock()?;
+    let mut recording = lock_or_busy()?;
     let is_this_process = std::mem::take(&mut recording.is_starting);
     let (ring, interner) = new?;
     if !is_this_process {
@@ -224,7 +224,7 @@ fn refusal(path: Option<&CStr>, bytes: usize, errno: i32) -> Error {
 
 /// Keeps new pools from recording. Pools that record continue until they are notified.
 pub(crate) fn close() -> Result<(), Error> {
-    let recording = lock()?;
+    let recording = lock_or_busy()?;
     if recording.ring.is_none() || !IS_ON.swap(false, Relaxed) {
         return Err(fail!(Error::InvalidArgument, "no history is recorded: start one first"));
     }
@@ -234,7 +234,7 @@ pub(crate) fn close() -> Result<(), Error> {
 /// Ends the recording, once no pool records. `is_used` means that a pool could not be notified: the ring is kept then,
 /// because this thread may be writing into it.
 pub(crate) fn end(is_used: bool) -> Result<(), Error> {
-    let mut recording = lock()?;
+    let mut recording = lock_or_busy()?;
     WANTED_STACKS.store(0, Relaxed);
     ring::unpublish();
     let old = std::mem::replace(&mut *recording, Recording::NONE);
@@ -250,7 +250,7 @@ pub(crate) fn end(is_used: bool) -> Result<(), Error> {
 
 /// Writes a copy of the recording to a new file. Recording continues meanwhile, and may be stopped.
 pub(crate) fn save(path: &CStr) -> Result<(), Error> {
-    let ring = lock()?.ring.as_ref().map(Owned::share);
+    let ring = lock_or_busy()?.ring.as_ref().map(Owned::share);
     let Some(ring) = ring else {
         return Err(fail!(Error::InvalidArgument, "no history is recorded: start one before saving it"));
     };
@@ -260,7 +260,7 @@ pub(crate) fn save(path: &CStr) -> Result<(), Error> {
 
 /// Returns the recorder for a new pool, if there is a recording.
 pub(crate) fn recorder_for(device: i32, name: &str) -> Option<Recorder> {
-    let mut recording = try_lock().ok()?;
+    let mut recording = lock().ok()?;
     let number = recording.ring.as_ref().filter(|_| is_on())?.recording();
     // Pools above that number share the last one.
     recording.pools = (recording.pools + 1).min(NO_POOL.get() - 1);
@@ -285,7 +285,7 @@ pub(crate) fn note_options(recorder: &Recorder, bits: u32, numbers: [u64; OPTION
 
 /// Appends a text of a pool, unless its recording has ended.
 fn add_text_of(recorder: &Recorder, kind: TextKind, number: u32, text: &[u8]) {
-    let Ok(mut recording) = try_lock() else { return };
+    let Ok(mut recording) = lock() else { return };
     if recording.ring.as_ref().is_some_and(|ring| ring.recording() == recorder.recording) {
         recording.add_text(kind, recorder.pool, number, text);
     }
@@ -293,7 +293,7 @@ fn add_text_of(recorder: &Recorder, kind: TextKind, number: u32, text: &[u8]) {
 
 /// Marks this moment. `hash` is that of the text.
 pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
-    let mut recording = lock()?;
+    let mut recording = lock_or_busy()?;
     let Some(now) = recording.ring.as_ref().filter(|_| is_on()).map(|ring| ring.recording()) else {
         return Err(fail!(
             Error::InvalidArgument,

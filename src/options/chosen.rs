@@ -47,11 +47,11 @@ impl<'a> Options<'a> {
 
 impl Chosen<'_> {
     /// Drops the settings that have no effect on a backend, and together with each other.
-    pub(super) fn settle(&mut self, backend: BackendKind) -> Dropped {
+    pub(super) fn drop_ineffective(&mut self, backend: BackendKind) -> Dropped {
         self.options.backend = backend;
         let mut dropped = [None; TABLE.len()];
         for (why, setting) in dropped.iter_mut().zip(TABLE) {
-            *why = setting.settle(self);
+            *why = setting.drop_ineffective(self);
         }
         dropped
     }

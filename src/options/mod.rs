@@ -203,14 +203,14 @@ impl<'a> Chosen<'a> {
         backend: BackendKind,
     ) -> Result<(Chosen<'a>, Option<Box<PlacementPlan>>), Error> {
         let mut chosen = *self;
-        let dropped = chosen.settle(backend);
+        let dropped = chosen.drop_ineffective(backend);
         warn_of_dropped(&dropped, self, given);
         let plan = chosen.read_plan(given)?;
         if plan.is_none() && chosen.options.plan.is_some() {
             // One that cannot be read excludes nothing.
             chosen = *self;
             chosen.options.plan = None;
-            chosen.settle(backend);
+            chosen.drop_ineffective(backend);
         }
         Ok((chosen, plan))
     }

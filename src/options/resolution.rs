@@ -71,7 +71,7 @@ impl<'a> Resolution<'a> {
         if backend == BackendKind::Custom {
             chosen.options.choose_limit(&chosen.options.custom()?)?;
         }
-        let dropped = chosen.settle(backend);
+        let dropped = chosen.drop_ineffective(backend);
         Ok(Resolution { given, chosen, dropped })
     }
 

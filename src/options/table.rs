@@ -254,7 +254,7 @@ impl Setting {
     }
 
     /// Drops it if it has no effect together with the others. Returns the reason if that changes what was chosen.
-    pub(super) fn settle(&self, chosen: &mut Chosen<'_>) -> Option<Rule> {
+    pub(super) fn drop_ineffective(&self, chosen: &mut Chosen<'_>) -> Option<Rule> {
         let rule = *self.rules.iter().find(|rule| rule.applies(chosen))?;
         let is_dropped = match self.place {
             Place::Flag(bit) => chosen.set_flag(bit, matches!(rule, OnWith(_))),
@@ -373,7 +373,7 @@ mod tests {
 
     /// Otherwise a setting that is dropped would have dropped another one before.
     #[test]
-    fn settling_again_changes_nothing() {
+    fn dropping_again_changes_nothing() {
         for backend in [BackendKind::Host, BackendKind::HostVmm, BackendKind::Custom, BackendKind::CudaVmm] {
             for bits in 0..1 << 8 {
                 let options = Options {
@@ -383,11 +383,11 @@ mod tests {
                     ..Options::default()
                 };
                 let mut chosen = Chosen { guard: DebugMode(bits & 1 << 7 != 0), ..Chosen::of(&options) };
-                let mut settled = || {
-                    chosen.settle(backend);
+                let mut left = || {
+                    chosen.drop_ineffective(backend);
                     format!("{chosen:?}")
                 };
-                assert_eq!(settled(), settled());
+                assert_eq!(left(), left());
             }
         }
     }

@@ -21,7 +21,7 @@ pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
             "bfc_device_lost: the memory of the {backend} backend belongs to no device's context"
         ));
     }
-    look(&mut guard, true);
+    probe_memory(&mut guard, true);
     guard.check_entry()
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
 /// program has declared the loss. Called before a request fails too, because a full pool that makes no driver calls
 /// does not notice a loss.
 #[inline(never)]
-pub(super) fn look(guard: &mut Guard<'_>, declared: bool) {
+pub(super) fn probe_memory(guard: &mut Guard<'_>, declared: bool) {
     // Other threads may give back the region in question in each round.
     const ROUNDS: u32 = 16;
     for _ in 0..ROUNDS {
@@ -39,7 +39,7 @@ pub(super) fn look(guard: &mut Guard<'_>, declared: bool) {
         };
         let (region, before) = (first(guard), guard.arena.progress().regions);
         let is_missing = guard
-            .ask(CallKind::Orders, |backend| backend.life().is_some_and(|life| life.look(region, declared)));
+            .ask(CallKind::Orders, |backend| backend.life().is_some_and(|life| life.probe(region, declared)));
         if !is_missing {
             break;
         }
@@ -54,7 +54,7 @@ pub(super) fn look(guard: &mut Guard<'_>, declared: bool) {
 /// Renews the backend for a request, if its memory is lost. Waits first until no earlier call of
 /// the backend is under way.
 #[inline(never)]
-pub(super) fn renew(guard: &mut Guard<'_>, request: &Request<'_>) -> Outside {
+pub(super) fn renew_backend(guard: &mut Guard<'_>, request: &Request<'_>) -> Outside {
     while guard.is_over() {
         if guard.is_calling() {
             guard.wait_for_call()?;

@@ -88,11 +88,11 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
 
 #[inline(never)]
 fn put_in(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
-    let mut guard = slot.try_lock().map_err(busy)?;
+    let mut guard = slot.lock().map_err(busy)?;
     while guard.inner().phase != Phase::Empty {
         drop(guard);
         require_vacant(slot, device)?;
-        guard = slot.try_lock().map_err(busy)?;
+        guard = slot.lock().map_err(busy)?;
     }
     // With the lock held, so that a recording that starts or stops now finds the pool.
     pool.begin_history();
@@ -104,7 +104,7 @@ fn put_in(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
 
 /// Begins to record a pool's events in the history, if the slot has a pool.
 pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
-    let mut guard = slot.try_lock().map_err(busy)?;
+    let mut guard = slot.lock().map_err(busy)?;
     if guard.inner().phase.is_live() {
         guard.begin_history();
         guard.inner_mut().phase = Phase::of(&guard);
@@ -114,7 +114,7 @@ pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
 
 /// Stops recording a pool's events. A call under way may still have its recorder, which is of a recording that is over.
 pub(crate) fn end_history(slot: &Slot) -> Result<(), Error> {
-    let mut guard = slot.try_lock().map_err(busy)?;
+    let mut guard = slot.lock().map_err(busy)?;
     if guard.has_pool() {
         guard.end_history();
     }

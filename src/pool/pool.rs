@@ -83,7 +83,7 @@ impl Pool {
 
     /// Counts a failed request, and records it with its operation and its backtrace. An attempt is counted by its caller.
     #[cold]
-    pub(super) fn note_failure(&mut self, request: &Request<'_>, cause: FailureCause) {
+    pub(super) fn count_failure(&mut self, request: &Request<'_>, cause: FailureCause) {
         if request.is_attempt {
             return;
         }

@@ -164,7 +164,7 @@ fn abandon(guard: &mut Guard<'_>, plan: &Plan) {
 
 fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
     let moves = !plan.sources.is_empty();
-    let mut moved = each(&mut plan.fresh, true, |piece| granules.map(piece.span));
+    let mut moved = set_mapped(&mut plan.fresh, true, |piece| granules.map(piece.span));
     if moves && moved.is_ok() {
         moved = call_with_permission(backend, None, || granules.wait_until_idle());
     }
@@ -187,8 +187,8 @@ fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> 
 }
 
 fn move_idle_pieces(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
-    each(&mut plan.sources, false, |piece| granules.detach(piece.span))?;
-    each(&mut plan.targets, true, |piece| granules.attach(piece.span))
+    set_mapped(&mut plan.sources, false, |piece| granules.detach(piece.span))?;
+    set_mapped(&mut plan.targets, true, |piece| granules.attach(piece.span))
 }
 
 /// Restores the pieces of a plan as far as possible. The others stay mapped at their new place, or become unmapped.
@@ -206,7 +206,7 @@ fn move_back(granules: &dyn Granules, plan: &mut Plan) {
 }
 
 /// Runs `work` on each piece up to the first failure. Sets the `mapped` state of the pieces for which it succeeded.
-fn each(
+fn set_mapped(
     pieces: &mut [Piece],
     mapped: bool,
     mut work: impl FnMut(&Piece) -> Result<(), Error>,
@@ -267,7 +267,7 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
     if outcome.is_ok() && !is_gone {
         guard.ask(CallKind::GivesBack(call), |backend| {
             let Some(granules) = backend.granules() else { return };
-            let unmap = || each(&mut plan.sources, false, |piece| granules.release(piece.span));
+            let unmap = || set_mapped(&mut plan.sources, false, |piece| granules.release(piece.span));
             outcome = unsaid(|| call_with_permission(backend, None, unmap));
             released = plan.sources.iter().filter(|piece| !piece.mapped).map(|piece| piece.span.bytes).sum();
             keeping_last_error(|| {

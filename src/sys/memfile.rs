@@ -33,13 +33,13 @@ impl MemFile {
         let process = std::process::id();
         let mut file = MemFile { fd, identity: (0, 0), bytes: AtomicU64::new(0), process };
         file.truncate(bytes)?;
-        file.identity = file.look()?;
+        file.identity = file.read_identity()?;
         Ok(file)
     }
 
     /// Makes the file larger. The new part takes no memory yet. On failure nothing changed.
     pub(crate) fn grow(&self, bytes: u64) -> Result<(), i32> {
-        if !self.is_there() {
+        if !self.is_own() {
             return Err(libc::EBADF);
         }
         self.truncate(bytes)
@@ -59,13 +59,13 @@ impl MemFile {
         Ok(())
     }
 
-    fn look(&self) -> Result<(u64, u64), i32> {
+    fn read_identity(&self) -> Result<(u64, u64), i32> {
         facts_of(self.fd).map(|facts| (facts.st_dev, facts.st_ino))
     }
 
     /// Returns whether the descriptor still refers to this file, and the file belongs to this process.
-    pub(crate) fn is_there(&self) -> bool {
-        self.process == std::process::id() && self.look() == Ok(self.identity)
+    pub(crate) fn is_own(&self) -> bool {
+        self.process == std::process::id() && self.read_identity() == Ok(self.identity)
     }
 
     /// Maps `bytes` of the file starting at `offset` to `addr`, replacing existing mappings.
@@ -93,7 +93,7 @@ impl MemFile {
     /// memory is then reused as it is.
     pub(crate) fn punch(&self, offset: u64, bytes: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        if self.is_there() {
+        if self.is_own() {
             let _ = fallocate(self.fd, mode, offset, bytes);
         }
     }
@@ -102,7 +102,7 @@ impl MemFile {
 impl Drop for MemFile {
     /// Frees the memory before closing, because a forked child that still has the file open would keep it.
     fn drop(&mut self) {
-        if self.identity == (0, 0) || self.is_there() {
+        if self.identity == (0, 0) || self.is_own() {
             self.punch(0, self.bytes.load(Relaxed));
             // SAFETY: the descriptor is this file's, and is not used again.
             unsafe { libc::syscall(libc::SYS_close, self.fd) };

@@ -36,7 +36,7 @@ pub(super) fn inside_in_any_mode<T>(
         work(driver)
     };
     let done = if is_current { checked(cuda.driver) } else { in_context(cuda, checked) };
-    done.map_err(|failure| cuda.look_after(failure))
+    done.map_err(|failure| cuda.detect_loss(failure))
 }
 
 /// Like [`inside`], without checking that the context is still the one that was opened.

@@ -85,7 +85,7 @@ struct Inside<'a> {
 impl Inside<'_> {
     fn ordering<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
         let done = if self.cuda.is_over() { Err(Failure::Gone) } else { work(self.driver) };
-        done.map_err(|failure| self.cuda.look_after(failure).explain(self.driver))
+        done.map_err(|failure| self.cuda.detect_loss(failure).explain(self.driver))
     }
 
     /// Like [`Self::ordering`], in the relaxed mode.

@@ -69,7 +69,7 @@ impl Cuda {
     }
 
     /// Returns [`Failure::Gone`] if a call failed because the context is gone. Otherwise returns the call's failure.
-    pub(super) fn look_after(&self, failure: Failure) -> Failure {
+    pub(super) fn detect_loss(&self, failure: Failure) -> Failure {
         // Only an existing context can be out of memory, and a driver past its end cannot be asked.
         let innocent = failure.is(CUDA_ERROR_OUT_OF_MEMORY) || failure.is_the_end();
         let says_so = failure == Failure::Gone
@@ -84,23 +84,23 @@ impl Cuda {
     }
 
     /// Checks whether the context is the one that was opened, by its number. Without numbers, `region` may identify it.
-    fn ask(&self, region: Option<Granted>, told: bool) -> Seen {
+    fn ask(&self, region: Option<Granted>, declared: bool) -> Seen {
         match calls::is_active(self.driver, self.device) {
             Ok(true) => {}
             Ok(false) => return Seen::Gone,
             Err(_) => return Seen::Nothing,
         }
-        let looked = within(self, |driver| {
+        let seen = within(self, |driver| {
             let id = calls::current_id(driver)?;
             Ok(match id {
                 Some(_) if id != self.id => Seen::Gone,
                 // The program's report takes precedence, because it is not certain that each life has a number
                 // of its own.
-                Some(_) if !told => Seen::There,
+                Some(_) if !declared => Seen::There,
                 _ => region.map_or(Seen::Nothing, |region| Self::ask_for(driver, region)),
             })
         });
-        match looked {
+        match seen {
             Ok(Seen::Nothing) if self.id.is_some() => Seen::There,
             Ok(seen) => seen,
             Err(failure) if failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED) => Seen::Gone,
@@ -157,12 +157,12 @@ impl Life for Cuda {
         self.present_life() != self.life
     }
 
-    fn look(&self, region: Option<Granted>, told: bool) -> bool {
+    fn probe(&self, region: Option<Granted>, declared: bool) -> bool {
         if self.is_over() {
             return false;
         }
-        let seen = self.ask(region, told);
-        if seen == Seen::Gone || seen == Seen::Nothing && told {
+        let seen = self.ask(region, declared);
+        if seen == Seen::Gone || seen == Seen::Nothing && declared {
             self.end();
         }
         seen == Seen::Missing

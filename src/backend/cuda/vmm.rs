@@ -338,7 +338,7 @@ impl Granules for CudaVmm {
             handles.give_up_kept(from);
             if let Err(failure) = release_unwanted(driver, handles) {
                 // A handle that was not released stays in the unwanted list. The context may be gone, too.
-                self.cuda.look_after(failure);
+                self.cuda.detect_loss(failure);
             }
         });
         // At the driver's end all memory is freed anyway.

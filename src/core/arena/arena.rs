@@ -297,7 +297,7 @@ impl Arena {
     }
 
     /// Returns whether chunks may remain that are to be merged, or shared by all streams.
-    pub(crate) fn is_settling(&self) -> bool {
+    pub(crate) fn is_merging_or_sharing(&self) -> bool {
         self.is_merging() || self.streams.is_sharing()
     }
 

@@ -128,7 +128,7 @@ impl Arena {
             let (turn, addr) = self.stamps.turn(id);
             let stamp = self.chunks().stamp(id);
             let waits = matches!(self.chunks().state(id), State::Free | State::Held) && turn <= stamp;
-            let is_due = self.stamps.is_settled() && turn < self.stamps.frontier();
+            let is_due = !self.stamps.is_merging() && turn < self.stamps.frontier();
             require(waits && turn != 0 && addr == self.chunks().addr(id) && !is_due, Broken::I3Index)?;
             queued += 1;
         }

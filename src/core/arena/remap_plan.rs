@@ -227,7 +227,7 @@ impl Arena {
         }
         kept.iter().for_each(|&id| self.put_back(id));
         let heap = self.heap_mut();
-        heap.growth_mut().settle(reserved, held);
+        heap.growth_mut().record_held(reserved, held);
         heap.set_given(held);
         // A plan that failed and was undone is no progress for other requests.
         heap.counters_mut().remaps += u64::from(changed);

@@ -203,7 +203,7 @@ impl Growth {
     }
 
     /// Drops a reservation and records the bytes held now.
-    pub(in crate::core) fn settle(&mut self, reserved: u64, held: u64) {
+    pub(in crate::core) fn record_held(&mut self, reserved: u64, held: u64) {
         self.unreserve(reserved);
         self.pool_bytes = held;
         self.peak_pool_bytes = self.peak_pool_bytes.max(held);

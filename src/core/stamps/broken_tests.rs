@@ -69,7 +69,7 @@ fn i3_what_is_stamped_is_queued() {
         // Due for merging, but the queue counts as settled.
         |arena, _| {
             arena.raise_frontier(2);
-            parts(arena).1.settle();
+            parts(arena).1.hide_due();
         },
     ];
     each_is_named(Broken::I3Index, Reuse::Stamps, breaks);

@@ -85,7 +85,7 @@ impl StampQueue {
     /// are merged.
     #[inline]
     pub(crate) fn is_merging(&self) -> bool {
-        !self.is_settled()
+        self.may_have_due
     }
 
     /// Clears the stamps that the frontier has passed, of at most `most` chunks, and merges these chunks. Returns

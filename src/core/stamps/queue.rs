@@ -28,8 +28,8 @@ pub(crate) struct StampQueue {
     seed: Seed,
     /// For each place of the slab, the queue entry of its chunk.
     places: Vec<Place>,
-    /// Set if no turn is below the frontier.
-    settled: bool,
+    /// A turn may be below the frontier.
+    pub(super) may_have_due: bool,
     /// With quarantine no chunk is handed out before its stamp is safe.
     pub(super) quarantine: bool,
     /// The bytes of the queued chunks with quarantine, and otherwise 0.
@@ -105,7 +105,7 @@ impl StampQueue {
             list: List::new(()),
             seed,
             places: Vec::new(),
-            settled: true,
+            may_have_due: false,
             quarantine,
             held_bytes: 0,
             passes: 0,
@@ -130,7 +130,7 @@ impl StampQueue {
     /// Forgets all waiting chunks. Stamps continue to rise.
     pub(in crate::core) fn clear(&mut self) {
         (self.queue, self.list) = (Tree::EMPTY, List::new(()));
-        (self.places, self.settled, self.held_bytes) = (Vec::new(), true, 0);
+        (self.places, self.may_have_due, self.held_bytes) = (Vec::new(), false, 0);
         self.index.clear();
     }
 
@@ -142,7 +142,7 @@ impl StampQueue {
     /// Raises the frontier. A lower value has no effect.
     pub(in crate::core) fn raise_frontier(&mut self, to: u64) {
         if to > self.frontier {
-            (self.frontier, self.settled) = (to, false);
+            (self.frontier, self.may_have_due) = (to, true);
         }
     }
 
@@ -189,7 +189,7 @@ impl StampQueue {
         } else {
             self.queue.insert(&mut self.places, self.seed, id);
         }
-        self.settled &= turn >= self.frontier;
+        self.may_have_due |= turn < self.frontier;
     }
 
     /// Removes a chunk from the queue.
@@ -232,24 +232,18 @@ impl StampQueue {
 
     /// Returns the first chunk whose turn the frontier has passed. Its stamp may be later.
     pub(super) fn first_due(&mut self) -> Option<ChunkId> {
-        if self.settled {
+        if !self.may_have_due {
             return None;
         }
         let due = self.first().filter(|&id| self.place(id).turn < self.frontier);
-        self.settled = due.is_none();
+        self.may_have_due = due.is_some();
         due
     }
 
-    /// Returns whether no turn is below the frontier, as far as is known.
-    #[inline]
-    pub(in crate::core) fn is_settled(&self) -> bool {
-        self.settled
-    }
-
-    /// For tests: marks the queue as settled.
+    /// For tests: says that no turn is below the frontier.
     #[cfg(test)]
-    pub(in crate::core) fn settle(&mut self) {
-        self.settled = true;
+    pub(in crate::core) fn hide_due(&mut self) {
+        self.may_have_due = false;
     }
 
     pub(in crate::core) fn is_empty(&self) -> bool {

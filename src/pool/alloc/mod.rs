@@ -202,7 +202,7 @@ fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> Error {
         let error = fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)");
         return guard.fail(error, request);
     }
-    guard.note_failure(request, FailureCause::Alignment);
+    guard.count_failure(request, FailureCause::Alignment);
     let limit = guard.arena.growth().limit();
     fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
 }
@@ -213,7 +213,7 @@ fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> Error {
 #[inline(never)]
 fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, Error> {
     let state = RetryState::new(begun_in);
-    let mut pause = Pause { deadline: None, looked: false, state };
+    let mut pause = Pause { deadline: None, has_probed: false, state };
     loop {
         if let Some(addr) = strategies::search(guard, request, &mut pause.state)? {
             return Ok(Some(addr));
@@ -241,8 +241,8 @@ fn has_none(guard: &Guard<'_>, request: &Request<'_>) -> Error {
 /// What is known between two searches of a request.
 struct Pause {
     deadline: Option<Deadline>,
-    /// Whether it was looked whether the device's context still lives.
-    looked: bool,
+    /// Whether it was checked whether the device's context still lives.
+    has_probed: bool,
     state: RetryState,
 }
 
@@ -251,7 +251,7 @@ impl Pause {
     /// the stack during a search.
     #[inline(never)]
     fn before_next(&mut self, guard: &mut Guard<'_>, request: &Request<'_>) -> Result<bool, Error> {
-        let Pause { deadline, looked, state } = self;
+        let Pause { deadline, has_probed, state } = self;
         // As in TensorFlow, the last attempt comes after the timeout.
         let is_circular = state.refused().is_some_and(|refusal| refusal.is_circular);
         let left = match guard.retry {
@@ -261,16 +261,16 @@ impl Pause {
             retry => deadline.get_or_insert_with(|| Deadline::after(retry)).remaining(),
         };
         let Some(left) = left else {
-            if *looked || guard.backend.get().life().is_none() {
+            if *has_probed || guard.backend.get().life().is_none() {
                 return match state.take_failure() {
                     Some(failure) => Err(guard.fail(failure.say(), request)),
                     None => Ok(false),
                 };
             }
             // The last attempt is made again after this, because the lock was open.
-            *looked = true;
+            *has_probed = true;
             let life = guard.arena.life();
-            context_loss::look(guard, false);
+            context_loss::probe_memory(guard, false);
             guard.check_entry()?;
             if guard.arena.life() != life {
                 state.begin_again(None);
@@ -298,18 +298,18 @@ impl Pause {
 fn give_up(guard: Guard<'_>, request: &Request<'_>) -> Error {
     let verdict = verdict_of(&guard, request);
     let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
-    note_failure(guard, request, &verdict);
+    report_failure(guard, request, &verdict);
     error
 }
 
 /// Counts a request that the caller has attempted and could not serve in any other way either.
 #[cold]
-pub(crate) fn count_failed(guard: Guard<'_>, request: &Request<'_>) {
+pub(crate) fn count_failed_attempt(guard: Guard<'_>, request: &Request<'_>) {
     let request = Request { is_attempt: false, ..*request };
     let request =
         if guard.is_guarded() { request.with_size(guarded::chunk_size(request.requested)) } else { request };
     let verdict = verdict_of(&guard, &request);
-    note_failure(guard, &request, &verdict);
+    report_failure(guard, &request, &verdict);
 }
 
 fn verdict_of(guard: &Guard<'_>, request: &Request<'_>) -> Verdict {
@@ -318,8 +318,8 @@ fn verdict_of(guard: &Guard<'_>, request: &Request<'_>) -> Verdict {
 
 /// Counts a failure, unless the caller does, and logs a report if that is enabled.
 #[inline(never)]
-fn note_failure(mut guard: Guard<'_>, request: &Request<'_>, verdict: &Verdict) {
-    guard.note_failure(request, verdict.cause());
+fn report_failure(mut guard: Guard<'_>, request: &Request<'_>, verdict: &Verdict) {
+    guard.count_failure(request, verdict.cause());
     if !request.is_attempt
         && guard.report_failures
         && log::is_wanted(Level::Error)

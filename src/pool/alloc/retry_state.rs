@@ -82,7 +82,7 @@ impl RetryState {
         Request {
             splits_large: request.splits_large || self.splits_large,
             // While chunks are left to share or to merge, the search is repeated after each piece.
-            thorough: self.thorough && !guard.arena.is_settling(),
+            thorough: self.thorough && !guard.arena.is_merging_or_sharing(),
             ..*request
         }
     }
@@ -126,7 +126,7 @@ impl RetryState {
         guard.is_giving_back(self.last_call)
     }
 
-    /// Returns whether something changed since [`Self::look`], so that the request must not sleep.
+    /// Returns whether something changed since [`Self::compare_progress`], so that the request must not sleep.
     pub(super) fn has_missed(&self, guard: &Guard<'_>) -> bool {
         self.seen != Some(guard.arena.progress())
     }
@@ -136,9 +136,9 @@ impl RetryState {
         self.rounds = 0;
     }
 
-    /// Compares the pool's progress with that of the last look. After any change most strategies are tried again, and
+    /// Compares the pool's progress with that of the last time. After any change most strategies are tried again, and
     /// growth is tried again if regions were added or released. Changes beyond the allowed rounds are ignored.
-    pub(super) fn look(&mut self, guard: &Guard<'_>) {
+    pub(super) fn compare_progress(&mut self, guard: &Guard<'_>) {
         let now = guard.arena.progress();
         let Some(seen) = self.seen.replace(now) else {
             self.last_call = guard.last_call();
@@ -161,7 +161,7 @@ impl RetryState {
     }
 
     /// Stores a failure of the driver as the error of the request, in case nothing else serves it.
-    pub(super) fn note_failure(&mut self, failure: DeferredError) {
+    pub(super) fn keep_failure(&mut self, failure: DeferredError) {
         self.failure = Some(failure);
     }
 

@@ -21,7 +21,7 @@ static STRATEGIES: [Strategy; 18] = [
     grow_for_small,
     share,
     merge_safe,
-    look,
+    compare_progress,
     await_calls,
     give_way,
     poll,
@@ -39,7 +39,7 @@ static STRATEGIES: [Strategy; 18] = [
 ];
 
 /// The strategies for a request that is served only from memory that the pool holds. They wait for nothing.
-static WITHOUT_GROWTH: [Strategy; 5] = [share, merge_safe, look, poll, search_thoroughly];
+static WITHOUT_GROWTH: [Strategy; 5] = [share, merge_safe, compare_progress, poll, search_thoroughly];
 
 /// Tries the strategies in turn, after [`take`] has found nothing, and searches again after each that may have helped. Most
 /// are tried only once as long as nothing changes. Returns `None` if no strategy helps at this moment. An error is one that
@@ -59,7 +59,7 @@ pub(super) fn search(
                 state.forced = None;
             }
             Ok(false) => return Ok(None),
-            Err(Interrupted::Driver(failure)) => state.note_failure(failure),
+            Err(Interrupted::Driver(failure)) => state.keep_failure(failure),
             Err(Interrupted::Ended(error)) => return Err(error),
         }
         request = state.complete(guard, &request);
@@ -144,8 +144,8 @@ fn merge_safe(guard: &mut Guard<'_>, _: &Request<'_>, _: &mut RetryState) -> Out
 }
 
 /// Takes note of what has changed, once memory was shared and merged.
-fn look(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    state.look(guard);
+fn compare_progress(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
+    state.compare_progress(guard);
     Ok(false)
 }
 
@@ -227,7 +227,7 @@ fn grow(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) ->
         return Ok(false);
     }
     state.note_tried(Once::Grow);
-    context_loss::renew(guard, request)?;
+    context_loss::renew_backend(guard, request)?;
     limits::before_growth(guard, state.least)?;
     let extended = match guard.arena.range() {
         None => extend(guard, request, state.least, &mut state.refused)?,

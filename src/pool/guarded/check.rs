@@ -15,7 +15,7 @@ use crate::sys::HostMemoryExhausted;
 pub(crate) fn check(mut guard: Guard<'_>) -> Result<(), Error> {
     turn(&mut guard)?;
     let mut inspections = plan_check(&guard)?;
-    let streams = guard.streams_to_wait_beside(Stream::NONE);
+    let streams = guard.streams_to_query_before_wait(Stream::NONE);
     let mut buffer = std::mem::take(&mut guard.guards().buffer);
     let hindrance = guard.ask(CallKind::Guards, |backend| {
         work::when_idle(backend, streams, |memory| {

@@ -96,7 +96,7 @@ pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> 
     let mut findings = Findings::default();
     let mut hindrance = None;
     if !free_check.is_nothing() {
-        let streams = guard.streams_to_wait_beside(stream);
+        let streams = guard.streams_to_query_before_wait(stream);
         let mut buffer = std::mem::take(&mut guard.guards().buffer);
         guard.guards().at_work = Some((addr, free_check.next));
         hindrance = guard.ask(CallKind::Guards, |backend| {

@@ -49,7 +49,7 @@ pub(in crate::pool) fn hand_out(guard: &mut Guard<'_>, addr: u64, stream: Stream
         Fill { range: in_front_of(addr), with: GUARD },
     ];
     let count = if front == Neighbour::Free { 3 } else { 2 };
-    let streams = guard.streams_to_wait_beside(stream);
+    let streams = guard.streams_to_query_before_wait(stream);
     guard.guards().at_work = Some((addr, None));
     let life = guard.arena.life();
     let hindrance = guard.ask(CallKind::Guards, |backend| {

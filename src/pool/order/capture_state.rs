@@ -1,6 +1,6 @@
 //! Queries whether streams are captured, because anything that waits for the device would break their captures.
 
-use super::driver_stream::{handle, is_captured, list};
+use super::driver_stream::{handle, is_captured, try_vec};
 use crate::backend::order::{Capture, Context};
 use crate::core::stream_id::Stream;
 use crate::core::streams::QueueId;
@@ -22,10 +22,11 @@ impl Pool {
 /// memory back. Returns false without a device.
 #[inline(never)]
 pub(in crate::pool) fn is_any_captured(guard: &mut Guard<'_>, stream: Stream) -> Outside<bool> {
-    let streams = guard.live_streams(stream)?;
-    let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) = (list(streams.len())?, list(streams.len())?);
-    let mut learnt: Vec<(QueueId, Stream, Context)> = list(streams.len())?;
-    let mut unknown: Vec<(QueueId, Stream)> = list(streams.len())?;
+    let streams = guard.streams_to_query(stream)?;
+    let (mut gone, mut uncaptured): (Vec<Stream>, Vec<Stream>) =
+        (try_vec(streams.len())?, try_vec(streams.len())?);
+    let mut learnt: Vec<(QueueId, Stream, Context)> = try_vec(streams.len())?;
+    let mut unknown: Vec<(QueueId, Stream)> = try_vec(streams.len())?;
     // Nothing could be recorded on a stream while it was captured, nor its context queried. This may be the last time
     // that it certainly exists.
     let queues = streams.iter().filter_map(|&stream| Some((guard.arena.streams().queue_of(stream)?, stream)));
@@ -89,7 +90,7 @@ pub(in crate::pool) fn may_disturb(guard: &mut Guard<'_>, stream: Stream) -> Out
 /// Queries whether the stream that a request names is captured, and notes it: the request may be refused, or its memory
 /// may be freed, before anything else tells that the stream exists. The default streams are always queried.
 #[inline(never)]
-pub(super) fn look_at(guard: &mut Guard<'_>, named: Stream) -> Outside {
+pub(super) fn note_capture_of(guard: &mut Guard<'_>, named: Stream) -> Outside {
     if !named.exists() || named.is_default() {
         return Ok(());
     }

@@ -56,7 +56,7 @@ impl Pool {
     /// stream-ordered driver. A default stream of another context is left out when no memory in use has it, because the
     /// context may have ended. While memory in use has it, it counts: a synchronization of the pool's own context covers
     /// its green contexts.
-    pub(super) fn live_streams(&self, also: Stream) -> Result<Vec<Stream>, HostMemoryExhausted> {
+    pub(super) fn streams_to_query(&self, also: Stream) -> Result<Vec<Stream>, HostMemoryExhausted> {
         if self.backend.get().order().is_none() {
             return Ok(Vec::new());
         }
@@ -68,7 +68,7 @@ impl Pool {
                 .chain(self.events.captured().filter(|stream| stream.context() == 0))
                 .filter(|stream| stream.exists())
         };
-        let mut streams = list(all().count())?;
+        let mut streams = try_vec(all().count())?;
         for stream in all() {
             let reachable = reachable_for(stream);
             if reachable == stream || !streams.contains(&reachable) {
@@ -80,22 +80,23 @@ impl Pool {
 
     /// Returns the streams to query for captures before waiting for the device. Returns `None` if the capture of a
     /// stream other than `also` is announced. Then nothing may wait, because that capture may begin at any time.
-    pub(in crate::pool) fn streams_to_wait_beside(
+    pub(in crate::pool) fn streams_to_query_before_wait(
         &self,
         also: Stream,
     ) -> Result<Option<Vec<driver::Stream>>, HostMemoryExhausted> {
         if self.backend.get().order().is_some() && self.is_capture_announced(also) {
             return Ok(None);
         }
-        let live = self.live_streams(also)?;
-        let mut streams = list(live.len())?;
+        let live = self.streams_to_query(also)?;
+        let mut streams = try_vec(live.len())?;
         streams.extend(live.into_iter().map(handle));
         Ok(Some(streams))
     }
 }
 
-pub(super) fn list<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
-    let mut list = Vec::new();
-    list.try_reserve_exact(length)?;
-    Ok(list)
+/// Returns an empty vector with room for `length` elements.
+pub(super) fn try_vec<T>(length: usize) -> Result<Vec<T>, HostMemoryExhausted> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(length)?;
+    Ok(vec)
 }

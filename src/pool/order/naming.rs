@@ -83,13 +83,13 @@ fn default_stream(slot: &Slot, handle: u64) -> Result<(Stream, Current), Error> 
     match current_context() {
         0 => Ok((stream, Current::Nothing)),
         current if current == own => Ok((stream, Current::Own)),
-        _ => Ok((stream, ask(slot)?)),
+        _ => Ok((stream, query_current_context(slot)?)),
     }
 }
 
 /// Asks which context is current, with the lock open.
 #[cold]
-fn ask(slot: &Slot) -> Result<Current, Error> {
+fn query_current_context(slot: &Slot) -> Result<Current, Error> {
     slot.enter()?.ask(CallKind::Orders, |backend| {
         backend.order().map_or(Ok(Current::Own), |streams| streams.current())
     })

@@ -1,8 +1,8 @@
 //! Queries events to find out which pending work is done. Any event may be queried. The driver is called with the lock
 //! open, and the events are held meanwhile.
 
-use super::capture_state::look_at;
-use super::driver_stream::{each, handle, is_captured, is_reachable, list};
+use super::capture_state::note_capture_of;
+use super::driver_stream::{each, handle, is_captured, is_reachable, try_vec};
 use super::record::Recording;
 use crate::backend::order::{Capture, Event, Order, State};
 use crate::core::stream_id::Stream;
@@ -30,7 +30,7 @@ struct Question {
 
 impl Question {
     /// Queries the events by bisection, because work is done in order.
-    fn ask(&mut self, order: &dyn Order) -> Result<(), Error> {
+    fn query_events(&mut self, order: &dyn Order) -> Result<(), Error> {
         let (mut least, mut most) = (0, self.events.len());
         // Usually either nothing is done or everything is.
         let mut at = 0;
@@ -68,20 +68,20 @@ pub(in crate::pool) fn poll(guard: &mut Guard<'_>, stream: Stream) -> Outside {
     if guard.backend.get().order().is_none() {
         return Ok(());
     }
-    let learnt = deferred(learn(guard, stream))?;
+    let learnt = deferred(learn_sole_and_named(guard, stream))?;
     let mut ranges = ranges(guard)?;
     if ranges.is_empty() && learnt.is_ok() {
-        return look_at(guard, stream);
+        return note_capture_of(guard, stream);
     }
     while !ranges.is_empty() {
-        ask(guard, stream, &mut ranges)?;
+        query_queues(guard, stream, &mut ranges)?;
     }
     learnt.map_err(Interrupted::Driver)
 }
 
-/// Queries the contexts that have to be known. Out of line, so that what it holds is not on the stack during [`ask`].
+/// Queries the contexts that have to be known. Out of line, so that what it holds is not on the stack during [`query_queues`].
 #[inline(never)]
-fn learn(guard: &mut Guard<'_>, stream: Stream) -> Outside {
+fn learn_sole_and_named(guard: &mut Guard<'_>, stream: Stream) -> Outside {
     let sole = deferred(learn_sole(guard, stream))?;
     let named = deferred(learn_named(guard, stream))?;
     sole.and(named).map_err(Interrupted::Driver)
@@ -147,7 +147,7 @@ type Range = (QueueId, (u64, u64));
 /// Returns the queues whose work free memory waits for, each with all of its points that are not done.
 #[inline(never)]
 fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
-    let mut ranges = list(guard.arena.streams().queue_count())?;
+    let mut ranges = try_vec(guard.arena.streams().queue_count())?;
     ranges.extend(guard.arena.streams().unfinished(|_| true).map(|unfinished| {
         let queue_id = unfinished.work.queue;
         (queue_id, (guard.arena.streams().progress_of(queue_id).done, u64::MAX))
@@ -157,12 +157,12 @@ fn ranges(guard: &Guard<'_>) -> Result<Vec<Range>, HostMemoryExhausted> {
 
 /// Queries some queues once, and replaces `ranges` by those that are left to query.
 #[inline(never)]
-fn ask(guard: &mut Guard<'_>, named: Stream, ranges: &mut Vec<Range>) -> Outside {
+fn query_queues(guard: &mut Guard<'_>, named: Stream, ranges: &mut Vec<Range>) -> Outside {
     let is_first = ranges.iter().any(|&(_, (_, before))| before == u64::MAX);
     let (mut questions, mut recordings) = plan(guard, named, ranges, is_first)?;
     ranges.clear();
     if questions.is_empty() && recordings.is_empty() {
-        return if is_first { look_at(guard, named) } else { Ok(()) };
+        return if is_first { note_capture_of(guard, named) } else { Ok(()) };
     }
     let noticed = guard.captures_noticed;
     let mut is_named_captured = None;
@@ -172,9 +172,9 @@ fn ask(guard: &mut Guard<'_>, named: Stream, ranges: &mut Vec<Range>) -> Outside
         }
         let recorded = each(&mut recordings, |recording| {
             recording.carry_out(order)?;
-            recording.look(order)
+            recording.query_event(order)
         });
-        each(&mut questions, |question| question.ask(order)).and(recorded)
+        each(&mut questions, |question| question.query_events(order)).and(recorded)
     });
     if is_reborn(&result) {
         // The events were destroyed with the context, and no work is left to wait for.
@@ -183,16 +183,16 @@ fn ask(guard: &mut Guard<'_>, named: Stream, ranges: &mut Vec<Range>) -> Outside
     if let Some(is_captured) = is_named_captured {
         guard.note_capture(named, is_captured, noticed);
     }
-    if take_note(guard, questions, recordings, noticed, ranges) {
+    if apply_answers(guard, questions, recordings, noticed, ranges) {
         guard.notify();
     }
     result
 }
 
 /// Applies what was learnt, and replaces `ranges` by those that are left to query. Returns whether waiting threads should
-/// search again. Out of line, because the frame of [`ask`] is on the stack while the driver is called.
+/// search again. Out of line, because the frame of [`query_queues`] is on the stack while the driver is called.
 #[inline(never)]
-fn take_note(
+fn apply_answers(
     guard: &mut Guard<'_>,
     questions: Vec<Question>,
     recordings: Vec<Recording>,
@@ -232,7 +232,7 @@ fn plan(
     // Bisection queries only a few events of each queue, but all of them are held meanwhile.
     const EVENTS: usize = 256;
     let most = (EVENTS / ranges.len().max(1)).clamp(4, 32);
-    let (mut questions, mut recordings) = (list(ranges.len())?, list(ranges.len())?);
+    let (mut questions, mut recordings) = (try_vec(ranges.len())?, try_vec(ranges.len())?);
     for &(queue_id, range) in ranges {
         let mut sample = Vec::new();
         let is_sample = events.sample(queue_id, range, most, &mut sample);

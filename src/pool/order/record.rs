@@ -40,7 +40,7 @@ pub(super) struct Recording {
     /// Whether the stream is captured, once the driver has said so.
     is_captured: Option<bool>,
     /// Nothing is recorded: the stream is only queried, because its capture may not be known otherwise.
-    only_looks: bool,
+    is_query: bool,
     pub(super) outcome: Outcome,
 }
 
@@ -77,7 +77,7 @@ impl Recording {
             context,
             is_last: false,
             is_captured: None,
-            only_looks: false,
+            is_query: false,
             outcome,
         }
     }
@@ -93,8 +93,8 @@ impl Recording {
 
     /// Prepares to query whether a stream is captured, and to record nothing: memory freed in a private pool needs no
     /// event.
-    pub(super) fn look_only(arena: &Arena, work: Work) -> Self {
-        Recording { only_looks: true, ..Self::new(&mut Events::default(), arena, work, Kind::Exact) }
+    pub(super) fn capture_query(arena: &Arena, work: Work) -> Self {
+        Recording { is_query: true, ..Self::new(&mut Events::default(), arena, work, Kind::Exact) }
     }
 
     /// Records the event, unless the stream is captured.
@@ -109,7 +109,7 @@ impl Recording {
         }
         let capture = order.capture_of(self.stream)?;
         self.is_captured = Some(capture == Capture::Active);
-        if capture != Capture::None || self.only_looks {
+        if capture != Capture::None || self.is_query {
             return Ok(());
         }
         let context = match self.context {
@@ -146,7 +146,7 @@ impl Recording {
     }
 
     /// Queries the recorded event at once, because its stream may be idle.
-    pub(super) fn look(&mut self, order: &dyn Order) -> Result<(), Error> {
+    pub(super) fn query_event(&mut self, order: &dyn Order) -> Result<(), Error> {
         let Some(event) = self.event.filter(|_| self.outcome == Outcome::Recorded) else { return Ok(()) };
         match order.state(event)? {
             driver::State::Done => self.outcome = Outcome::Done,
@@ -159,7 +159,7 @@ impl Recording {
     /// Enters the outcome into the pool. Returns whether more work is known to be done by it. A recording that was not
     /// attempted tells nothing of the stream: what was known of it stays.
     pub(super) fn note(self, pool: &mut Pool, noticed: u64) -> bool {
-        let Recording { work, stream, event, spare, kind, context, only_looks, outcome, .. } = self;
+        let Recording { work, stream, event, spare, kind, context, is_query, outcome, .. } = self;
         let named = pool.arena.streams().progress_of(work.queue).stream;
         // The stream may have become idle meanwhile, and its place another's.
         let is_captured = self.is_captured.filter(|_| handle(named) == stream);
@@ -168,7 +168,7 @@ impl Recording {
         }
         let Pool { arena, events, .. } = pool;
         if is_captured.is_some()
-            && !only_looks
+            && !is_query
             && let Some(queue) = events.queue(work.queue, arena.streams().progress_of(work.queue))
         {
             queue.context = context;
@@ -226,7 +226,7 @@ fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
         }
         recordings.try_reserve(1)?;
         recordings.push(match (stream.is_private(), freed.waits_for_others) {
-            (true, _) => Recording::look_only(arena, freed.work),
+            (true, _) => Recording::capture_query(arena, freed.work),
             (false, true) => Recording::new(events, arena, freed.work, Kind::Kept),
             (false, false) => Recording::new(events, arena, freed.work, Kind::Exact),
         });

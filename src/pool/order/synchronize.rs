@@ -1,7 +1,7 @@
 //! Waits for the device's whole context.
 
 use super::capture_state::may_disturb;
-use super::driver_stream::{each, handle, is_reachable, list};
+use super::driver_stream::{each, handle, is_reachable, try_vec};
 use super::wait::wait_elsewhere;
 use crate::backend::order::Context;
 use crate::core::request::Request;
@@ -30,7 +30,7 @@ pub(in crate::pool) fn synchronize(guard: &mut Guard<'_>, stream: Stream) -> Out
     if guard.is_capture_announced(stream) || guard.captures_noticed != noticed {
         return learnt.map(|()| false);
     }
-    let mut works: Vec<Work> = list(guard.arena.streams().queue_count())?;
+    let mut works: Vec<Work> = try_vec(guard.arena.streams().queue_count())?;
     let is_covered = |queue_id: QueueId, stream: Stream| {
         let context = || guard.events.context_of(queue_id, guard.arena.streams().progress_of(queue_id));
         !stream.exists() || context() == Some(Context::OWN) || mutation::is("own-context")
@@ -123,7 +123,7 @@ fn log_wait(guard: &mut Guard<'_>, request: &Request<'_>, reason: &str) -> Outsi
 /// recorded there yet.
 #[inline(never)]
 fn learn_contexts(guard: &mut Guard<'_>) -> Outside {
-    let mut unknown: Vec<(QueueId, Stream, Option<Context>)> = list(guard.arena.streams().queue_count())?;
+    let mut unknown: Vec<(QueueId, Stream, Option<Context>)> = try_vec(guard.arena.streams().queue_count())?;
     let is_unknown = |queue_id: QueueId, stream: Stream| {
         let context = || guard.events.context_of(queue_id, guard.arena.streams().progress_of(queue_id));
         let surely_lives = || {

@@ -4,7 +4,7 @@
 //! may itself wait for what the request's stream does next, as a posted receive does. The driver is called with the
 //! lock open, and the events are held meanwhile.
 
-use super::driver_stream::{each, handle, is_captured, list, reachable_for};
+use super::driver_stream::{each, handle, is_captured, reachable_for, try_vec};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
 use crate::core::arena::Arena;
@@ -44,7 +44,7 @@ fn plan_wait(
     arena.streams_mut().enter_request(request)?;
     let dependencies = arena.dependencies(request, |work| events.to_wait_for(work).is_some())?;
     let Some(Dependencies { works, place }) = dependencies else { return Ok(None) };
-    let mut awaited = list(works.len())?;
+    let mut awaited = try_vec(works.len())?;
     for work in works {
         let Some(Marker { point, event, .. }) = events.to_wait_for(work) else { return Ok(None) };
         awaited.push(Awaited { work: Work { point, ..work }, event, is_over: false });
@@ -92,7 +92,7 @@ fn wait_on_stream(
     // earlier points.
     let queue_id = if may_adopt { arena.streams_mut().enter_request(request).unwrap_or(None) } else { None };
     let since = queue_id.map(|queue_id| arena.streams_mut().next_work(queue_id));
-    let adopted = match (list(awaited.len()), since) {
+    let adopted = match (try_vec(awaited.len()), since) {
         (Ok(mut works), Some(since)) => {
             works.extend(over);
             arena.adopt(request, &works, place, since)
@@ -117,7 +117,7 @@ pub(super) fn wait_elsewhere(guard: &mut Guard<'_>) -> Outside {
 /// Returns the newest event of each queue of another context that free memory waits for. The events are held from here
 /// on.
 fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
-    let mut awaited = list(guard.arena.streams().queue_count())?;
+    let mut awaited = try_vec(guard.arena.streams().queue_count())?;
     let Pool { arena, events, .. } = &mut **guard;
     awaited.extend(arena.streams().unfinished(|_| true).filter_map(|unfinished| {
         let queue_id = unfinished.work.queue;

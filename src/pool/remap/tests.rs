@@ -180,7 +180,7 @@ impl Life for Fake {
         self.over.load(SeqCst)
     }
 
-    fn look(&self, _: Option<Granted>, _: bool) -> bool {
+    fn probe(&self, _: Option<Granted>, _: bool) -> bool {
         false
     }
 

@@ -22,7 +22,7 @@ impl Slot {
     /// Locks a slot that holds a usable allocator.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
-        self.try_lock().map_err(busy)?.admit()
+        self.lock().map_err(busy)?.admit()
     }
 
     /// Locks it for a call that holds the lock for long. Threads that sleep for the lock go first.
@@ -49,26 +49,17 @@ impl Slot {
         self.lock.try_acquire().then(|| FastGuard { slot: self })
     }
 
-    /// Locks a slot in any state. Fails in a signal handler whose thread holds the lock. Fails instead of waiting if the
-    /// thread holds another slot.
+    /// Locks a slot in any state, and waits for the lock. Fails in a signal handler whose thread holds it. Fails instead of
+    /// waiting if the thread holds another slot.
     #[inline]
-    pub(in crate::pool) fn try_lock(&self) -> Result<Guard<'_>, HeldByThisThread> {
+    pub(in crate::pool) fn lock(&self) -> Result<Guard<'_>, HeldByThisThread> {
         self.lock.acquire_unless(|| table::is_another_held(self))?;
         Ok(Guard { slot: self, unwinding: std::thread::panicking() })
     }
 
-    /// Locks a slot in any state, for a call that found the lock open when it began. This thread cannot hold it then. It
-    /// waits also if it holds another slot: the holder has taken this one later than the thread took the other, so it
-    /// does not wait for that.
-    #[allow(clippy::expect_used)]
-    pub(in crate::pool) fn lock(&self) -> Guard<'_> {
-        self.lock.acquire().expect("the call has opened the lock");
-        Guard { slot: self, unwinding: std::thread::panicking() }
-    }
-
     /// Checks whether `free(NULL)` succeeds. It does so without an allocator too, and while one is being destroyed.
     pub(crate) fn accepts_null(&self) -> Result<(), Error> {
-        let guard = self.try_lock().map_err(busy)?;
+        let guard = self.lock().map_err(busy)?;
         match guard.inner().phase {
             Phase::Empty | Phase::Live | Phase::Guarded | Phase::Recorded | Phase::Destroying => Ok(()),
             Phase::Poisoned | Phase::OfParent => guard.check_entry(),
@@ -79,11 +70,11 @@ impl Slot {
     /// Takes the lock only if the published table cannot decide: in a reserved range that is partly mapped, or without
     /// a table.
     pub(crate) fn holds(&self, addr: u64) -> Result<bool, Error> {
-        match self.ranges.look(addr) {
+        match self.ranges.place_of(addr) {
             Place::Outside => Ok(false),
             Place::Inside => Ok(true),
             Place::Unknown => {
-                let guard = self.try_lock().map_err(busy)?;
+                let guard = self.lock().map_err(busy)?;
                 Ok(guard.inner().phase.is_live() && guard.arena.has_memory_at(addr))
             }
         }
@@ -91,7 +82,7 @@ impl Slot {
 
     /// Returns whether there is an allocator already. Fails if that allocator is unusable.
     pub(crate) fn is_taken(&self) -> Result<bool, Error> {
-        let guard = self.try_lock().map_err(busy)?;
+        let guard = self.lock().map_err(busy)?;
         if guard.inner().phase == Phase::Empty {
             return Ok(false);
         }
@@ -291,7 +282,7 @@ impl<'a> Guard<'a> {
 
     /// Counts a failed request whose error message is already stored, unless the caller counts it. Returns `error`.
     pub(crate) fn fail(&mut self, error: Error, request: &Request<'_>) -> Error {
-        self.note_failure(request, FailureCause::Other);
+        self.count_failure(request, FailureCause::Other);
         error
     }
 
@@ -337,9 +328,11 @@ impl<'a> Guard<'a> {
         self.inner().openings
     }
 
-    /// Takes the lock again.
+    /// Takes the lock again. Waits even if this thread holds another slot: the holder has taken this one later than the
+    /// thread took the other, so it does not wait for that.
+    #[allow(clippy::expect_used)]
     pub(super) fn close(&mut self) {
-        std::mem::forget(self.slot.lock());
+        self.slot.lock.acquire().expect("the call has opened the lock");
     }
 
     /// Sleeps until another thread's call ends, or something else changes. Returns [`Error::Busy`] if that call would

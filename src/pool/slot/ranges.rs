@@ -69,11 +69,11 @@ impl Ranges {
     }
 
     /// Looks an address up. Never waits, so it may be called from a signal handler.
-    pub(super) fn look(&self, addr: u64) -> Place {
+    pub(super) fn place_of(&self, addr: u64) -> Place {
         self.readers.fetch_add(1, SeqCst);
         let table = self.table.load(SeqCst);
         let place = match listed(table) {
-            Some(table) => table.look(addr),
+            Some(table) => table.place_of(addr),
             None if table.is_null() => Place::Outside,
             None => Place::Unknown,
         };
@@ -152,7 +152,7 @@ impl Table {
         size_of::<Self>() + self.ranges.capacity() * size_of::<(u64, u64)>()
     }
 
-    fn look(&self, addr: u64) -> Place {
+    fn place_of(&self, addr: u64) -> Place {
         let place = self.ranges.partition_point(|&(_, last)| last < addr);
         match self.ranges.get(place) {
             Some(&(first, _)) if first <= addr && self.solid => Place::Inside,

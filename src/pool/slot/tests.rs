@@ -64,7 +64,7 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
             let begun = Instant::now();
             (alloc::alloc(slot, 1, Stream::NONE), begun.elapsed())
         });
-        while slot.lock().inner().sleepers.is_empty() {
+        while slot.lock().unwrap().inner().sleepers.is_empty() {
             std::thread::yield_now();
         }
         work();
@@ -77,11 +77,11 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
 #[test]
 fn a_change_between_the_look_and_the_sleep_is_not_missed() {
     let slot = Slot::new();
-    IN_THE_GAP.set(Some(|slot| slot.lock().notify()));
+    IN_THE_GAP.set(Some(|slot| slot.lock().unwrap().notify()));
     let begun = Instant::now();
-    slot.lock().wait(Some(Duration::from_secs(20)));
+    slot.lock().unwrap().wait(Some(Duration::from_secs(20)));
     assert!(begun.elapsed() < Duration::from_secs(10), "slept through it");
-    assert!(slot.lock().inner().sleepers.is_empty());
+    assert!(slot.lock().unwrap().inner().sleepers.is_empty());
 }
 
 /// A signal handler that interrupts a sleeping thread finds the lock open.
@@ -96,8 +96,8 @@ fn a_sleeping_thread_is_served_but_cannot_destroy() {
         assert!(slot.enter().is_ok());
     }));
     slot.enter().unwrap().retry = Duration::ZERO;
-    slot.lock().wait(Some(Duration::from_millis(1)));
-    assert!(slot.lock().inner().sleepers.is_empty());
+    slot.lock().unwrap().wait(Some(Duration::from_millis(1)));
+    assert!(slot.lock().unwrap().inner().sleepers.is_empty());
     free::free(slot, addr).unwrap();
     lifecycle::destroy(slot, false).unwrap();
 }
@@ -123,7 +123,7 @@ fn a_panic_in_the_usual_case_of_a_call_poisons() {
         if !frees {
             free::free(slot, addr).unwrap();
         }
-        slot.lock().arena.break_index();
+        slot.lock().unwrap().arena.break_index();
         let panicked = catch_unwind(AssertUnwindSafe(|| match frees {
             true => free::free(slot, addr).err(),
             false => alloc::alloc(slot, 1, Stream::NONE).err(),
@@ -143,7 +143,7 @@ fn a_panic_in_a_call_of_the_backend_poisons() {
         }));
         assert!(panicked.is_err());
     });
-    assert!(slot.lock().inner().calls.is_empty(), "its frame is gone");
+    assert!(slot.lock().unwrap().inner().calls.is_empty(), "its frame is gone");
     is_poisoned(slot, addr);
 }
 
@@ -206,10 +206,10 @@ fn a_handler_waits_neither_for_the_lock_nor_for_a_call_of_another_slot() {
     for held in [table::slot(USED), table::slot(USED + 1)] {
         let unused = table::slot(USED + 2);
         let (slot, addr) = full();
-        let guard = held.lock();
+        let guard = held.lock().unwrap();
         let holding = |slot: &'static Slot| {
             move |wait: &dyn Fn()| {
-                let _guard = slot.lock();
+                let _guard = slot.lock().unwrap();
                 wait();
             }
         };
@@ -248,7 +248,7 @@ fn calls_under_way_are_known_by_thread() {
         is_in_circle: Cell::new(false),
     };
     let calls = [call(this), call(other), call(this), call(other)];
-    let mut guard = slot.lock();
+    let mut guard = slot.lock().unwrap();
     for call in &calls {
         guard.inner_mut().calls.push(call);
     }

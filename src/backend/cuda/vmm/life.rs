@@ -128,8 +128,8 @@ impl Life for CudaVmm {
 
     /// The mapping proves nothing, because it may outlive the context. If the driver does not number contexts, the
     /// program's report decides.
-    fn look(&self, _region: Option<Granted>, told: bool) -> bool {
-        self.cuda.look(None, told)
+    fn probe(&self, _region: Option<Granted>, declared: bool) -> bool {
+        self.cuda.probe(None, declared)
     }
 
     fn end(&self) {
