@@ -248,7 +248,7 @@ impl Device {
     /// Declares that a stream is about to be destroyed and gets no more work. Another stream may have its handle
     /// afterwards.
     pub fn forget_stream(self, stream: u64) -> Result<(), Error> {
-        let stream = order::stream_there(self.slot(), stream)?;
+        let stream = order::stream_in_current_context(self.slot(), stream)?;
         let mut guard = self.enter()?;
         guard.require_no_timestamps()?;
         order::forget(&mut guard, stream)
@@ -256,7 +256,7 @@ impl Device {
 
     /// Declares that all work queued on a stream so far has completed.
     pub fn stream_synchronized(self, stream: u64) -> Result<(), Error> {
-        let stream = order::stream_there(self.slot(), stream)?;
+        let stream = order::stream_in_current_context(self.slot(), stream)?;
         let mut guard = self.enter_for_long()?;
         guard.require_no_timestamps()?;
         order::declare_done(&mut guard, stream);

@@ -168,7 +168,7 @@ impl Owned {
 
     /// Replaces the backend by the result of [`life::Life::renew`]. Since the current one was set, there must have been
     /// a moment without a call under way.
-    pub(crate) fn go_on_with(&mut self, renewed: AnyBackend) {
+    pub(crate) fn set_renewed(&mut self, renewed: AnyBackend) {
         let former = std::mem::replace(&mut self.current, renewed);
         if let Some(earlier) = self.former.replace(former) {
             // SAFETY: nothing refers to it, because there was such a moment since it was replaced.

@@ -106,9 +106,11 @@ impl Device {
             ClientOrder::Any { pool_of_captures } => {
                 graph_pools::order_of_any(slot, Stream::ANY, pool_of_captures)
             }
-            ClientOrder::AnyBeside { stream, pool_of_captures } => {
-                graph_pools::order_of_any(slot, order::stream_there(slot, stream)?, pool_of_captures)
-            }
+            ClientOrder::AnyBeside { stream, pool_of_captures } => graph_pools::order_of_any(
+                slot,
+                order::stream_in_current_context(slot, stream)?,
+                pool_of_captures,
+            ),
             ClientOrder::Pool { stream, pool } => {
                 graph_pools::order_of(slot, order::stream_of(slot, stream)?, pool)
             }

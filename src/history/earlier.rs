@@ -20,7 +20,7 @@ pub(crate) const SUFFIX: &str = ".old";
 ///
 /// Processes that start at the same time do not take each other's new file for the earlier one: a file is renamed with
 /// its lock held, and only while it still has the name.
-pub(crate) fn set_aside(path: &CStr) -> Result<bool, HostMemoryExhausted> {
+pub(crate) fn rename_earlier(path: &CStr) -> Result<bool, HostMemoryExhausted> {
     let old = joined(&[path.to_bytes(), SUFFIX.as_bytes()])?;
     let Ok((file, before)) = files::open(path, libc::O_RDONLY) else { return Ok(false) };
     // The lock is opened with the descriptor.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     fn aside(path: &Path) -> bool {
-        set_aside(&CString::new(path.to_str().unwrap()).unwrap()).unwrap()
+        rename_earlier(&CString::new(path.to_str().unwrap()).unwrap()).unwrap()
     }
 
     /// The number of a process that has ended.

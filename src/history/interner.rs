@@ -81,7 +81,7 @@ impl Interner {
             if entry == 0 {
                 return Err(Some(place));
             }
-            if entry >> 32 == hash >> 32 && self.is_there(entry as u32, words) {
+            if entry >> 32 == hash >> 32 && self.has_words(entry as u32, words) {
                 return Ok(entry as u32);
             }
         }
@@ -89,7 +89,7 @@ impl Interner {
     }
 
     /// Returns whether the backtrace of that number has these words.
-    fn is_there(&self, number: u32, words: &[u64]) -> bool {
+    fn has_words(&self, number: u32, words: &[u64]) -> bool {
         let begin = number as usize - 1;
         if begin + words.len() > self.used {
             return false;

@@ -27,7 +27,7 @@ mod ring;
 mod stacks;
 mod unwind;
 
-pub(crate) use self::earlier::{SUFFIX as EARLIER_SUFFIX, set_aside};
+pub(crate) use self::earlier::{SUFFIX as EARLIER_SUFFIX, rename_earlier};
 pub(crate) use self::entry::Entry;
 pub(crate) use self::layout::{Kind, options};
 pub(crate) use self::recorder::Recorder;

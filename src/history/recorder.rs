@@ -36,7 +36,7 @@ impl Recorder {
 
     /// Writes a rare event, with a reading of the clock. The pool's lock may be open.
     #[cold]
-    pub(crate) fn record_rarely(self, entry: &Entry) {
+    pub(crate) fn record_rare_event(self, entry: &Entry) {
         ring::with_counted(self.recording, |ring| {
             ring.write(self.pool.get(), entry);
             ring.note_clock();

@@ -311,7 +311,7 @@ pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
             number
         }
     };
-    Recorder { pool: NO_POOL, recording: now }.record_rarely(&Entry { number, ..Entry::of(Kind::Mark) });
+    Recorder { pool: NO_POOL, recording: now }.record_rare_event(&Entry { number, ..Entry::of(Kind::Mark) });
     Ok(())
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn with_stacks_as_set(start: impl Fn(u32) -> Result<(), Error>) -> Re
 
 /// Sets the history of an earlier process aside, so that this one's has the name that the caller will look for.
 fn make_room(path: &CStr) -> Result<(), HostMemoryExhausted> {
-    if history::set_aside(path)? {
+    if history::rename_earlier(path)? {
         let (path, suffix) = (Lossy(path.to_bytes()), history::EARLIER_SUFFIX);
         log::emit(
             Level::Info,

@@ -54,7 +54,7 @@ pub(crate) struct Resolved {
 #[cfg(test)]
 impl Resolved {
     /// Returns settings without retry, trim, plan and debug mode.
-    pub(crate) fn plain(settings: Settings, backend: Owned, name: &str) -> Self {
+    pub(crate) fn with_settings(settings: Settings, backend: Owned, name: &str) -> Self {
         let (retry, name) = (Duration::ZERO, name.to_owned());
         let (report_failures, guard) = (false, false);
         Resolved {

@@ -67,7 +67,7 @@ pub(super) fn renew_backend(guard: &mut Guard<'_>, request: &Request<'_>) -> Out
         });
         match renewed {
             Ok(backend) => {
-                guard.backend.go_on_with(backend);
+                guard.backend.set_renewed(backend);
                 guard.forgotten = false;
                 guard.publish_context();
                 if let Some(granules) = backend.get().granules() {

@@ -123,7 +123,7 @@ impl Events {
     }
 
     /// Returns whether the only stream is, or may be, of another context than the device's own.
-    pub(super) fn is_elsewhere(&self, sole: Stream) -> bool {
+    pub(super) fn is_of_other_context(&self, sole: Stream) -> bool {
         let is_own = |&(other, context): &(Stream, Context)| other == sole && context == Context::OWN;
         !sole.is_default() && !self.sole.as_ref().is_some_and(is_own)
     }

@@ -34,7 +34,7 @@ impl Origin {
 impl PoolHistory {
     /// Begins with what the pool has already.
     pub(super) fn new(recorder: Recorder, arena: &Arena) -> Self {
-        recorder.record_rarely(&Entry { bytes: arena.growth().limit(), ..Entry::of(Kind::Begin) });
+        recorder.record_rare_event(&Entry { bytes: arena.growth().limit(), ..Entry::of(Kind::Begin) });
         record_options(&recorder, arena);
         let mut history = PoolHistory { recorder, named: 0, step: 0 };
         history.record_present(arena);
@@ -107,27 +107,27 @@ impl PoolHistory {
         let (requested, Origin { number, stack }) =
             (request.requested, self.origin_of(request, arena, in_use));
         let entry = Entry { cause, bytes, requested, in_use, number, stack, ..Entry::of(Kind::OutOfMemory) };
-        self.recorder.record_rarely(&entry);
+        self.recorder.record_rare_event(&entry);
     }
 
     /// Records that free memory was given back.
     #[cold]
     pub(super) fn trimmed(&self, arena: &Arena, bytes: u64) {
         let in_use = arena.counters().bytes_in_use;
-        self.recorder.record_rarely(&Entry { bytes, in_use, ..Entry::of(Kind::Trim) });
+        self.recorder.record_rare_event(&Entry { bytes, in_use, ..Entry::of(Kind::Trim) });
     }
 
     /// Records another limit.
     #[cold]
     pub(super) fn limited(&self, arena: &Arena) {
         let (bytes, in_use) = (arena.growth().limit(), arena.counters().bytes_in_use);
-        self.recorder.record_rarely(&Entry { bytes, in_use, ..Entry::of(Kind::Limit) });
+        self.recorder.record_rare_event(&Entry { bytes, in_use, ..Entry::of(Kind::Limit) });
     }
 
     /// Records the end of the pool.
     #[cold]
     pub(super) fn ended(&self) {
-        self.recorder.record_rarely(&Entry::of(Kind::End));
+        self.recorder.record_rare_event(&Entry::of(Kind::End));
     }
 
     /// Returns where a request comes from. Stores its operation's name first if that is new.
@@ -144,7 +144,7 @@ impl PoolHistory {
         }
         if tag.name != 0 && tag.step != self.step {
             self.step = tag.step;
-            self.recorder.record_rarely(&Entry { bytes: tag.step, in_use, ..Entry::of(Kind::Step) });
+            self.recorder.record_rare_event(&Entry { bytes: tag.step, in_use, ..Entry::of(Kind::Step) });
         }
         tag.name
     }

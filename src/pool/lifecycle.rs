@@ -38,7 +38,7 @@ pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
 pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
     let (limit, backend) = (resolved.settings.limit, *resolved.backend);
     let plan = resolved.placement.plan().map(|plan| (plan.len(), plan.bytes()));
-    put_in(slot, device, new_pool(device, resolved)?)?;
+    install_pool(slot, device, new_pool(device, resolved)?)?;
     log::emit(
         Level::Info,
         format_args!(
@@ -87,7 +87,7 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
 }
 
 #[inline(never)]
-fn put_in(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
+fn install_pool(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
     let mut guard = slot.lock().map_err(busy)?;
     while guard.inner().phase != Phase::Empty {
         drop(guard);
@@ -155,26 +155,26 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
         let inner = guard.inner_mut();
         (inner.phase, inner.destroying) = (Phase::Destroying, Some(thread::current()));
         guard.notify();
-        while !guard.is_left_alone() {
+        while !guard.has_no_threads() {
             guard.wait(None);
         }
     })?;
     let (is_allowed, waited) = wait_for_all_work(&mut guard);
     if !is_allowed && guard.arena.growth().pool_bytes() != 0 {
         let listener = guard.listener;
-        return Err(go_on(guard, listener));
+        return Err(resume_service(guard, listener));
     }
-    let listener = report_the_end(&mut guard);
+    let listener = report_all_returning(&mut guard);
     if guard.is_of_parent() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
     // Until the end no announcement of a capture completes. One that came before ends the attempt with nothing lost.
     let permission = Permission::of(guard.backend.get());
     if permission.is_none() && guard.arena.growth().pool_bytes() != 0 {
-        return Err(stay(guard, listener));
+        return Err(cancel_destruction(guard, listener));
     }
     order::end(&mut guard);
-    give_all_back(&mut guard, listener, waited, permission.as_ref());
+    give_back_regions(&mut guard, listener, waited, permission.as_ref());
     if guard.is_of_parent() {
         return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
     }
@@ -217,7 +217,7 @@ fn wait_for_all_work(guard: &mut Guard<'_>) -> (bool, Result<(), DeferredError>)
 /// Reports all memory as returning. Returns the listener, which the pool does not have any more: if the context ends
 /// meanwhile, nothing is reported twice.
 #[inline(never)]
-fn report_the_end(guard: &mut Guard<'_>) -> Listener {
+fn report_all_returning(guard: &mut Guard<'_>) -> Listener {
     let listener = guard.listener;
     report_all(guard, RegionEvent::Returning);
     guard.listener = listener.silenced();
@@ -245,14 +245,14 @@ fn report_all(guard: &mut Guard<'_>, event: RegionEvent) {
 /// Ends a destruction before anything was taken apart, because a capture is announced. The allocator stays as it was.
 #[cold]
 #[inline(never)]
-fn stay(mut guard: Guard<'_>, listener: Listener) -> Error {
+fn cancel_destruction(mut guard: Guard<'_>, listener: Listener) -> Error {
     guard.listener = listener;
     report_all(&mut guard, RegionEvent::Obtained);
-    go_on(guard, listener)
+    resume_service(guard, listener)
 }
 
 /// Makes an allocator usable again that was to be destroyed.
-fn go_on(mut guard: Guard<'_>, listener: Listener) -> Error {
+fn resume_service(mut guard: Guard<'_>, listener: Listener) -> Error {
     if !guard.is_of_parent() {
         // The recording may have ended meanwhile.
         let recorder = guard.history.as_ref().and(listener.recorder);
@@ -269,7 +269,7 @@ fn go_on(mut guard: Guard<'_>, listener: Listener) -> Error {
 
 /// Gives all memory back, of which no work is left. What the backend does not take back is lost.
 #[inline(never)]
-fn give_all_back(
+fn give_back_regions(
     guard: &mut Guard<'_>,
     listener: Listener,
     mut waited: Result<(), DeferredError>,

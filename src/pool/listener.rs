@@ -86,7 +86,7 @@ pub(super) fn record(recorder: &Recorder, event: RegionEvent, memory: Span) {
         RegionEvent::Obtained => Kind::Obtained,
         RegionEvent::Returning => Kind::Returned,
     };
-    recorder.record_rarely(&Entry { address: memory.base, bytes: memory.bytes, ..Entry::of(kind) });
+    recorder.record_rare_event(&Entry { address: memory.base, bytes: memory.bytes, ..Entry::of(kind) });
 }
 
 /// Granules whose mapping and unmapping are reported to the listener.

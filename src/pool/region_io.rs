@@ -230,25 +230,25 @@ pub(super) fn extend(
         guard.arena.cancel_extension(&plan);
         return Ok(Extended::Refused);
     }
-    carry_out(guard, request, plan, refused)
+    extend_by_plan(guard, request, plan, refused)
 }
 
 /// Obtains a region of exactly `least` bytes. The caller has checked that only larger sizes were refused before.
-pub(super) fn extend_exactly(
+pub(super) fn extend_by_least(
     guard: &mut Guard<'_>,
     request: &Request<'_>,
     least: u64,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
     match guard.arena.plan_exact_extension(least) {
-        Some(plan) => carry_out(guard, request, plan, refused),
+        Some(plan) => extend_by_plan(guard, request, plan, refused),
         None => Ok(Extended::NoRoom),
     }
 }
 
 /// Obtains a region of exactly `bytes` bytes for a request that can do without it. A failure of the backend counts as a
 /// refusal.
-pub(super) fn try_to_extend(
+pub(super) fn attempt_extension(
     guard: &mut Guard<'_>,
     request: &Request<'_>,
     bytes: u64,
@@ -258,22 +258,22 @@ pub(super) fn try_to_extend(
         return Ok(Extended::Refused);
     }
     let Some(plan) = guard.arena.plan_exact_extension(bytes) else { return Ok(Extended::NoRoom) };
-    let extended = unsaid_outside(guard, |guard| try_plan(guard, request, plan, refused))?;
+    let extended = unsaid_outside(guard, |guard| obtain_planned_region(guard, request, plan, refused))?;
     Ok(extended.unwrap_or(Extended::Refused))
 }
 
-fn carry_out(
+fn extend_by_plan(
     guard: &mut Guard<'_>,
     request: &Request<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
-    let extended = try_plan(guard, request, plan, refused)?;
+    let extended = obtain_planned_region(guard, request, plan, refused)?;
     extended.map_err(|error| Interrupted::Ended(guard.fail(error, request)))
 }
 
 /// Asks the backend for a planned region. The inner error is one of the backend, after which the allocator goes on.
-fn try_plan(
+fn obtain_planned_region(
     guard: &mut Guard<'_>,
     request: &Request<'_>,
     plan: Extension,

@@ -111,10 +111,10 @@ fn serve(
             Ok(None) => break,
             Err(exhausted) => return Err(guard.fail(exhausted.into(), request).into()),
         };
-        guard.leave_behind(&plan);
+        guard.exempt_guards_behind(&plan);
         let (life, asked) = (guard.arena.life(), plan.reserved());
         let refusal = Refusal::of(guard, asked);
-        let outcome = carry_out(guard, plan, request);
+        let outcome = carry_out_plan(guard, plan, request);
         // The allocator may have been destroyed meanwhile.
         guard.check(life)?;
         match outcome {
@@ -131,7 +131,7 @@ fn serve(
 
 #[allow(clippy::result_large_err)] // Remapping is not time-critical.
 #[inline(never)]
-fn carry_out(guard: &mut Guard<'_>, mut plan: Plan, request: &Request<'_>) -> Result<(), DeferredError> {
+fn carry_out_plan(guard: &mut Guard<'_>, mut plan: Plan, request: &Request<'_>) -> Result<(), DeferredError> {
     let (device, asked, listener) = (guard.device, request.requested, guard.listener);
     let life = guard.arena.life();
     let outcome = guard.ask(CallKind::Obtains(plan.reserved()), |backend| {
@@ -141,7 +141,7 @@ fn carry_out(guard: &mut Guard<'_>, mut plan: Plan, request: &Request<'_>) -> Re
             if !plan.sources.is_empty() && captures::concern(backend) {
                 return Err(refuse_for_a_capture());
             }
-            let outcome = move_all(backend, &ReportedGranules { granules, listener }, &mut plan);
+            let outcome = move_pieces(backend, &ReportedGranules { granules, listener }, &mut plan);
             keeping_last_error(|| log_outcome(device, asked, &plan, outcome));
             outcome
         })
@@ -162,7 +162,7 @@ fn abandon(guard: &mut Guard<'_>, plan: &Plan) {
     guard.report_regions(call, RegionEvent::Returning, mapped(pieces));
 }
 
-fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+fn move_pieces(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
     let moves = !plan.sources.is_empty();
     let mut moved = set_mapped(&mut plan.fresh, true, |piece| granules.map(piece.span));
     if moves && moved.is_ok() {
@@ -178,7 +178,7 @@ fn move_all(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> 
         moved = move_idle_pieces(granules, plan);
     }
     if moved.is_err() {
-        keeping_last_error(|| move_back(granules, plan));
+        keeping_last_error(|| restore_pieces(granules, plan));
     }
     if moves {
         granules.drop_kept();
@@ -192,7 +192,7 @@ fn move_idle_pieces(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Erro
 }
 
 /// Restores the pieces of a plan as far as possible. The others stay mapped at their new place, or become unmapped.
-fn move_back(granules: &dyn Granules, plan: &mut Plan) {
+fn restore_pieces(granules: &dyn Granules, plan: &mut Plan) {
     let Plan { sources, fresh, targets, .. } = plan;
     for piece in targets.iter_mut().filter(|piece| piece.mapped) {
         piece.mapped = granules.detach(piece.span).is_err();
@@ -251,7 +251,7 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
     if plan.sources.is_empty() {
         return Ok(0);
     }
-    guard.leave_behind(&plan);
+    guard.exempt_guards_behind(&plan);
     let (device, life, call) = (guard.device, guard.arena.life(), guard.next_call());
     // The callback and the wait may take longer than an announcement waits, so nothing is unmapped before both have ended.
     guard.report_regions(call, RegionEvent::Returning, mapped(&plan.sources));

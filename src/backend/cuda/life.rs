@@ -135,7 +135,7 @@ impl Cuda {
     }
 
     /// Retains the context again, which activates it, and releases the old reference.
-    pub(super) fn retain_again(&self) -> Result<Cuda, Failure> {
+    pub(super) fn renew_context(&self) -> Result<Cuda, Failure> {
         let Cuda { driver, device, .. } = *self;
         let life = self.present_life();
         let context = calls::retain_primary(driver, device)?;
@@ -174,7 +174,7 @@ impl Life for Cuda {
     }
 
     fn renew(&self) -> Result<AnyBackend, Error> {
-        let renewed = self.retain_again();
+        let renewed = self.renew_context();
         renewed.map(AnyBackend::Cuda).map_err(|failure| failure.explain_renewal(self.driver))
     }
 }

@@ -14,7 +14,7 @@ impl Arena {
 
     /// Plans a region of exactly `least` bytes.
     pub(crate) fn plan_exact_extension(&mut self, least: u64) -> Option<Extension> {
-        self.heap_mut().growth_mut().plan_exactly(least)
+        self.heap_mut().growth_mut().plan_exact_region(least)
     }
 
     /// Lets small requests grow the pool before they split a large chunk, with growth by need. There must be no region yet.

@@ -120,7 +120,7 @@ impl Arena {
 
     /// Allocates as [`Self::alloc`] does, for a size and a stream and no other constraint.
     #[inline(always)]
-    pub(crate) fn alloc_plain(
+    pub(crate) fn alloc_plain_request(
         &mut self,
         size: u64,
         requested: u64,
@@ -132,7 +132,7 @@ impl Arena {
         self.streams.heap_mut().alloc(size, requested)
     }
 
-    /// Allocates as [`Self::alloc_plain`] does in the usual case. Otherwise nothing changes.
+    /// Allocates as [`Self::alloc_plain_request`] does in the usual case. Otherwise nothing changes.
     #[inline(always)]
     pub(crate) fn try_alloc(&mut self, size: u64, requested: u64, stream: Stream) -> Option<NonZeroU64> {
         if !self.streams.is_fast(stream) {

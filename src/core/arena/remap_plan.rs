@@ -219,13 +219,13 @@ impl Arena {
             if piece.mapped {
                 held += piece.span.bytes;
                 self.vm.mapped(piece.span.bytes);
-                self.put_back(piece.id);
+                self.return_chunk(piece.id);
             } else {
                 self.streams.disown(piece.id);
                 self.vm.make_unmapped(self.streams.heap_mut(), piece.id);
             }
         }
-        kept.iter().for_each(|&id| self.put_back(id));
+        kept.iter().for_each(|&id| self.return_chunk(id));
         let heap = self.heap_mut();
         heap.growth_mut().record_held(reserved, held);
         heap.set_given(held);
@@ -235,7 +235,7 @@ impl Arena {
     }
 
     /// Makes a chunk of a plan free, and coalesces it with its neighbours.
-    fn put_back(&mut self, id: ChunkId) {
+    fn return_chunk(&mut self, id: ChunkId) {
         if self.streams.is_multi() {
             self.streams.put_back(id);
         } else {

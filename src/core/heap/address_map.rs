@@ -88,7 +88,7 @@ impl AddressMap {
     pub(super) fn get(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
         match self.find(slab, addr) {
             Some((id, _)) => Some(id),
-            None => self.get_elsewhere(slab, regions, addr),
+            None => self.get_from_other_tables(slab, regions, addr),
         }
     }
 
@@ -121,7 +121,7 @@ impl AddressMap {
     }
 
     #[cold]
-    fn get_elsewhere(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
+    fn get_from_other_tables(&self, slab: &[Hot], regions: &Regions, addr: u64) -> Option<ChunkId> {
         let flat = if self.dense { get_flat(regions, addr) } else { None };
         match &self.work {
             Work::Move(older) if flat.is_none() => older.table().find(slab, addr).map(|(id, _)| id),
@@ -267,12 +267,12 @@ impl AddressMap {
         if self.table.remove(addr, id) {
             self.room += 1;
         } else {
-            self.clear_elsewhere(regions, addr, id);
+            self.clear_in_other_tables(regions, addr, id);
         }
     }
 
     #[cold]
-    fn clear_elsewhere(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
+    fn clear_in_other_tables(&mut self, regions: &mut Regions, addr: u64, id: ChunkId) {
         if self.dense && get_flat(regions, addr) == Some(id) {
             return set_flat(regions, addr, NONE);
         }

@@ -109,12 +109,12 @@ impl Heap {
     pub(in crate::core) fn find_in_use(&self, addr: u64) -> Result<InUse, Refused> {
         match self.starts.find(self.chunks.slab(), addr) {
             Some((id, slot)) if self.chunks.in_use(id) => Ok(InUse { id, slot: Some(slot) }),
-            _ => self.find_in_use_elsewhere(addr),
+            _ => self.find_in_use_by_walk(addr),
         }
     }
 
     #[cold]
-    fn find_in_use_elsewhere(&self, addr: u64) -> Result<InUse, Refused> {
+    fn find_in_use_by_walk(&self, addr: u64) -> Result<InUse, Refused> {
         match self.chunk_around(addr) {
             Some(id) if self.chunks.addr(id) != addr => Err(Refused::NotAChunk(Some(id))),
             Some(id) if self.chunks.in_use(id) => Ok(InUse { id, slot: None }),

@@ -160,7 +160,7 @@ impl FreeIndex {
     fn insert_among(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
         let mut set = self.set(class);
         set.insert(slab, self.seed, id);
-        self.put_back(class, set);
+        self.store_set(class, set);
     }
 
     /// Removes a chunk of `size` bytes.
@@ -179,7 +179,7 @@ impl FreeIndex {
     fn remove_among(&mut self, slab: &mut [Hot], class: usize, id: ChunkId) {
         let mut set = self.set(class);
         set.remove(slab, self.seed, id);
-        self.put_back(class, set);
+        self.store_set(class, set);
     }
 
     #[inline(always)]
@@ -188,7 +188,7 @@ impl FreeIndex {
     }
 
     #[inline(always)]
-    fn put_back(&mut self, class: usize, set: Ordered) {
+    fn store_set(&mut self, class: usize, set: Ordered) {
         (self.tables.tops[class], self.tables.lengths[class]) = set.parts();
     }
 

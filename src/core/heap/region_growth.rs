@@ -163,7 +163,7 @@ impl Growth {
     }
 
     /// Plans a region of exactly `least` bytes and reserves it. The hint stays as it is.
-    pub(in crate::core) fn plan_exactly(&mut self, least: u64) -> Option<Extension> {
+    pub(in crate::core) fn plan_exact_region(&mut self, least: u64) -> Option<Extension> {
         if least > self.available() {
             return None;
         }
@@ -365,11 +365,11 @@ mod tests {
         assert!(extension.shrink_below(12_230_912) && extension.bytes == 11_008_000);
         assert!(!extension.shrink_below(9 << 20), "nothing as small would help");
         let mut growth = Growth::new(1 << 30, Doubling, 0);
-        let exact = growth.plan_exactly(9 << 20).unwrap();
+        let exact = growth.plan_exact_region(9 << 20).unwrap();
         assert_eq!((exact.bytes, exact.least, exact.reserved()), (9 << 20, 9 << 20, 9 << 20));
         growth.commit(&exact, exact.bytes);
         assert_eq!(growth.plan(256).unwrap().bytes, 2 << 20, "it says nothing about the next region");
-        assert!(growth.plan_exactly(1 << 30).is_none(), "the limit holds");
+        assert!(growth.plan_exact_region(1 << 30).is_none(), "the limit holds");
     }
 
     #[test]

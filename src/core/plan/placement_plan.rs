@@ -128,7 +128,7 @@ impl PlacementPlan {
         let entry = match () {
             () if is_empty && self.repeated_from != 0 && is_at(0) => 0,
             () if is_at(self.next) => self.next,
-            () => self.find_elsewhere(size)?,
+            () => self.find_jump(size)?,
         };
         let Entry { offset, below, .. } = *self.entries.get(entry)?;
         let address = |offset: u64| self.base?.checked_add(offset).filter(|_| offset != NO_PLACE);
@@ -136,7 +136,7 @@ impl PlacementPlan {
     }
 
     #[cold]
-    fn find_elsewhere(&self, size: u64) -> Option<usize> {
+    fn find_jump(&self, size: u64) -> Option<usize> {
         let is_at = |at: &usize| self.entries.get(*at).is_some_and(|entry| entry.size == size);
         let passed_over = Some(self.passed_over).filter(|_| self.since_jump < RETURN).filter(is_at);
         let ahead = || (self.next + 1..=self.next + AHEAD).find(|at| self.is_in_step && is_at(at));

@@ -58,10 +58,10 @@ fn alloc_recorded<const NO_STREAM: bool>(
     stream: Stream,
 ) -> Result<u64, Error> {
     let stream = if NO_STREAM { Stream::NONE } else { stream };
-    let Some(mut entered) = entered else { return serve_plain(slot, None, bytes, stream) };
+    let Some(mut entered) = entered else { return serve_plain_request(slot, None, bytes, stream) };
     // Apart from the other conditions, with which the compiler would evaluate it as a number.
     let Some(pool) = entered.recorded_pool() else {
-        return serve_plain(entered.slot(), Some(entered), bytes, stream);
+        return serve_plain_request(entered.slot(), Some(entered), bytes, stream);
     };
     let before = pool.arena.counters().bytes_in_use;
     // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
@@ -75,12 +75,12 @@ fn alloc_recorded<const NO_STREAM: bool>(
         entered.leave();
         return Ok(addr.get());
     }
-    serve_plain(entered.slot(), Some(entered), bytes, stream)
+    serve_plain_request(entered.slot(), Some(entered), bytes, stream)
 }
 
 /// Serves a request from a free chunk, with tables that may have to grow for it, and otherwise by the strategies.
 #[inline(never)]
-fn serve_plain(
+fn serve_plain_request(
     slot: &Slot,
     entered: Option<FastGuard<'_>>,
     bytes: u64,
@@ -95,7 +95,7 @@ fn serve_plain(
         && (stream == Stream::NONE || !pool.arena.settings().reuse.has_stamps())
     {
         let before = pool.arena.counters().bytes_in_use;
-        let allocated = pool.arena.alloc_plain(size, bytes, stream);
+        let allocated = pool.arena.alloc_plain_request(size, bytes, stream);
         if let Ok(Some(addr)) = allocated {
             if let Some(history) = &pool.history {
                 history.allocated(&pool.arena, addr, bytes, stream, before, Origin::NONE);
@@ -221,7 +221,7 @@ fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<
         if request.no_growth {
             return Err(has_none(guard, request));
         }
-        if !pause.before_next(guard, request)? {
+        if !pause.wait_for_change(guard, request)? {
             return Ok(None);
         }
         let request = pause.state.complete(guard, request);
@@ -250,7 +250,7 @@ impl Pause {
     /// Waits until another search may find something. Returns false if none may. Out of line, so that its frame is not on
     /// the stack during a search.
     #[inline(never)]
-    fn before_next(&mut self, guard: &mut Guard<'_>, request: &Request<'_>) -> Result<bool, Error> {
+    fn wait_for_change(&mut self, guard: &mut Guard<'_>, request: &Request<'_>) -> Result<bool, Error> {
         let Pause { deadline, has_probed, state } = self;
         // As in TensorFlow, the last attempt comes after the timeout.
         let is_circular = state.refused().is_some_and(|refusal| refusal.is_circular);
@@ -273,21 +273,21 @@ impl Pause {
             context_loss::probe_memory(guard, false);
             guard.check_entry()?;
             if guard.arena.life() != life {
-                state.begin_again(None);
+                state.forget_attempts(None);
             }
             return Ok(true);
         };
         if state.has_missed(guard) {
             // Something changed during the search, so it is repeated without sleeping.
-            state.rest();
+            state.reset_rounds();
             return Ok(true);
         }
         guard.wait(Some(left));
         guard.check_entry()?;
-        state.rest();
+        state.reset_rounds();
         if deadline.is_some_and(|deadline| deadline.remaining().is_none()) {
             // Pending work may have been done meanwhile.
-            state.begin_again(state.refused());
+            state.forget_attempts(state.refused());
         }
         Ok(true)
     }

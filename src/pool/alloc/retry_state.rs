@@ -72,7 +72,7 @@ impl RetryState {
     /// Forgets what was tried, except the given refusal. Out of line, so that the caller's frame does not hold a second
     /// state.
     #[inline(never)]
-    pub(super) fn begin_again(&mut self, refused: Option<Refusal>) {
+    pub(super) fn forget_attempts(&mut self, refused: Option<Refusal>) {
         let begun_in = self.begun_in;
         *self = RetryState { begun_in, refused, ..RetryState::default() };
     }
@@ -105,7 +105,7 @@ impl RetryState {
     }
 
     /// Allows a strategy to be tried again.
-    pub(super) fn try_again(&mut self, strategy: Once) {
+    pub(super) fn permit_retry(&mut self, strategy: Once) {
         self.tried &= !(strategy as u32);
     }
 
@@ -132,7 +132,7 @@ impl RetryState {
     }
 
     /// Allows the full number of rounds again.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn reset_rounds(&mut self) {
         self.rounds = 0;
     }
 
@@ -156,7 +156,7 @@ impl RetryState {
         self.failure = None;
         if seen.regions != now.regions {
             self.last_call = guard.last_call();
-            self.try_again(Once::Grow);
+            self.permit_retry(Once::Grow);
         }
     }
 
@@ -189,7 +189,7 @@ impl RetryState {
             Extended::NoRoom if guard.is_bringing(u64::MAX) => {
                 // The room is reserved for another thread's region, which the backend may refuse.
                 guard.wait_for_call()?;
-                self.try_again(Once::Grow);
+                self.permit_retry(Once::Grow);
             }
             Extended::NoRoom => return Ok(false),
         }
@@ -203,6 +203,6 @@ impl RetryState {
             seen.regions += regions;
         }
         self.last_call = guard.last_call();
-        self.try_again(Once::Grow);
+        self.permit_retry(Once::Grow);
     }
 }

@@ -8,7 +8,7 @@ use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::idle::limits;
-use crate::pool::region_io::{Extended, extend, extend_exactly, release, try_to_extend};
+use crate::pool::region_io::{Extended, attempt_extension, extend, extend_by_least, release};
 use crate::pool::slot::{Guard, Interrupted, Outside};
 use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 
@@ -29,7 +29,7 @@ static STRATEGIES: [Strategy; 18] = [
     replace,
     grow,
     await_returns,
-    search_thoroughly,
+    search_all_chunks,
     wait_for_events,
     synchronize_unordered,
     merge_by_force,
@@ -39,7 +39,7 @@ static STRATEGIES: [Strategy; 18] = [
 ];
 
 /// The strategies for a request that is served only from memory that the pool holds. They wait for nothing.
-static WITHOUT_GROWTH: [Strategy; 5] = [share, merge_safe, compare_progress, poll, search_thoroughly];
+static WITHOUT_GROWTH: [Strategy; 5] = [share, merge_safe, compare_progress, poll, search_all_chunks];
 
 /// Tries the strategies in turn, after [`take`] has found nothing, and searches again after each that may have helped. Most
 /// are tried only once as long as nothing changes. Returns `None` if no strategy helps at this moment. An error is one that
@@ -86,7 +86,7 @@ fn try_strategies(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Retr
 #[inline(never)]
 pub(super) fn take(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Error> {
     if guard.is_guarded() {
-        guarded::turn(guard)?;
+        guarded::await_turn(guard)?;
         if let Err(exhausted) = guarded::make_room(guard) {
             return Err(guard.fail(exhausted.into(), request));
         }
@@ -113,7 +113,7 @@ fn grow_for_small(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Retr
         return Ok(true);
     }
     limits::before_growth(guard, bytes)?;
-    match try_to_extend(guard, request, bytes, &mut state.refused)? {
+    match attempt_extension(guard, request, bytes, &mut state.refused)? {
         Extended::Grown => state.note_own(guard, 1),
         _ => guard.arena.split_large_chunks(),
     }
@@ -243,12 +243,12 @@ fn await_returns(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState)
         return Ok(false);
     }
     guard.wait_for_call()?;
-    state.try_again(Once::Grow);
+    state.permit_retry(Once::Grow);
     Ok(true)
 }
 
 /// Examines every large enough chunk for a place at the alignment, because the pool does not grow.
-fn search_thoroughly(_: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
+fn search_all_chunks(_: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     if !request.needs_thorough_search() {
         return Ok(false);
     }
@@ -265,7 +265,7 @@ fn wait_for_events(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Ret
     let waited = order::wait(guard, request)?;
     // The place that was found may include memory that is not mapped yet.
     if waited && guard.arena.range().is_some() {
-        state.try_again(Once::Grow);
+        state.permit_retry(Once::Grow);
     }
     Ok(false)
 }
@@ -333,13 +333,13 @@ fn relocate(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState
             // With guards on, another thread may get its turn first and take the memory.
             state.moves += 1;
             if guard.is_guarded() && state.moves <= MOST_MOVES {
-                state.try_again(Once::Collect);
+                state.permit_retry(Once::Collect);
             }
             Ok(true)
         }
         Extended::Refused => Ok(true),
         Extended::NoRoom if guard.is_bringing(u64::MAX) => {
-            state.try_again(Once::Collect);
+            state.permit_retry(Once::Collect);
             guard.wait_for_call()?;
             Ok(true)
         }
@@ -353,7 +353,7 @@ fn grow_by_least(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Retry
     if !state.may_get_less(guard) {
         return Ok(false);
     }
-    let extended = extend_exactly(guard, request, state.least, &mut state.refused)?;
+    let extended = extend_by_least(guard, request, state.least, &mut state.refused)?;
     state.note_growth(guard, extended, request)
 }
 
@@ -366,7 +366,7 @@ fn wait_for_all(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryS
     state.note_tried(Once::WaitForAll);
     state.may_collect = false;
     state.may_collect = order::wait_for_all(guard, request)?;
-    state.try_again(Once::Collect);
+    state.permit_retry(Once::Collect);
     Ok(true)
 }
 

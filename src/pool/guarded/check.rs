@@ -1,7 +1,7 @@
 //! `bfc_check` in the debug mode, which checks the guards of all live allocations.
 
 use super::damage_report::{Messages, Violation};
-use super::hand_out::turn;
+use super::hand_out::await_turn;
 use super::layout::{Neighbour, Side, in_front_of};
 use super::work::{self, Inspection};
 use crate::core::stream_id::Stream;
@@ -13,12 +13,12 @@ use crate::sys::HostMemoryExhausted;
 
 /// Checks the guards of all chunks in use. Damaged guards are reported in the log and restored.
 pub(crate) fn check(mut guard: Guard<'_>) -> Result<(), Error> {
-    turn(&mut guard)?;
+    await_turn(&mut guard)?;
     let mut inspections = plan_check(&guard)?;
     let streams = guard.streams_to_query_before_wait(Stream::NONE);
     let mut buffer = std::mem::take(&mut guard.guards().buffer);
     let hindrance = guard.ask(CallKind::Guards, |backend| {
-        work::when_idle(backend, streams, |memory| {
+        work::run_when_idle(backend, streams, |memory| {
             work::refill(&mut buffer)?;
             inspections.iter_mut().try_for_each(|inspection| inspection.carry_out(memory, &mut buffer))
         })

@@ -1,7 +1,7 @@
 //! Checks the guards of an allocation when it is freed, and poisons it.
 
 use super::damage_report::{Messages, Violation};
-use super::hand_out::turn;
+use super::hand_out::await_turn;
 use super::layout::{GUARD, Neighbour, POISON, ROOM, Range, Side, in_front_of};
 use super::work::{self, Fill, Findings, Hindrance};
 use crate::backend::memory::Memory;
@@ -90,7 +90,7 @@ impl FreeCheck {
 
 /// Checks the guards of a chunk, poisons it, and frees it.
 pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
-    turn(&mut guard)?;
+    await_turn(&mut guard)?;
     let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream, false) };
     let (free_check, life) = (FreeCheck::new(&guard, id, stream), guard.arena.life());
     let mut findings = Findings::default();
@@ -104,7 +104,7 @@ pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> 
                 work::refill(&mut buffer)?;
                 free_check.carry_out(memory, &mut findings, &mut buffer)
             };
-            work::when_idle(backend, streams, work)
+            work::run_when_idle(backend, streams, work)
         });
         guard.guards().at_work = None;
         guard.guards().buffer = buffer;
@@ -121,7 +121,7 @@ pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> 
         }
     }
     if guard.arena.life() == life {
-        leave_to_next(&mut guard, &free_check, &findings, hindrance.as_ref());
+        update_next_guard(&mut guard, &free_check, &findings, hindrance.as_ref());
     }
     let freed = guard.check_entry().and_then(|()| {
         // A poisoned chunk must be freed. If there is no memory for the stream's order, it is freed without one, which
@@ -136,7 +136,7 @@ pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> 
 
 /// Updates the exemptions after a free. The end of the freed chunk is now the front guard of the next one. That guard
 /// is exempt unless it is known to be whole.
-fn leave_to_next(
+fn update_next_guard(
     guard: &mut Guard<'_>,
     free_check: &FreeCheck,
     findings: &Findings,

@@ -10,7 +10,7 @@ use crate::pool::slot::{CallKind, Guard, Outside};
 use crate::sys::HostMemoryExhausted;
 
 /// Waits until no other thread writes or checks guards. The caller may then begin to do so before it opens the lock.
-pub(in crate::pool) fn turn(guard: &mut Guard<'_>) -> Result<(), Error> {
+pub(in crate::pool) fn await_turn(guard: &mut Guard<'_>) -> Result<(), Error> {
     let mut gave_way = false;
     loop {
         if guard.is_guarding() {
@@ -53,7 +53,7 @@ pub(in crate::pool) fn hand_out(guard: &mut Guard<'_>, addr: u64, stream: Stream
     guard.guards().at_work = Some((addr, None));
     let life = guard.arena.life();
     let hindrance = guard.ask(CallKind::Guards, |backend| {
-        work::when_idle(backend, streams, |memory| work::fill(memory, &fills[..count]))
+        work::run_when_idle(backend, streams, |memory| work::fill(memory, &fills[..count]))
     });
     guard.guards().at_work = None;
     guard.check(life)?;

@@ -80,7 +80,7 @@ impl Pool {
 
     /// Exempts the front guards behind the sources of a plan. The plan removes or moves that memory, and the guards in
     /// it are lost even if other memory is mapped there later.
-    pub(in crate::pool) fn leave_behind(&mut self, plan: &Plan) {
+    pub(in crate::pool) fn exempt_guards_behind(&mut self, plan: &Plan) {
         if !self.is_guarded() {
             return;
         }

@@ -9,10 +9,10 @@
 //!   free                    | in use                  | in use                     | free
 //! ```
 //!
-//! Guards are written and checked with the lock open and the device idle, by one thread at a time ([`turn`]). Meanwhile
+//! Guards are written and checked with the lock open and the device idle, by one thread at a time ([`await_turn`]). Meanwhile
 //! no chunk is allocated or freed, so the chunks that the thread has looked up do not change. A plan to remap granules
 //! removes free memory between chunks in use. It begins only when no thread writes guards, and its chunks are out of
-//! reach until it is done. A guard at the end of such memory is lost with it and is [exempt](super::Pool::leave_behind)
+//! reach until it is done. A guard at the end of such memory is lost with it and is [exempt](super::Pool::exempt_guards_behind)
 //! from checks from then on, as is one behind an unmapped chunk.
 //!
 //! The slot has a phase of its own for this mode, so that allocation and free cost nothing extra without it. The mode
@@ -28,5 +28,5 @@ mod work;
 
 pub(crate) use self::check::check;
 pub(super) use self::check_on_free::free;
-pub(super) use self::hand_out::{hand_out, make_room, turn};
+pub(super) use self::hand_out::{await_turn, hand_out, make_room};
 pub(super) use self::layout::chunk_size;

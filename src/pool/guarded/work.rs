@@ -84,12 +84,12 @@ impl Hindrance {
 pub(super) type ToAsk = Result<Option<Vec<Stream>>, HostMemoryExhausted>;
 
 /// Runs `work` once the device is idle. A failure does not become the thread's last error; the debug mode reports it.
-pub(super) fn when_idle(
+pub(super) fn run_when_idle(
     backend: &dyn Backend,
     streams: ToAsk,
     work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
 ) -> Option<Hindrance> {
-    keeping_last_error(|| match try_when_idle(backend, streams, work) {
+    keeping_last_error(|| match wait_and_run(backend, streams, work) {
         Ok(true) => None,
         Ok(false) => Some(Hindrance { error: None, message: None }),
         Err(error) => {
@@ -98,7 +98,7 @@ pub(super) fn when_idle(
     })
 }
 
-fn try_when_idle(
+fn wait_and_run(
     backend: &dyn Backend,
     streams: ToAsk,
     work: impl FnOnce(&dyn Memory) -> Result<(), Error>,

@@ -54,7 +54,7 @@ pub(super) use self::capture_state::{await_disturbing_calls, is_any_captured, ma
 pub(super) use self::driver_stream::is_one_captured;
 pub(super) use self::forget::end;
 pub(crate) use self::forget::forget;
-pub(crate) use self::naming::{record_use, stream_of, stream_of_use, stream_there};
+pub(crate) use self::naming::{record_use, stream_in_current_context, stream_of, stream_of_use};
 pub(super) use self::poll::poll;
 pub(super) use self::record::record_free;
 pub(crate) use self::synchronize::declare_done;

@@ -47,7 +47,7 @@ pub(crate) fn stream_of_use(slot: &Slot, addr: u64, handle: u64) -> Result<(Stre
 
 /// Returns the stream that a caller has synchronized, is about to destroy, or queues work on: with a context of another
 /// device current, that context's.
-pub(crate) fn stream_there(slot: &Slot, handle: u64) -> Result<Stream, Error> {
+pub(crate) fn stream_in_current_context(slot: &Slot, handle: u64) -> Result<Stream, Error> {
     if handle > Stream::OF_THIS_THREAD {
         return Ok(Stream::of_handle(handle));
     }

@@ -110,7 +110,7 @@ fn learn_sole(guard: &mut Guard<'_>, named: Stream) -> Outside {
         guard.events.learn_sole(sole, context);
     }
     // A stream that is not known to be of this context is treated as one of another.
-    if guard.events.is_elsewhere(sole) && guard.arena.streams().sole_stream() == Some(sole) {
+    if guard.events.is_of_other_context(sole) && guard.arena.streams().sole_stream() == Some(sole) {
         guard.arena.streams_mut().require_queues().map_err(Error::from)?;
     }
     result

@@ -200,7 +200,7 @@ pub(in crate::pool) fn record_free(mut guard: Guard<'_>, is_current: bool) {
         return guard.leave();
     }
     // The allocator may have been destroyed meanwhile.
-    let _ = keeping_last_error(|| carry_out(&mut guard, is_current, recordings));
+    let _ = keeping_last_error(|| carry_out_recordings(&mut guard, is_current, recordings));
 }
 
 /// Records an event for some work of a live stream, as a free does.
@@ -211,7 +211,7 @@ pub(super) fn record_work(guard: &mut Guard<'_>, work: Work) -> Outside {
         recordings.push(Recording::new(events, arena, work, Kind::Exact));
     }
     // Without an event the work waits for a later one.
-    let _recorded = deferred(unsaid_outside(guard, |guard| carry_out(guard, false, recordings)))?;
+    let _recorded = deferred(unsaid_outside(guard, |guard| carry_out_recordings(guard, false, recordings)))?;
     Ok(())
 }
 
@@ -234,7 +234,7 @@ fn plan(guard: &mut Guard<'_>) -> Result<Vec<Recording>, HostMemoryExhausted> {
     Ok(recordings)
 }
 
-fn carry_out(guard: &mut Guard<'_>, is_current: bool, mut recordings: Vec<Recording>) -> Outside {
+fn carry_out_recordings(guard: &mut Guard<'_>, is_current: bool, mut recordings: Vec<Recording>) -> Outside {
     let noticed = guard.captures_noticed;
     let result =
         guard.order_in(is_current, |order| each(&mut recordings, |recording| recording.carry_out(order)));

@@ -2,7 +2,7 @@
 
 use super::capture_state::may_disturb;
 use super::driver_stream::{each, handle, is_reachable, try_vec};
-use super::wait::wait_elsewhere;
+use super::wait::wait_for_other_contexts;
 use crate::backend::order::Context;
 use crate::core::request::Request;
 use crate::core::stream_id::Stream;
@@ -90,7 +90,7 @@ pub(in crate::pool) fn wait_for_all(guard: &mut Guard<'_>, request: &Request<'_>
     if !synchronize(guard, request.stream)? {
         return Ok(false);
     }
-    wait_elsewhere(guard)?;
+    wait_for_other_contexts(guard)?;
     Ok(true)
 }
 

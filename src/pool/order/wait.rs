@@ -28,7 +28,7 @@ pub(in crate::pool) fn wait(guard: &mut Guard<'_>, request: &Request<'_>) -> Out
     let Some((awaited, place)) = plan_wait(guard, request)? else { return Ok(false) };
     match request.stream.exists() {
         true => wait_on_stream(guard, request, awaited, place)?,
-        false => wait_here(guard, awaited)?,
+        false => wait_in_this_thread(guard, awaited)?,
     }
     Ok(true)
 }
@@ -109,14 +109,14 @@ fn wait_on_stream(
 }
 
 /// Waits in this thread for pending work of other contexts, which no synchronization of the device's own covers.
-pub(super) fn wait_elsewhere(guard: &mut Guard<'_>) -> Outside {
-    let awaited = newest_elsewhere(guard)?;
-    if awaited.is_empty() { Ok(()) } else { wait_here(guard, awaited) }
+pub(super) fn wait_for_other_contexts(guard: &mut Guard<'_>) -> Outside {
+    let awaited = newest_of_other_contexts(guard)?;
+    if awaited.is_empty() { Ok(()) } else { wait_in_this_thread(guard, awaited) }
 }
 
 /// Returns the newest event of each queue of another context that free memory waits for. The events are held from here
 /// on.
-fn newest_elsewhere(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
+fn newest_of_other_contexts(guard: &mut Guard<'_>) -> Result<Vec<Awaited>, HostMemoryExhausted> {
     let mut awaited = try_vec(guard.arena.streams().queue_count())?;
     let Pool { arena, events, .. } = &mut **guard;
     awaited.extend(arena.streams().unfinished(|_| true).filter_map(|unfinished| {
@@ -144,11 +144,11 @@ pub(in crate::pool) fn wait_for_the_end(guard: &mut Guard<'_>) -> bool {
     if guard.backend.get().order().is_none() {
         return true;
     }
-    let awaited = newest_elsewhere(guard).unwrap_or_default();
+    let awaited = newest_of_other_contexts(guard).unwrap_or_default();
     let mut live = Vec::new();
     let Pool { arena, events, .. } = &**guard;
     let living = arena.streams().living_streams().filter(|stream| !stream.is_default());
-    for stream in living.chain(uncovered_elsewhere(arena, events)) {
+    for stream in living.chain(uncovered_in_other_contexts(arena, events)) {
         let stream = reachable_for(stream);
         if live.contains(&stream) || live.try_reserve(1).is_err() {
             continue;
@@ -183,7 +183,10 @@ pub(in crate::pool) fn wait_for_the_end(guard: &mut Guard<'_>) -> bool {
 
 /// Returns created streams of other contexts, or of an unknown one, with work that has no event: memory was freed there
 /// in a capture, or the driver failed. They exist, because the program had to forget them before their end.
-fn uncovered_elsewhere<'a>(arena: &'a Arena, events: &'a Events) -> impl Iterator<Item = Stream> + 'a {
+fn uncovered_in_other_contexts<'a>(
+    arena: &'a Arena,
+    events: &'a Events,
+) -> impl Iterator<Item = Stream> + 'a {
     let is_elsewhere = |queue_id: QueueId, stream: Stream| match events
         .context_of(queue_id, arena.streams().progress_of(queue_id))
     {
@@ -215,7 +218,7 @@ fn wait_for_stream(order: &dyn Order, stream: Stream) -> Result<(), Error> {
 }
 
 /// Waits in this thread for the given work.
-fn wait_here(guard: &mut Guard<'_>, mut awaited: Vec<Awaited>) -> Outside {
+fn wait_in_this_thread(guard: &mut Guard<'_>, mut awaited: Vec<Awaited>) -> Outside {
     let result = guard.wait_for_events(|order| {
         each(&mut awaited, |awaited| {
             order.wait_for(awaited.event)?;

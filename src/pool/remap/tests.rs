@@ -216,7 +216,7 @@ fn pool(granules: u64, range: u64, growth: bool) -> (&'static Slot, &'static Fak
     };
     let backend = Owned::new(AnyBackend::Test(fake));
     let slot = Box::leak(Box::new(Slot::new()));
-    lifecycle::create(slot, 0, Resolved::plain(settings, backend, "t")).unwrap();
+    lifecycle::create(slot, 0, Resolved::with_settings(settings, backend, "t")).unwrap();
     (slot, fake)
 }
 

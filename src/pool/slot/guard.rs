@@ -400,7 +400,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Returns whether no thread is in a call or asleep, so that none will return to the pool.
-    pub(in crate::pool) fn is_left_alone(&self) -> bool {
+    pub(in crate::pool) fn has_no_threads(&self) -> bool {
         self.inner().calls.is_empty() && self.inner().sleepers.is_empty()
     }
 }

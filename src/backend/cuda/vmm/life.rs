@@ -54,7 +54,7 @@ impl CudaVmm {
                 }
                 let Some(place) = handles.places.get(number).checked_sub(1) else { continue };
                 left -= 1;
-                match self.unmap_if_there(driver, number, handles.at(place)) {
+                match self.unmap_granule(driver, number, handles.at(place)) {
                     Found::Unmapped => {
                         let _ = release(driver, handles, place);
                         unmapped = true;
@@ -75,7 +75,7 @@ impl CudaVmm {
         handles.clear();
     }
 
-    fn unmap_if_there(&self, driver: Driver, number: usize, handle: Handle) -> Found {
+    fn unmap_granule(&self, driver: Driver, number: usize, handle: Handle) -> Found {
         let address = self.range.address(number);
         match calls::retain_handle_at(driver, address) {
             Ok(found) => {
@@ -108,8 +108,8 @@ impl CudaVmm {
         });
     }
 
-    fn begin_anew(&self) -> Result<Result<&'static Self, Error>, Failure> {
-        let cuda = self.cuda.retain_again()?;
+    fn begin_new_life(&self) -> Result<Result<&'static Self, Error>, Failure> {
+        let cuda = self.cuda.renew_context()?;
         self.bury();
         // The new range is reserved before the old one is freed, so that it differs, and pointers of the old life are
         // not valid in the new one.
@@ -137,7 +137,7 @@ impl Life for CudaVmm {
     }
 
     fn renew(&self) -> Result<AnyBackend, Error> {
-        let began = self.begin_anew().map_err(|failure| failure.explain_renewal(self.cuda.driver))?;
+        let began = self.begin_new_life().map_err(|failure| failure.explain_renewal(self.cuda.driver))?;
         began.map(AnyBackend::CudaVmm)
     }
 }

@@ -138,7 +138,7 @@ pub(super) fn create(slot: &'static Slot, device: &'static Device, family: &Fami
         seed: 1,
     };
     let backend = Owned::new(AnyBackend::Test(device));
-    lifecycle::create(slot, 0, Resolved::plain(settings, backend, "")).unwrap();
+    lifecycle::create(slot, 0, Resolved::with_settings(settings, backend, "")).unwrap();
 }
 
 impl Program {
