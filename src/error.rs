@@ -134,7 +134,7 @@ impl Words {
 
     fn append(&mut self, words: fmt::Arguments<'_>) {
         let limit = self.bytes.len().min(self.start + CAPACITY);
-        let mut rest = Rest { room: &mut self.bytes[self.end..limit], length: 0 };
+        let mut rest = BufferRest { room: &mut self.bytes[self.end..limit], length: 0 };
         // A truncated message is not a failure.
         let _ = rest.write_fmt(words);
         self.end += rest.length;
@@ -184,17 +184,17 @@ pub(crate) fn call_back<T>(call: impl FnOnce() -> T) -> T {
 
 /// Does work that may fail, and keeps the previous message.
 pub(crate) fn keeping_last_error<T>(call: impl FnOnce() -> T) -> T {
-    let _kept = Kept::new();
+    let _kept = KeptMessage::new();
     call()
 }
 
 /// Protects the last message from failures, until this is dropped.
-struct Kept {
+struct KeptMessage {
     /// The previous `start`, `end` and `free`. None if the thread had no messages.
     before: Option<(usize, usize, usize)>,
 }
 
-impl Kept {
+impl KeptMessage {
     #[inline(never)]
     fn new() -> Self {
         let before = WORDS.change(|words| {
@@ -202,11 +202,11 @@ impl Kept {
             words.free = words.free.max(words.end);
             before
         });
-        Kept { before }
+        KeptMessage { before }
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptMessage {
     #[inline(never)]
     fn drop(&mut self) {
         let before = self.before.unwrap_or_default();
@@ -290,7 +290,7 @@ fn str_of(bytes: &[u8]) -> &str {
 
 impl<const N: usize> Write for Text<N> {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        let mut rest = Rest { room: &mut self.bytes[self.length..], length: 0 };
+        let mut rest = BufferRest { room: &mut self.bytes[self.length..], length: 0 };
         let written = rest.write_str(part);
         self.length += rest.length;
         written
@@ -298,12 +298,12 @@ impl<const N: usize> Write for Text<N> {
 }
 
 /// The rest of a buffer, and the number of bytes filled.
-struct Rest<'a> {
+struct BufferRest<'a> {
     room: &'a mut [u8],
     length: usize,
 }
 
-impl Write for Rest<'_> {
+impl Write for BufferRest<'_> {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let room = self.room.len() - self.length;
         let cut = (0..=part.len().min(room)).rev().find(|&at| part.is_char_boundary(at)).unwrap_or(0);

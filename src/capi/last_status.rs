@@ -4,13 +4,13 @@ use super::types::bfc_status_t;
 use crate::sys::thread::{Local, per_thread};
 
 #[derive(Clone, Copy)]
-struct Last(bfc_status_t);
+struct LastStatus(bfc_status_t);
 
-impl Local for Last {
-    const EMPTY: Self = Last(0);
+impl Local for LastStatus {
+    const EMPTY: Self = LastStatus(0);
 }
 
-per_thread!(static LAST: Last);
+per_thread!(static LAST: LastStatus);
 
 /// Stores the status of a failure. Without host memory for it, it is lost.
 #[cold]

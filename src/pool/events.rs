@@ -11,7 +11,7 @@
 mod held;
 mod spare;
 
-use self::held::Held;
+use self::held::HeldEvents;
 use self::spare::{Spare, keep};
 use super::mutation;
 use crate::backend::order::{Context, Event};
@@ -82,7 +82,7 @@ pub(super) struct Events {
     /// The streams that were captured when they were last queried, and may still be, with the number of that notice.
     captured: Vec<(Stream, u64)>,
     /// The events that threads query or wait for with the lock open.
-    held: Held,
+    held: HeldEvents,
     spare: Spare,
 }
 

@@ -21,7 +21,7 @@ use super::region_io::{Extended, Refusal};
 use super::slot::{CallKind, Guard, Interrupted, Outside};
 use crate::backend::Backend;
 use crate::backend::granules::Granules;
-use crate::core::arena::{New, Piece, Plan, bytes};
+use crate::core::arena::{NewMemory, Piece, Plan, bytes};
 use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::units::Span;
@@ -37,14 +37,14 @@ pub(super) fn grow(
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
     // If the backend does not have the ample amount, it may still have what the request needs.
-    serve(guard, request, &[New::Ample, New::Needed], refused, |guard, new, below| {
+    serve(guard, request, &[NewMemory::Ample, NewMemory::Needed], refused, |guard, new, below| {
         plan_growth(guard, request, new, below)
     })
 }
 
 /// Out of line, so that its frame is not on the stack while the driver is called.
 #[inline(never)]
-fn plan_growth(guard: &mut Guard<'_>, request: &Request<'_>, new: New, below: u64) -> Planned {
+fn plan_growth(guard: &mut Guard<'_>, request: &Request<'_>, new: NewMemory, below: u64) -> Planned {
     guard.arena.plan_growth(request, new, below)
 }
 
@@ -57,7 +57,8 @@ pub(super) fn relocate(
 ) -> Outside<Extended> {
     // If the backend does not have all that the request needs, a smaller amount may suffice together with idle memory.
     let was_refused = Refusal::limit(*refused, guard) != u64::MAX;
-    let ways: &[New] = if was_refused { &[New::Least] } else { &[New::Needed, New::Least] };
+    let ways: &[NewMemory] =
+        if was_refused { &[NewMemory::Least] } else { &[NewMemory::Needed, NewMemory::Least] };
     serve(guard, request, ways, refused, |guard, new, below| plan_relocation(guard, request, new, below))
 }
 
@@ -68,12 +69,12 @@ pub(super) fn move_idle(
     request: &Request<'_>,
     refused: &mut Option<Refusal>,
 ) -> Outside<Extended> {
-    serve(guard, request, &[New::Least], refused, |guard, new, below| {
+    serve(guard, request, &[NewMemory::Least], refused, |guard, new, below| {
         plan_relocation(guard, request, new, below)
     })
 }
 
-fn plan_relocation(guard: &mut Guard<'_>, request: &Request<'_>, new: New, below: u64) -> Planned {
+fn plan_relocation(guard: &mut Guard<'_>, request: &Request<'_>, new: NewMemory, below: u64) -> Planned {
     // Unmapping waits for the device, which might break a capture that is announced by now.
     if guard.is_capture_announced(request.stream) {
         return Ok(None);
@@ -86,9 +87,9 @@ type Planned = Result<Option<Plan>, HostMemoryExhausted>;
 fn serve(
     guard: &mut Guard<'_>,
     request: &Request<'_>,
-    ways: &[New],
+    ways: &[NewMemory],
     refused: &mut Option<Refusal>,
-    plan: impl Fn(&mut Guard<'_>, New, u64) -> Planned,
+    plan: impl Fn(&mut Guard<'_>, NewMemory, u64) -> Planned,
 ) -> Outside<Extended> {
     let mut failed = false;
     for &new in ways {

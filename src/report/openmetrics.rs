@@ -122,15 +122,15 @@ impl Labels<'_> {
         let comma = if self.is_first { "" } else { "," };
         self.is_first = false;
         write!(self.out, "{comma}{name}=\"")?;
-        write!(Escaped(&mut *self.out), "{value}")?;
+        write!(EscapedValue(&mut *self.out), "{value}")?;
         self.out.write_char('"')
     }
 }
 
 /// Escapes what is written as a label value.
-struct Escaped<'a>(&'a mut dyn Write);
+struct EscapedValue<'a>(&'a mut dyn Write);
 
-impl Write for Escaped<'_> {
+impl Write for EscapedValue<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for part in text.split_inclusive(['\\', '"', '\n']) {
             let (rest, escape) = match part.as_bytes().last() {

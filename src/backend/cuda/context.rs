@@ -16,7 +16,7 @@ use cuda_sys::{
 /// opened, because addresses and events there belong to others.
 pub(super) fn inside<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Failure> {
     inside_in_any_mode(cuda, false, |driver| {
-        let _relaxed = Relaxed::begin(driver)?;
+        let _relaxed = RelaxedMode::begin(driver)?;
         work(driver)
     })
 }
@@ -51,7 +51,7 @@ fn in_context<T>(cuda: &Cuda, work: impl FnOnce(Driver) -> Result<T, Failure>) -
         return work(driver);
     }
     calls::push(driver, cuda.context)?;
-    let _context = Pushed { driver, context: cuda.context };
+    let _context = PushedContext { driver, context: cuda.context };
     work(driver)
 }
 
@@ -60,25 +60,25 @@ pub(super) fn outside<T>(
     driver: Driver,
     work: impl FnOnce(Driver) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let _relaxed = Relaxed::begin(driver)?;
+    let _relaxed = RelaxedMode::begin(driver)?;
     work(driver)
 }
 
 /// Keeps the thread's capture mode relaxed until this is dropped.
-pub(super) struct Relaxed {
+pub(super) struct RelaxedMode {
     driver: Driver,
     /// The mode before.
     mode: Option<CUstreamCaptureMode>,
 }
 
-impl Relaxed {
+impl RelaxedMode {
     pub(super) fn begin(driver: Driver) -> Result<Self, Failure> {
         let mode = calls::exchange_capture_mode(driver, CU_STREAM_CAPTURE_MODE_RELAXED)?;
-        Ok(Relaxed { driver, mode })
+        Ok(RelaxedMode { driver, mode })
     }
 }
 
-impl Drop for Relaxed {
+impl Drop for RelaxedMode {
     fn drop(&mut self) {
         if let Some(mode) = self.mode {
             // The exchange succeeded in the other direction, so a single failure may be transient. After a second one
@@ -90,13 +90,13 @@ impl Drop for Relaxed {
 }
 
 /// The library's context on the thread's context stack.
-struct Pushed {
+struct PushedContext {
     driver: Driver,
     /// The context that was pushed.
     context: CUcontext,
 }
 
-impl Drop for Pushed {
+impl Drop for PushedContext {
     fn drop(&mut self) {
         // As above, if the context is still there: the call may report an earlier failure of other work.
         if calls::pop(self.driver).is_err() && calls::current(self.driver) == Ok(self.context) {

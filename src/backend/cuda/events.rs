@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::calls::{self, Failure};
-use super::context::{self, Relaxed, inside_in_any_mode};
+use super::context::{self, RelaxedMode, inside_in_any_mode};
 use super::other_contexts;
 use crate::backend::life::Life;
 use crate::backend::order::{Capture, Context, Current, Event, Order, State, Stream, Streams};
@@ -79,7 +79,7 @@ struct Inside<'a> {
     cuda: &'a Cuda,
     driver: Driver,
     /// Set once the thread's capture mode is relaxed, until this is dropped.
-    relaxed: OnceCell<Relaxed>,
+    relaxed: OnceCell<RelaxedMode>,
 }
 
 impl Inside<'_> {
@@ -92,7 +92,7 @@ impl Inside<'_> {
     fn relaxed<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
         self.ordering(|driver| {
             if self.relaxed.get().is_none() {
-                let _ = self.relaxed.set(Relaxed::begin(driver)?);
+                let _ = self.relaxed.set(RelaxedMode::begin(driver)?);
             }
             work(driver)
         })

@@ -39,7 +39,7 @@ static UNRETAINED: [AtomicBool; DEVICES] = [const { AtomicBool::new(false) }; DE
 
 /// The result of a check for the context.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum Presence {
     /// The context is another one, or there is none.
     Gone,
     There,
@@ -75,7 +75,7 @@ impl Cuda {
         let says_so = failure == Failure::Gone
             || failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED)
             || failure.is(CUDA_ERROR_INVALID_CONTEXT);
-        let is_gone = |seen| seen == Seen::Gone || seen == Seen::Nothing && says_so;
+        let is_gone = |seen| seen == Presence::Gone || seen == Presence::Nothing && says_so;
         if innocent || !is_gone(self.ask(None, false)) {
             return failure;
         }
@@ -84,40 +84,40 @@ impl Cuda {
     }
 
     /// Checks whether the context is the one that was opened, by its number. Without numbers, `region` may identify it.
-    fn ask(&self, region: Option<Granted>, declared: bool) -> Seen {
+    fn ask(&self, region: Option<Granted>, declared: bool) -> Presence {
         match calls::is_active(self.driver, self.device) {
             Ok(true) => {}
-            Ok(false) => return Seen::Gone,
-            Err(_) => return Seen::Nothing,
+            Ok(false) => return Presence::Gone,
+            Err(_) => return Presence::Nothing,
         }
         let seen = within(self, |driver| {
             let id = calls::current_id(driver)?;
             Ok(match id {
-                Some(_) if id != self.id => Seen::Gone,
+                Some(_) if id != self.id => Presence::Gone,
                 // The program's report takes precedence, because it is not certain that each life has a number
                 // of its own.
-                Some(_) if !declared => Seen::There,
-                _ => region.map_or(Seen::Nothing, |region| Self::ask_for(driver, region)),
+                Some(_) if !declared => Presence::There,
+                _ => region.map_or(Presence::Nothing, |region| Self::ask_for(driver, region)),
             })
         });
         match seen {
-            Ok(Seen::Nothing) if self.id.is_some() => Seen::There,
+            Ok(Presence::Nothing) if self.id.is_some() => Presence::There,
             Ok(seen) => seen,
-            Err(failure) if failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED) => Seen::Gone,
-            Err(_) => Seen::Nothing,
+            Err(failure) if failure.is(CUDA_ERROR_CONTEXT_IS_DESTROYED) => Presence::Gone,
+            Err(_) => Presence::Nothing,
         }
     }
 
-    fn ask_for(driver: Driver, region: Granted) -> Seen {
+    fn ask_for(driver: Driver, region: Granted) -> Presence {
         match calls::allocation(driver, region.base) {
-            Ok(found) if found == (region.base, region.bytes) => Seen::There,
-            Ok(_) => Seen::Missing,
+            Ok(found) if found == (region.base, region.bytes) => Presence::There,
+            Ok(_) => Presence::Missing,
             // The manual documents both codes for an address that the driver does not know. Other failures are
             // inconclusive.
             Err(failure) if failure.is(CUDA_ERROR_NOT_FOUND) || failure.is(CUDA_ERROR_INVALID_VALUE) => {
-                Seen::Missing
+                Presence::Missing
             }
-            Err(_) => Seen::Nothing,
+            Err(_) => Presence::Nothing,
         }
     }
 
@@ -162,10 +162,10 @@ impl Life for Cuda {
             return false;
         }
         let seen = self.ask(region, declared);
-        if seen == Seen::Gone || seen == Seen::Nothing && declared {
+        if seen == Presence::Gone || seen == Presence::Nothing && declared {
             self.end();
         }
-        seen == Seen::Missing
+        seen == Presence::Missing
     }
 
     /// Ends only this life. A late call does not end a later life.

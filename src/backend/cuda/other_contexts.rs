@@ -15,7 +15,7 @@ use crate::sys::mutex::Mutex;
 use cuda_sys::{CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUcontext, Driver};
 
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownContext {
     context: Context,
     /// The result of cuCtxGetId: for a green context the number of its primary context.
     id: u64,
@@ -23,7 +23,7 @@ struct Known {
 }
 
 /// The contexts in the order of their numbers, which begin at 1. None is removed, because pools may know its number.
-static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static KNOWN: Mutex<Vec<KnownContext>> = Mutex::new(Vec::new());
 
 /// Returns the number of a context that exists. An earlier one with its handle has ended.
 pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, Error> {
@@ -45,7 +45,7 @@ pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, Error>
         Some(place) => place,
         None => {
             known.try_reserve(1).map_err(HostMemoryExhausted::from)?;
-            known.push(Known { context, id, has_ended: false });
+            known.push(KnownContext { context, id, has_ended: false });
             known.len() - 1
         }
     };
@@ -62,11 +62,11 @@ pub(super) fn id(number: u32) -> Option<u64> {
     get(number).map(|known| known.id)
 }
 
-fn get(number: u32) -> Option<Known> {
+fn get(number: u32) -> Option<KnownContext> {
     KNOWN.lock().ok()?.get((number as usize).checked_sub(1)?).copied()
 }
 
-fn find(number: u32) -> Option<Known> {
+fn find(number: u32) -> Option<KnownContext> {
     get(number).filter(|known| !known.has_ended)
 }
 
@@ -91,7 +91,7 @@ pub(super) fn inside<T>(
     number: u32,
     work: impl FnOnce(Driver) -> Result<T, Failure>,
 ) -> Result<Option<T>, Failure> {
-    let Some(Known { context, id: expected, .. }) = find(number) else { return Ok(None) };
+    let Some(KnownContext { context, id: expected, .. }) = find(number) else { return Ok(None) };
     // SAFETY: the context exists, as this module requires of the program.
     let id = unsafe { calls::id_of(driver, context.handle as CUcontext) };
     if is_end(&id) || id?.unwrap_or_default() != expected {

@@ -37,11 +37,11 @@ const LEAST_GRANULE: u64 = 2 << 20;
 pub(crate) struct CudaVmm {
     cuda: Cuda,
     range: Range,
-    mapped: Exclusive<Mapped>,
+    mapped: Exclusive<MappedMemory>,
 }
 
 /// The memory mapped in the range, and the devices with access to it.
-struct Mapped {
+struct MappedMemory {
     handles: Handles,
     access: Access,
     /// Notices that are not logged yet, because a call is under way.
@@ -130,12 +130,12 @@ impl CudaVmm {
         let handles = Handles::new((range.bytes / range.granule) as usize, for_rdma)?;
         let access = Access::of(&cuda, notices)?;
         let reserved = Some(Reserved::new(range.bytes));
-        let mapped = try_box(Mapped { handles, access, notices: Notices::default(), reserved })?;
+        let mapped = try_box(MappedMemory { handles, access, notices: Notices::default(), reserved })?;
         try_box(CudaVmm { cuda, range, mapped: Exclusive::new(mapped) })
     }
 
     /// Runs `work` with what is mapped. Afterwards, logs the driver's refusals.
-    fn with_mapped<T>(&self, work: impl FnOnce(&mut Mapped) -> T) -> T {
+    fn with_mapped<T>(&self, work: impl FnOnce(&mut MappedMemory) -> T) -> T {
         let (result, notices) = self.mapped.with(|mapped| (work(mapped), mapped.notices.take()));
         notices.log(&self.cuda);
         result
@@ -178,7 +178,7 @@ impl CudaVmm {
     fn map_span(
         &self,
         span: Span,
-        mut next: impl FnMut(Driver, &mut Mapped) -> Result<u32, Failure>,
+        mut next: impl FnMut(Driver, &mut MappedMemory) -> Result<u32, Failure>,
         back: impl Fn(Driver, &mut Handles, u32),
     ) -> Result<(), Error> {
         let numbers = self.range.numbers(span);
@@ -247,7 +247,7 @@ impl CudaVmm {
 
     /// Frees everything that is mapped and all unwanted handles, as far as the driver permits.
     fn clear_when_idle(&self) -> Result<(), Failure> {
-        self.mapped.with(|Mapped { handles, .. }| {
+        self.mapped.with(|MappedMemory { handles, .. }| {
             if handles.mapped() != 0 {
                 inside(&self.cuda, context::synchronize)?;
             }
@@ -327,7 +327,7 @@ impl Granules for CudaVmm {
         // Reserved here instead of for each handle, because fewer frames lie above the C library's allocator here.
         self.mapped.with(|mapped| mapped.handles.reserve(self.range.numbers(span).len()))?;
         let granule = self.range.granule;
-        let next = |driver: Driver, mapped: &mut Mapped| {
+        let next = |driver: Driver, mapped: &mut MappedMemory| {
             create(&self.cuda, granule, driver, &mut mapped.handles, &mut mapped.notices)
         };
         self.map_span(span, next, release_when_possible)
@@ -359,13 +359,13 @@ impl Granules for CudaVmm {
             ));
         }
         let none = Failure::Refused { call: "cuMemMap", code: CUDA_ERROR_OUT_OF_MEMORY };
-        let next = |_: Driver, mapped: &mut Mapped| mapped.handles.kept.pop().ok_or(none);
+        let next = |_: Driver, mapped: &mut MappedMemory| mapped.handles.kept.pop().ok_or(none);
         // This cannot exceed the capacity, because the handles were in the list before.
         self.map_span(span, next, |_, handles, place| handles.kept.push(place))
     }
 
     fn drop_kept(&self) {
-        self.mapped.with(|Mapped { handles, .. }| {
+        self.mapped.with(|MappedMemory { handles, .. }| {
             handles.give_up_kept(0);
             let _ = inside(&self.cuda, |driver| release_unwanted(driver, handles));
         });

@@ -11,7 +11,7 @@ use crate::core::units::Span;
 use crate::core::vmm::Range;
 
 /// What an arena held when all of its memory was lost.
-pub(crate) struct Gone {
+pub(crate) struct LostMemory {
     chunks: Chunks,
     regions: Regions,
     range: Option<Range>,
@@ -20,7 +20,7 @@ pub(crate) struct Gone {
 impl Arena {
     /// Forgets every region, chunk and queue. Needs no memory and cannot fail. Callers that hold detached regions,
     /// extensions or plans must forget these themselves ([`Self::forget_detached`]).
-    pub(crate) fn forget_all(&mut self) -> Gone {
+    pub(crate) fn forget_all(&mut self) -> LostMemory {
         let range = self.range();
         let has_stamps = self.settings.reuse.has_stamps();
         let (chunks, regions) = self.heap_mut().forget_all(has_stamps);
@@ -30,7 +30,7 @@ impl Arena {
         if let Some(plan) = self.placement.plan_mut() {
             plan.restart();
         }
-        Gone { chunks, regions, range }
+        LostMemory { chunks, regions, range }
     }
 
     /// Returns how often everything was forgotten. Knowledge from before a change of this number is of no use
@@ -50,7 +50,7 @@ impl Arena {
     }
 }
 
-impl Gone {
+impl LostMemory {
     /// Returns the pieces of memory that existed, in address order.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
         let whole = self.range.is_none();

@@ -28,6 +28,6 @@ pub(crate) use self::add_region::usable;
 pub(crate) use self::arena::{Arena, Progress, Settings};
 pub(crate) use self::mode::{Placement, Reuse};
 pub(crate) use self::reclaim::{Cursor, Detached};
-pub(crate) use self::remap_plan::{New, Piece, Plan, bytes};
+pub(crate) use self::remap_plan::{NewMemory, Piece, Plan, bytes};
 pub(crate) use self::snapshot::{Room, Snapshot, View};
 pub(crate) use crate::core::heap::{Parts, RegionGrowth};

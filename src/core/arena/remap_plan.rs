@@ -66,7 +66,7 @@ pub(crate) fn bytes(pieces: &[Piece]) -> u64 {
 
 /// How much new memory a plan may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum New {
+pub(crate) enum NewMemory {
     /// What the request needs, and something for later requests.
     Ample,
     /// What the request needs.
@@ -85,7 +85,7 @@ impl Arena {
     pub(crate) fn plan_growth(
         &mut self,
         request: &Request<'_>,
-        new: New,
+        new: NewMemory,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         self.plan_with(|arena, range| arena.grow_for(range, request, new, below))
@@ -108,7 +108,7 @@ impl Arena {
         &mut self,
         range: Range,
         request: &Request<'_>,
-        new: New,
+        new: NewMemory,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         let available = available_below(self.heap(), range, below);
@@ -122,10 +122,10 @@ impl Arena {
         });
         let Some(place) = place else { return Ok(None) };
         let extra = match new {
-            New::Ample => {
+            NewMemory::Ample => {
                 self.growth_step(range).saturating_sub(place.missing).min(available - place.missing)
             }
-            New::Needed | New::Least => 0,
+            NewMemory::Needed | NewMemory::Least => 0,
         };
         let mut plan = Plan::default();
         self.reserve_plan(&mut plan, range, &place, request.size, 0)?;
@@ -139,7 +139,7 @@ impl Arena {
     pub(crate) fn plan_relocation(
         &mut self,
         request: &Request<'_>,
-        new: New,
+        new: NewMemory,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         self.plan_with(|arena, range| arena.relocate_for(range, request, new, below))
@@ -149,7 +149,7 @@ impl Arena {
         &mut self,
         range: Range,
         request: &Request<'_>,
-        new: New,
+        new: NewMemory,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
         self.streams.hold_unfinished()?;
@@ -165,7 +165,7 @@ impl Arena {
             self.vm.best_place(self.heap(), range, request, is_idle, |place| place.granules <= most)
         {
             place = Some(found);
-            if new != New::Least || found.granules <= idle {
+            if new != NewMemory::Least || found.granules <= idle {
                 break;
             }
             // A place that takes fewer granules needs fewer new ones.
@@ -176,8 +176,8 @@ impl Arena {
         let zone = Span { bytes: range.ceil(place.at + request.size) - zone.base, ..zone };
         donors.iter_mut().for_each(|donor| donor.leave(&zone));
         let fresh = match new {
-            New::Least => place.missing.saturating_sub(total(&donors)),
-            New::Ample | New::Needed => place.missing.min(available),
+            NewMemory::Least => place.missing.saturating_sub(total(&donors)),
+            NewMemory::Ample | NewMemory::Needed => place.missing.min(available),
         };
         choose(self.heap(), &mut donors, place.missing - fresh);
         let mut plan = Plan::default();

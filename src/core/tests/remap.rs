@@ -3,7 +3,7 @@
 //! while plans are under way: a second stream may appear, and frees and requests go on.
 
 use crate::core::arena::{Arena, RegionGrowth, Settings};
-use crate::core::arena::{New, Plan, bytes};
+use crate::core::arena::{NewMemory, Plan, bytes};
 use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::core::streams::Freed;
@@ -96,7 +96,7 @@ impl Program {
         if self.take(&request) || !plans {
             return;
         }
-        if let Some(plan) = self.arena.plan_growth(&request, New::Ample, u64::MAX).unwrap() {
+        if let Some(plan) = self.arena.plan_growth(&request, NewMemory::Ample, u64::MAX).unwrap() {
             self.carry_out(plan);
             if self.take(&request) {
                 return;
@@ -113,7 +113,7 @@ impl Program {
                 return;
             }
         }
-        if let Some(plan) = self.arena.plan_relocation(&request, New::Needed, u64::MAX).unwrap() {
+        if let Some(plan) = self.arena.plan_relocation(&request, NewMemory::Needed, u64::MAX).unwrap() {
             self.moved += bytes(&plan.targets);
             if self.carry_out(plan) {
                 assert!(self.take(&request), "there is room now");
@@ -203,7 +203,7 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
             let mut fresh = 0;
             while arena.alloc(&request).unwrap().is_none() {
                 let mut plan =
-                    arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().expect("there is room");
+                    arena.plan_growth(&request, NewMemory::Needed, u64::MAX).unwrap().expect("there is room");
                 fresh += bytes(&plan.fresh) / GRANULE;
                 plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
                 arena.commit(plan);
@@ -214,7 +214,7 @@ fn a_stream_grows_beside_its_own_unfinished_memory() {
         assert_eq!([get(1, two), get(4, one)], [1, 4]);
         arena.free_on(BASE + GRANULE, one).unwrap().unwrap();
         let request = Request::plain(6 * GRANULE, 6 * GRANULE, asks);
-        let mut plan = arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().unwrap();
+        let mut plan = arena.plan_growth(&request, NewMemory::Needed, u64::MAX).unwrap().unwrap();
         assert_eq!(bytes(&plan.fresh) / GRANULE, if asks == one { 2 } else { 6 });
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);

@@ -1,6 +1,6 @@
 //! Consistent arenas, and helpers for breaking their invariants on purpose.
 
-use crate::core::arena::{Arena, New, RegionGrowth, Reuse, Settings};
+use crate::core::arena::{Arena, NewMemory, RegionGrowth, Reuse, Settings};
 use crate::core::ids::ChunkId;
 use crate::core::invariants::Broken;
 use crate::core::request::Request;
@@ -76,7 +76,7 @@ pub(in crate::core) fn granular() -> (Arena, [ChunkId; 4]) {
     arena.set_range(Range { base: BASE, bytes: 64 * GRANULE, granule: GRANULE });
     let take = |arena: &mut Arena| {
         let request = Request::plain(3 * GRANULE, 3 * GRANULE, Stream::NONE);
-        let mut plan = arena.plan_growth(&request, New::Needed, u64::MAX).unwrap().unwrap();
+        let mut plan = arena.plan_growth(&request, NewMemory::Needed, u64::MAX).unwrap().unwrap();
         plan.fresh.iter_mut().for_each(|piece| piece.mapped = true);
         arena.commit(plan);
         arena.alloc(&request).unwrap().unwrap()

@@ -12,7 +12,7 @@ use crate::pool::slot::{Guard, Outside};
 
 /// The strategies that are tried only once until something changes, each as a bit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Once {
+pub(super) enum Attempt {
     /// Not tried again, unless the request begins anew.
     GiveWay = 1,
     /// Tried again after the pool has grown or shrunk.
@@ -27,13 +27,13 @@ pub(super) enum Once {
     Replace = 256,
 }
 
-const AFTER_ANY_PROGRESS: u32 = !(Once::GiveWay as u32 | Once::Grow as u32);
+const AFTER_ANY_PROGRESS: u32 = !(Attempt::GiveWay as u32 | Attempt::Grow as u32);
 
 #[derive(Default)]
 pub(super) struct RetryState {
     /// The value of `Arena::life` when the request began. The stream that it names does not survive a change.
     pub(super) begun_in: u64,
-    /// The strategies that were tried, as bits of [`Once`].
+    /// The strategies that were tried, as bits of [`Attempt`].
     tried: u32,
     /// The pool's progress at that time.
     seen: Option<Progress>,
@@ -96,16 +96,16 @@ impl RetryState {
     }
 
     /// Returns whether a strategy was tried since something last changed.
-    pub(super) fn was_tried(&self, strategy: Once) -> bool {
+    pub(super) fn was_tried(&self, strategy: Attempt) -> bool {
         self.tried & strategy as u32 != 0
     }
 
-    pub(super) fn note_tried(&mut self, strategy: Once) {
+    pub(super) fn note_tried(&mut self, strategy: Attempt) {
         self.tried |= strategy as u32;
     }
 
     /// Allows a strategy to be tried again.
-    pub(super) fn permit_retry(&mut self, strategy: Once) {
+    pub(super) fn permit_retry(&mut self, strategy: Attempt) {
         self.tried &= !(strategy as u32);
     }
 
@@ -156,7 +156,7 @@ impl RetryState {
         self.failure = None;
         if seen.regions != now.regions {
             self.last_call = guard.last_call();
-            self.permit_retry(Once::Grow);
+            self.permit_retry(Attempt::Grow);
         }
     }
 
@@ -189,7 +189,7 @@ impl RetryState {
             Extended::NoRoom if guard.is_bringing(u64::MAX) => {
                 // The room is reserved for another thread's region, which the backend may refuse.
                 guard.wait_for_call()?;
-                self.permit_retry(Once::Grow);
+                self.permit_retry(Attempt::Grow);
             }
             Extended::NoRoom => return Ok(false),
         }
@@ -203,6 +203,6 @@ impl RetryState {
             seen.regions += regions;
         }
         self.last_call = guard.last_call();
-        self.permit_retry(Once::Grow);
+        self.permit_retry(Attempt::Grow);
     }
 }

@@ -3,7 +3,7 @@
 //! The backend and the driver are called with the lock open. The pool may have changed after each such call, so the
 //! search begins again. [`search`] finds nothing only if the lock has been held since the last [`take`].
 
-use super::retry_state::{Once, RetryState};
+use super::retry_state::{Attempt, RetryState};
 use crate::core::request::Request;
 use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
@@ -16,7 +16,7 @@ use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
 /// opened the lock, and after a failure of the driver, which becomes the error of the request if nothing else serves it.
 type Strategy = fn(&mut Guard<'_>, &Request<'_>, &mut RetryState) -> Outside<bool>;
 
-/// The strategies in the order in which they are tried. [`Once`] says when each that is tried only once is tried again.
+/// The strategies in the order in which they are tried. [`Attempt`] says when each that is tried only once is tried again.
 static STRATEGIES: [Strategy; 18] = [
     grow_for_small,
     share,
@@ -160,20 +160,20 @@ fn await_calls(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -
 
 /// Lets threads go first that waited for a call, because they may be about to free.
 fn give_way(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    if state.was_tried(Once::GiveWay) || !guard.is_awaited() {
+    if state.was_tried(Attempt::GiveWay) || !guard.is_awaited() {
         return Ok(false);
     }
-    state.note_tried(Once::GiveWay);
+    state.note_tried(Attempt::GiveWay);
     guard.give_way()?;
     Ok(true)
 }
 
 /// Queries which work is done, so that memory freed by other streams becomes reusable.
 fn poll(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    if state.was_tried(Once::Poll) {
+    if state.was_tried(Attempt::Poll) {
         return Ok(false);
     }
-    state.note_tried(Once::Poll);
+    state.note_tried(Attempt::Poll);
     let lives = guard.arena.life() == state.begun_in;
     order::poll(guard, if lives { request.stream } else { Stream::NONE })?;
     Ok(true)
@@ -186,10 +186,10 @@ fn synchronize_instead_of_growing(
     request: &Request<'_>,
     state: &mut RetryState,
 ) -> Outside<bool> {
-    if state.was_tried(Once::Synchronize) || !is_worth_synchronizing(guard, request) {
+    if state.was_tried(Attempt::Synchronize) || !is_worth_synchronizing(guard, request) {
         return Ok(false);
     }
-    state.note_tried(Once::Synchronize);
+    state.note_tried(Attempt::Synchronize);
     state.may_collect = false;
     state.may_collect = order::synchronize(guard, request.stream)?;
     Ok(true)
@@ -199,12 +199,12 @@ fn synchronize_instead_of_growing(
 /// the regions that the one it needs can replace. Both synchronize the device, so they are left until growth was refused
 /// if anything is pending there: it may wait for what the caller does next.
 fn replace(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    let is_tried = state.was_tried(Once::Replace) || state.was_tried(Once::Grow);
+    let is_tried = state.was_tried(Attempt::Replace) || state.was_tried(Attempt::Grow);
     let moves = guard.arena.moves_before_growth(request.size);
     if is_tried || !(moves || guard.arena.could_replace(state.least)) {
         return Ok(false);
     }
-    state.note_tried(Once::Replace);
+    state.note_tried(Attempt::Replace);
     if !order::is_idle(guard, request.stream)? {
         return Ok(true);
     }
@@ -223,10 +223,10 @@ fn replace(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState)
 
 /// Obtains a region or granules from the backend.
 fn grow(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    if state.was_tried(Once::Grow) {
+    if state.was_tried(Attempt::Grow) {
         return Ok(false);
     }
-    state.note_tried(Once::Grow);
+    state.note_tried(Attempt::Grow);
     context_loss::renew_backend(guard, request)?;
     limits::before_growth(guard, state.least)?;
     let extended = match guard.arena.range() {
@@ -243,7 +243,7 @@ fn await_returns(guard: &mut Guard<'_>, _: &Request<'_>, state: &mut RetryState)
         return Ok(false);
     }
     guard.wait_for_call()?;
-    state.permit_retry(Once::Grow);
+    state.permit_retry(Attempt::Grow);
     Ok(true)
 }
 
@@ -258,14 +258,14 @@ fn search_all_chunks(_: &mut Guard<'_>, request: &Request<'_>, state: &mut Retry
 
 /// Makes the request's stream wait for events of other streams' work.
 fn wait_for_events(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    if state.was_tried(Once::WaitForEvents) {
+    if state.was_tried(Attempt::WaitForEvents) {
         return Ok(false);
     }
-    state.note_tried(Once::WaitForEvents);
+    state.note_tried(Attempt::WaitForEvents);
     let waited = order::wait(guard, request)?;
     // The place that was found may include memory that is not mapped yet.
     if waited && guard.arena.range().is_some() {
-        state.permit_retry(Once::Grow);
+        state.permit_retry(Attempt::Grow);
     }
     Ok(false)
 }
@@ -277,10 +277,10 @@ fn synchronize_unordered(
     request: &Request<'_>,
     state: &mut RetryState,
 ) -> Outside<bool> {
-    if state.was_tried(Once::Synchronize) {
+    if state.was_tried(Attempt::Synchronize) {
         return Ok(false);
     }
-    state.note_tried(Once::Synchronize);
+    state.note_tried(Attempt::Synchronize);
     state.may_collect = false;
     state.may_collect = match guard.arena.streams().has_unordered() {
         true => order::synchronize_unordered(guard, request)?,
@@ -291,12 +291,12 @@ fn synchronize_unordered(
 
 /// Coalesces stamped chunks in spite of their stamps.
 fn merge_by_force(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
-    if state.was_tried(Once::MergeByForce) || !request.accepts_any_stamp() || !guard.arena.stamps_wait() {
+    if state.was_tried(Attempt::MergeByForce) || !request.accepts_any_stamp() || !guard.arena.stamps_wait() {
         return Ok(false);
     }
     let again = stamp_merge::merge_forced_piece(guard, request, &mut state.forced)?;
     if state.forced.is_none() {
-        state.note_tried(Once::MergeByForce);
+        state.note_tried(Attempt::MergeByForce);
     }
     Ok(again)
 }
@@ -305,10 +305,10 @@ fn merge_by_force(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Retr
 /// larger one.
 fn collect(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let may_collect = state.may_collect && !guard.is_capture_announced(request.stream);
-    if state.was_tried(Once::Collect) || !may_collect {
+    if state.was_tried(Attempt::Collect) || !may_collect {
         return Ok(false);
     }
-    state.note_tried(Once::Collect);
+    state.note_tried(Attempt::Collect);
     if guard.arena.range().is_some() {
         return relocate(guard, request, state);
     }
@@ -333,13 +333,13 @@ fn relocate(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState
             // With guards on, another thread may get its turn first and take the memory.
             state.moves += 1;
             if guard.is_guarded() && state.moves <= MOST_MOVES {
-                state.permit_retry(Once::Collect);
+                state.permit_retry(Attempt::Collect);
             }
             Ok(true)
         }
         Extended::Refused => Ok(true),
         Extended::NoRoom if guard.is_bringing(u64::MAX) => {
-            state.permit_retry(Once::Collect);
+            state.permit_retry(Attempt::Collect);
             guard.wait_for_call()?;
             Ok(true)
         }
@@ -360,13 +360,13 @@ fn grow_by_least(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Retry
 /// Waits for all work that free memory still waits for.
 fn wait_for_all(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut RetryState) -> Outside<bool> {
     let can_wait = guard.backend.get().order().is_some() && guard.arena.streams().has_unfinished();
-    if state.was_tried(Once::WaitForAll) || !can_wait {
+    if state.was_tried(Attempt::WaitForAll) || !can_wait {
         return Ok(false);
     }
-    state.note_tried(Once::WaitForAll);
+    state.note_tried(Attempt::WaitForAll);
     state.may_collect = false;
     state.may_collect = order::wait_for_all(guard, request)?;
-    state.permit_retry(Once::Collect);
+    state.permit_retry(Attempt::Collect);
     Ok(true)
 }
 

@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// The events that threads hold. A hash table, because a request that queries hundreds of streams holds as many events.
 #[derive(Default)]
-pub(super) struct Held(HashMap<u64, Hold, BuildHasherDefault<HandleHasher>>);
+pub(super) struct HeldEvents(HashMap<u64, Hold, BuildHasherDefault<HandleHasher>>);
 
 #[derive(Default)]
 struct Hold {
@@ -16,7 +16,7 @@ struct Hold {
     is_lost: bool,
 }
 
-impl Held {
+impl HeldEvents {
     /// Adds a thread that holds each of these events.
     pub(super) fn add(
         &mut self,
@@ -73,14 +73,14 @@ impl Hasher for HandleHasher {
 
 #[cfg(test)]
 mod tests {
-    use super::Held;
+    use super::HeldEvents;
     use crate::backend::order::{Context, Event};
 
     /// Every thread that releases an event after its loss learns of it.
     #[test]
     fn an_event_that_was_lost_stays_so_for_all_who_hold_it() {
         let [lost, whole] = [1, 2].map(|handle| Event { handle, context: Context::OWN });
-        let mut held = Held::default();
+        let mut held = HeldEvents::default();
         for _ in 0..2 {
             held.add([lost, whole].into_iter()).unwrap();
         }

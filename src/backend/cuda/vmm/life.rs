@@ -29,7 +29,7 @@ use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUmemGenericAllocationHandle as Handle,
 
 /// The state of a granule that was mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum MappingState {
     /// It was still mapped, and is unmapped now.
     Unmapped,
     /// Nothing is mapped there.
@@ -55,12 +55,12 @@ impl CudaVmm {
                 let Some(place) = handles.places.get(number).checked_sub(1) else { continue };
                 left -= 1;
                 match self.unmap_granule(driver, number, handles.at(place)) {
-                    Found::Unmapped => {
+                    MappingState::Unmapped => {
                         let _ = release(driver, handles, place);
                         unmapped = true;
                     }
-                    Found::Nothing => gone = true,
-                    Found::Something => handles.is_range_lost = true,
+                    MappingState::Nothing => gone = true,
+                    MappingState::Something => handles.is_range_lost = true,
                 }
             }
             // If the mapped handles still exist, then so do those that were not mapped.
@@ -75,23 +75,23 @@ impl CudaVmm {
         handles.clear();
     }
 
-    fn unmap_granule(&self, driver: Driver, number: usize, handle: Handle) -> Found {
+    fn unmap_granule(&self, driver: Driver, number: usize, handle: Handle) -> MappingState {
         let address = self.range.address(number);
         match calls::retain_handle_at(driver, address) {
             Ok(found) => {
                 // SAFETY: it was retained just now.
                 let _ = unsafe { calls::release(driver, found) };
                 if found != handle {
-                    return Found::Something;
+                    return MappingState::Something;
                 }
                 // SAFETY: the granule has its old mapping, made by one call, and nothing uses it.
                 match unsafe { calls::unmap(driver, address, self.range.granule) } {
-                    Ok(()) => Found::Unmapped,
-                    Err(_) => Found::Something,
+                    Ok(()) => MappingState::Unmapped,
+                    Err(_) => MappingState::Something,
                 }
             }
-            Err(failure) if failure.is(CUDA_ERROR_INVALID_VALUE) => Found::Nothing,
-            Err(_) => Found::Something,
+            Err(failure) if failure.is(CUDA_ERROR_INVALID_VALUE) => MappingState::Nothing,
+            Err(_) => MappingState::Something,
         }
     }
 

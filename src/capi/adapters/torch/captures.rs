@@ -89,7 +89,7 @@ pub(super) fn chosen(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>
 #[cold]
 fn choose(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
     let mut newer_than = u64::MAX;
-    while let Some(asked) = Asked::newest_before(newer_than, device)? {
+    while let Some(asked) = AskedCapture::newest_before(newer_than, device)? {
         newer_than = asked.ticket;
         // SAFETY: the filter is not dropped before `asked` is.
         if unsafe { &*asked.filter }.accepts(stream) {
@@ -100,13 +100,13 @@ fn choose(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
 }
 
 /// A capture whose filter is being called, with the table unlocked.
-struct Asked {
+struct AskedCapture {
     ticket: u64,
     name: u64,
     filter: *const Filter,
 }
 
-impl Asked {
+impl AskedCapture {
     fn newest_before(ticket: u64, device: i32) -> Result<Option<Self>, Error> {
         let mut table = match table() {
             Ok(table) => table,
@@ -118,12 +118,12 @@ impl Asked {
         let newest = older.filter(|capture| capture.device.ordinal() == device);
         Ok(newest.max_by_key(|capture| capture.ticket).map(|capture| {
             capture.asking += 1;
-            Asked { ticket: capture.ticket, name: capture.name, filter: &raw const *capture.filter }
+            AskedCapture { ticket: capture.ticket, name: capture.name, filter: &raw const *capture.filter }
         }))
     }
 }
 
-impl Drop for Asked {
+impl Drop for AskedCapture {
     fn drop(&mut self) {
         // This cannot fail in a signal handler that interrupted the table's holder, because that was refused before.
         let Ok(mut table) = table() else { return };
@@ -211,7 +211,7 @@ pub(super) fn take_announcement(chosen: Chosen) -> bool {
 }
 
 /// What to report to the device at the end of a routing.
-pub(super) struct Ended {
+pub(super) struct EndedRoute {
     /// The pool to which no more requests are routed, if it is not the pool of another routing.
     pub(super) name: Option<u64>,
     /// The announcement must be withdrawn.
@@ -219,7 +219,7 @@ pub(super) struct Ended {
 }
 
 /// Ends the routing of requests to the pool.
-pub(super) fn end(device: Device, id: PoolId) -> Result<Ended, Error> {
+pub(super) fn end(device: Device, id: PoolId) -> Result<EndedRoute, Error> {
     let mut table = table()?;
     let of_pool = |capture: &Capture| capture.device == device && capture.id == id && !capture.over;
     let Some(place) = table.captures.iter().rposition(of_pool) else {
@@ -233,7 +233,7 @@ pub(super) fn end(device: Device, id: PoolId) -> Result<Ended, Error> {
     drop(table);
     UNDER_WAY.fetch_sub(1, Release);
     drop(ended);
-    Ok(Ended { name, announced })
+    Ok(EndedRoute { name, announced })
 }
 
 /// Removes a user from a pool.

@@ -1,6 +1,6 @@
 //! PyTorch's private pools, used by captured graphs and by `torch.cuda.use_mem_pool`.
 
-use super::captures::{self, Ended};
+use super::captures::{self, EndedRoute};
 use super::filter::Filter;
 use crate::capi::adapters::cuda_device::device_of;
 use crate::capi::adapters::first_use::{MAPPED, served};
@@ -54,7 +54,7 @@ pub unsafe extern "C-unwind" fn bfc_torch_begin_allocate_to_pool(
 pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, id_second: u64) {
     or_log("bfc_torch_end_allocate_to_pool", (), || {
         let device = device_of(device)?;
-        let Ended { name, announced } = captures::end(device, (id_first, id_second))?;
+        let EndedRoute { name, announced } = captures::end(device, (id_first, id_second))?;
         // The allocator may have been destroyed meanwhile, and with it what it knew of streams.
         match name.map_or(Ok(()), |name| device.end_routes(name)) {
             Ok(()) | Err(Error::NoAllocator) => {}

@@ -2,7 +2,7 @@
 //! then, and frees and requests happen while it works.
 
 use super::*;
-use crate::core::arena::{New, Piece, Plan, bytes};
+use crate::core::arena::{NewMemory, Piece, Plan, bytes};
 use crate::core::vmm::Range;
 
 /// The contents of memory, by unit.
@@ -97,7 +97,7 @@ impl Program {
             return Some(addr);
         }
         let (mut failed, mut below) = (false, u64::MAX);
-        for new in [New::Ample, New::Needed] {
+        for new in [NewMemory::Ample, NewMemory::Needed] {
             let Some(plan) = self.plan_growth(request, range, new, below) else { break };
             let asked = plan.reserved();
             match self.carry_out(plan, request) {
@@ -112,7 +112,7 @@ impl Program {
                 return addr;
             }
         }
-        let ways = if failed { &[New::Least][..] } else { &[New::Needed, New::Least] };
+        let ways = if failed { &[NewMemory::Least][..] } else { &[NewMemory::Needed, NewMemory::Least] };
         for &new in ways {
             let Some(plan) = self.plan_relocation(request, range, new, below) else { break };
             let asked = plan.reserved();
@@ -142,7 +142,13 @@ impl Program {
         );
     }
 
-    fn plan_growth(&mut self, request: &Request<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
+    fn plan_growth(
+        &mut self,
+        request: &Request<'_>,
+        range: Range,
+        new: NewMemory,
+        below: u64,
+    ) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
@@ -151,7 +157,7 @@ impl Program {
         let plan = self.arena.plan_growth(request, new, below).unwrap();
         let found = plan.as_ref().map(Plan::reserved);
         match (least, found) {
-            (Some(least), Some(fresh)) if new == New::Needed => assert_eq!(fresh, least),
+            (Some(least), Some(fresh)) if new == NewMemory::Needed => assert_eq!(fresh, least),
             (Some(least), Some(fresh)) => {
                 let pool = self.model.counted.pool_bytes;
                 let initial = if pool == 0 { self.family.settings.initial_region } else { 0 };
@@ -164,7 +170,13 @@ impl Program {
         plan
     }
 
-    fn plan_relocation(&mut self, request: &Request<'_>, range: Range, new: New, below: u64) -> Option<Plan> {
+    fn plan_relocation(
+        &mut self,
+        request: &Request<'_>,
+        range: Range,
+        new: NewMemory,
+        below: u64,
+    ) -> Option<Plan> {
         self.model.merge_safe();
         let units = self.units(range);
         let available = self.available(range, below);
@@ -176,13 +188,13 @@ impl Program {
         let plan = self.arena.plan_relocation(request, new, below).unwrap();
         let found = plan.as_ref().map(|plan| bytes(&plan.fresh) + bytes(&plan.targets));
         let plan = match new {
-            New::Least => {
+            NewMemory::Least => {
                 assert_eq!(found.is_some(), least.is_some());
                 let plan = plan?;
                 assert_eq!(bytes(&plan.fresh), fewest.unwrap().saturating_sub(idle), "no more than it must");
                 plan
             }
-            New::Ample | New::Needed => {
+            NewMemory::Ample | NewMemory::Needed => {
                 assert_eq!(found, least);
                 let plan = plan?;
                 assert_eq!(bytes(&plan.fresh), least.unwrap().min(available));
