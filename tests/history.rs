@@ -298,6 +298,11 @@ fn what_cannot_be_is_refused() {
     let path = new_path("refused");
     let name = c(&path);
     assert_eq!(try_mark(Some(c"early")), BFC_ERROR_INVALID_ARGUMENT);
+    for words in
+        ["no history is recorded", "\"early\"", "BFC_HISTORY_FILE", "bfc run --history", "bfc.history"]
+    {
+        assert!(last_error().contains(words), "{}", last_error());
+    }
     assert_eq!(try_save(Some(&name)), BFC_ERROR_INVALID_ARGUMENT);
     assert_eq!(bfc_history_stop(), BFC_ERROR_INVALID_ARGUMENT);
     assert!(last_error().contains("no history is recorded"), "{}", last_error());

@@ -297,7 +297,8 @@ pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
     let Some(now) = recording.ring.as_ref().filter(|_| is_on()).map(|ring| ring.recording()) else {
         return Err(fail!(
             Error::InvalidArgument,
-            "no history is recorded: start one before the mark {text:?}"
+            "no history is recorded for the mark {text:?}: set BFC_HISTORY_FILE or use bfc run --history, which record \
+             from the first allocator on, or call bfc_history_start (in Python bfc.history)"
         ));
     };
     let place = hash as usize % KNOWN_MARKS;

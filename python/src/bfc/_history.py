@@ -65,6 +65,7 @@ class history:
 def history_mark(name: str) -> None:
     """Marks this moment in the history, however it was started, for example by ``BFC_HISTORY_FILE``.
 
-    :raises Error: INVALID_ARGUMENT if no history is recorded.
+    :raises Error: INVALID_ARGUMENT if no history is recorded. A program that also runs unrecorded ignores it by
+        ``contextlib.suppress(bfc.Error)``.
     """
     _library.call("bfc_history_mark", _numbers.text(name, "name"))
