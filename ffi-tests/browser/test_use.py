@@ -1,11 +1,16 @@
 """What a reader does with the page: zoom, hover, search, keys, themes; and how much work it is."""
 
+import decimal
 import os
 import subprocess
 
 import pytest
 
 from conftest import BFC, SIZE, page_of
+
+
+# In microseconds.
+UNITS = {"s": 1_000_000, "ms": 1_000, "µs": 1}
 
 
 @pytest.fixture
@@ -88,6 +93,32 @@ def test_keys_zoom_pan_and_read_values(page):
     assert "held " in said and "in use " in said and "limit 300.00 MiB" in said
     page.keyboard.press("Enter")
     assert page.locator("#moment option:checked").inner_text().startswith("cursor")
+
+
+# Collects what a chart draws on its time axis.
+COLLECT_TICKS = """() => {
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    const timeline = document.querySelector("#timeline canvas");
+    window.ticks = new Set();
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+        if (this.canvas === timeline && /^[\\d.]+ (s|ms|µs)$/.test(text)) ticks.add(text);
+        return draw.call(this, text, ...more);
+    };
+}"""
+
+
+def test_ticks_say_where_they_are(page):
+    """They are at equal distances, and so are the times that they name."""
+    page.evaluate(COLLECT_TICKS)
+    page.locator("#timeline .plot").focus()
+    for _ in range(16):
+        page.evaluate("ticks.clear()")
+        page.keyboard.press("+")
+        drawn(page)
+        texts = page.evaluate("[...ticks]")
+        times = [decimal.Decimal(number) * UNITS[unit] for number, unit in map(str.split, texts)]
+        steps = {after - before for before, after in zip(times, times[1:])}
+        assert len(texts) > 2 and len(steps) == 1, texts
 
 
 def test_keys_move_in_the_address_space(page):

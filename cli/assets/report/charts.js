@@ -65,6 +65,8 @@ function readTheme() {
 const FONT = "12px system-ui, sans-serif";
 // Powers of two, so that ticks are round in binary units.
 const BYTE_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+// In nanoseconds. Without 25 and 250, so that ticks need no more digits than their distance has.
+const TIME_STEPS = Array.from({ length: 18 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 
 /** The moments that vertical lines show, those that matter most first. */
 function momentsOf(pool) {
@@ -138,7 +140,7 @@ function axis(label, more) {
 
 function timeAxis() {
   const values = (u, splits) => splits.map((time) => (time === 0 ? "0" : timeText(time, splits[1] - splits[0])));
-  return axis("time since the recording began", { size: 34, space: 90, values });
+  return axis("time since the recording began", { size: 34, space: 90, incrs: TIME_STEPS, values });
 }
 
 function valueAxis(label, format, steps) {
