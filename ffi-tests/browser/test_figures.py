@@ -140,6 +140,8 @@ def test_backtraces_are_rows_of_the_flame_graph(training, tmp_path, opened):
         pool["chunks"]["stack"] = pool["chunks"]["is_known"]
 
     page = opened(changed(training, tmp_path / "stacks.html", add)).ready()
+    assert page.input_value("#grouping") == "operation, then backtrace"
+    assert holders(page)["optimizer › main (train.py:3) › step › \ufffdalloc"] == holders(page)["optimizer"]
     page.select_option("#grouping", label="backtrace, then operation")
     peak = summary(training)["pools"][0]["peak"]["in_use"]
     found = holders(page)
@@ -147,6 +149,23 @@ def test_backtraces_are_rows_of_the_flame_graph(training, tmp_path, opened):
     # Without a backtrace there is no such choice.
     page = opened(page_of(training)).ready()
     assert not [name for name in page.locator("#grouping option").all_inner_texts() if "backtrace" in name]
+
+
+def test_a_failed_request_names_its_lines(training, tmp_path, opened):
+    folder = "/home/someone/a project (2)/venv/lib/python3.11/site-packages/torch/nn/modules"
+
+    def add(document):
+        (pool,) = document["pools"]
+        pool["stacks"] = [["main (train.py:3)", *[f"Module.call_{i} ({folder}/module.py:{i})" for i in range(12)], "operator/"]]
+        (failure,) = pool["failures"]
+        failure["stack"] = 1
+
+    page = opened(changed(training, tmp_path / "failed.html", add)).ready()
+    calls = " < ".join(f"Module.call_{i} (module.py:{i})" for i in reversed(range(12)))
+    row = page.locator("#failures tbody tr").last
+    assert row.inner_text() == f"requested by operator/ < {calls} < main (train.py:3)"
+    assert page.evaluate("(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#failures .scroll'))") == 0
+    assert row.bounding_box()["height"] < 100
 
 
 def test_advice_is_a_table(training, tmp_path, opened):

@@ -15,6 +15,7 @@ function groupingsOf(pool) {
   const path = (i) => pool.operations[operation[i]].split("/");
   const groupings = pool.hasOperations
     ? {
+        "operation, then backtrace": pool.hasStacks && ((i) => [...path(i), ...frames(i)]),
         "operation, then size": (i) => [...path(i), size(i)],
         "size, then operation": (i) => [size(i), ...path(i)],
         "backtrace, then operation": pool.hasStacks && ((i) => [...frames(i), pool.operations[operation[i]]]),

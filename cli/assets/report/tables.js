@@ -114,22 +114,30 @@ function holdersTable(tree) {
   );
 }
 
+/** A frame, `function (file:line)`, without the folder of the file. */
+function withoutFolder(frame) {
+  return frame.replace(/ \((\/.*\/)([^/]*\))$/, " ($2");
+}
+
 /** The failed requests of a pool. Their times are buttons, which show that time in the charts. */
 function failuresTable(report) {
   const { pool } = report;
   const columns = [["time", true], ["requested", true], ["largest free chunk", true], ["in use", true], ["held", true], ["limit", true], ["cause", false], ["operation", false]];
-  const hasStacks = pool.failures.some(({ stack }) => stack !== 0);
-  if (hasStacks) columns.push(["requested by", false]);
-  const rows = pool.failures.slice(0, MOST_TABLE_ROWS).map(({ event, requested, largest_free: largest, cause, operation, stack }) => {
+  const shown = pool.failures.slice(0, MOST_TABLE_ROWS);
+  const rows = shown.map(({ event, requested, largest_free: largest, cause, operation }) => {
     const { time, in_use: inUse, held, limit } = pool.events;
     const show = element("button", { type: "button", text: timeText(time[event]), title: "Show this time in the charts", onclick: () => report.showMoment(event) });
-    const row = [show, exactText(requested), exactText(largest), bytesText(inUse[event]), bytesText(held[event]), limitText(limit[event]), cause, pool.operations[operation]];
-    // The innermost frame first, as in the report for a terminal.
-    if (hasStacks) row.push([...pool.stacks[stack]].reverse().join(" < "));
-    return row;
+    return [show, exactText(requested), exactText(largest), bytesText(inUse[event]), bytesText(held[event]), limitText(limit[event]), cause, pool.operations[operation]];
   });
   const more = pool.failures.length > rows.length ? `, the first ${rows.length}` : "";
-  return table(`${plural(pool.failures.length, "failed request")}${more}`, columns, rows);
+  const made = table(`${plural(pool.failures.length, "failed request")}${more}`, columns, rows);
+  made.querySelectorAll("tbody tr").forEach((row, at) => {
+    const { stack } = shown[at];
+    // The innermost frame first and without folders, as in the report for a terminal. A column would be too narrow.
+    const calls = pool.stacks[stack].map(withoutFolder).reverse().join(" < ");
+    if (stack !== 0) row.after(element("tr", {}, element("td", { colspan: columns.length }, "requested by ", element("bdi", { text: calls }))));
+  });
+  return made;
 }
 
 const OUTCOMES = { none: "no request fails", "none-in-replay": "none in the replay", remains: "remains", unknown: "not known" };
