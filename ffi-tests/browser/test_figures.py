@@ -168,6 +168,13 @@ def test_a_failed_request_names_its_lines(training, tmp_path, opened):
     assert row.bounding_box()["height"] < 100
 
 
+def test_the_title_names_the_history(training, opened):
+    page = opened(page_of(training)).ready()
+    said = summary(training)
+    assert page.title() == f"Memory of {said['program']} (process {said['process']}): {training.name}"
+    assert page.inner_text(".title p").startswith(f"Process {said['process']}, recorded in {training.name}. ")
+
+
 def test_advice_is_a_table(training, tmp_path, opened):
     def add(document):
         setting = {"variable": "BFC_SPLIT_ALWAYS=1", "option": None, "run": None}

@@ -35,7 +35,7 @@ async function readData() {
   // The text of a large history is no longer needed.
   columns.textContent = "";
   const pools = text.pools.map((pool, at) => new Pool(pool, text.summary.pools[at], text, bytes));
-  return { summary: text.summary, marks: text.marks, pools };
+  return { file: text.file, summary: text.summary, marks: text.marks, pools };
 }
 
 /** A pool: a row for each event, for the life of each chunk, and for the life of each region. */

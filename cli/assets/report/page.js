@@ -27,7 +27,8 @@ class Report {
   header() {
     const { summary, pools } = this.data;
     const program = safeName(summary.program) || "unknown program";
-    document.title = `Memory of ${program} (process ${summary.process})`;
+    const file = safeName(this.data.file);
+    document.title = `Memory of ${program} (process ${summary.process}): ${file}`;
     const began = new Date(summary.began / 1e6).toISOString().replace("T", " ").slice(0, 19);
     const facts = `${plural(summary.events, "event")} in ${timeText(summary.seconds * 1e9)}, from ${began} UTC; ${STATES[summary.state] ?? summary.state}`;
     const chooser = element("select", { id: "pool", onchange: () => this.showPool(Number(chooser.value)) });
@@ -38,7 +39,7 @@ class Report {
     return element(
       "header",
       {},
-      element("div", { class: "title" }, element("h1", {}, "Memory of ", element("bdi", { text: program })), element("p", {}, `Process ${summary.process}. ${facts}.`)),
+      element("div", { class: "title" }, element("h1", {}, "Memory of ", element("bdi", { text: program })), element("p", {}, `Process ${summary.process}, recorded in `, element("bdi", { text: file }), `. ${facts}.`)),
       element(
         "div",
         { class: "toolbar", role: "toolbar", "aria-label": "Shown time" },

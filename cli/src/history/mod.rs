@@ -80,6 +80,7 @@ fn read(path: &Path) -> Result<History> {
     let parsed = reader::parse(&Shown { file: &file, bar: &bar });
     bar.finish_and_clear();
     let mut history = parsed.map_err(|why| anyhow!("{name} {why}"))?;
+    history.file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let bar = progress(false, None, "{msg} ({pos})");
     bar.set_message("naming the frames of backtraces");
     symbols::resolve(&mut history, &bar);

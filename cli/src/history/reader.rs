@@ -23,6 +23,8 @@ const PIECE: usize = 1 << 20;
 /// The history of a process.
 #[derive(Debug, Default)]
 pub struct History {
+    /// The name of the file, without its folder.
+    pub file: String,
     pub process: u32,
     /// When the process started, in clock ticks since the machine did.
     pub started: u64,

@@ -58,6 +58,8 @@ const MOST: u64 = (1 << 53) - 1;
 #[derive(Serialize)]
 struct Document<'a> {
     schema: &'static str,
+    /// The name of the history's file. The program's name may be that of an interpreter.
+    file: &'a str,
     summary: &'a Summary,
     marks: Vec<Mark<'a>>,
     pools: Vec<Pool>,
@@ -82,7 +84,8 @@ pub fn write(history: &History, summary: &Summary, out: &mut dyn Write) -> Resul
         time: event.time.min(MOST),
         number: event.number,
     });
-    let document = Document { schema: "bfc-page/1", summary, marks: marks.collect(), pools };
+    let document =
+        Document { schema: "bfc-page/1", file: &history.file, summary, marks: marks.collect(), pools };
 
     // Names are from the history, so the policy cannot rely on a word that they may contain.
     let nonce = nonce();
