@@ -43,16 +43,16 @@ namespace bfc {
 namespace detail {
 
 /* This thread's last failure. */
-inline std::string torch_reason(bfc_status_t status) {
+inline std::string torch_reason() {
   char why[256];
   bfc_last_error(why, sizeof why);
-  return std::string(bfc_status_string(status)) + ": " + why;
+  return why;
 }
 
 /* The message of a c10::OutOfMemoryError: programs recognize CPU memory by PyTorch's own text. */
-inline std::string torch_out_of_memory(std::int32_t ordinal, std::size_t bytes, bfc_status_t status) {
+inline std::string torch_out_of_memory(std::int32_t ordinal, std::size_t bytes) {
   const std::string message = "libbfc in place of DefaultCPUAllocator: can't allocate memory: you tried to allocate " +
-                              std::to_string(bytes) + " bytes. " + torch_reason(status) + "\n";
+                              std::to_string(bytes) + " bytes. " + torch_reason() + "\n";
   // The pool may change between the two calls: then the end of the report is truncated.
   std::size_t length = 0;
   bfc_report(ordinal, nullptr, 0, &length);
@@ -101,9 +101,10 @@ class torch_cpu_allocator final : public c10::Allocator {
     }
     if (status == BFC_ERROR_OUT_OF_MEMORY) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
-      C10_THROW_ERROR(OutOfMemoryError, detail::torch_out_of_memory(Ordinal, bytes, status));
+      C10_THROW_ERROR(OutOfMemoryError, detail::torch_out_of_memory(Ordinal, bytes));
     }
-    TORCH_CHECK(status == BFC_OK, "libbfc: cannot allocate ", bytes, " bytes: ", detail::torch_reason(status));
+    TORCH_CHECK(status == BFC_OK, "libbfc: cannot allocate ", bytes, " bytes: ", bfc_status_string(status), ": ",
+                detail::torch_reason());
     return data;
   }
 
