@@ -248,7 +248,7 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
     }
 }
 
-/// Reports that the program has used no pool. A missing summary would look like a report that failed.
+/// Reports that the program has used no pool of the interposer. A missing summary would look like a report that failed.
 #[cold]
 fn say_unused() {
     let own = process::id();
@@ -258,7 +258,8 @@ fn say_unused() {
     };
     if state() == STANDARD_ERROR && is_program() {
         text::print_error(format_args!(
-            "process {own} used no pool; bfc run --check shows where its allocations went"
+            "process {own} used no pool of the interposer (--history also records the pools of a program that uses \
+             libbfc itself); bfc run --check shows where its allocations went"
         ));
     }
 }
