@@ -35,7 +35,7 @@ OWNERS = {
 EXCEPTIONS = {
     ("README.md", "cargo xtask demo"): "a minute or two; .ci/run runs it on each change",
     ("README.md", "cargo xtask test"): "all suites, of which this is one; .ci/run runs it on each change",
-    ("docs/install.md", "pip install ."): "the suite python does it in a copy of the source",
+    ("docs/install.md", "pip install -v ."): "the suite python does it in a copy of the source",
     ("docs/python.md", "pip install -v ."): "the suite python does it in a copy of the source",
     ("docs/framework.md", "// Before: cudaMalloc"): "ffi-tests/docs/test_framework.py compiles and runs it",
     ("docs/framework.md", "// After: libbfc"): "ffi-tests/docs/test_framework.py compiles and runs it",

@@ -33,7 +33,7 @@ def main() -> None:
     """Replaces this process by the command."""
     command = _command()
     if command is None:
-        sys.exit("python -m bfc: the bfc command was not found; pip install . in libbfc's source")
+        sys.exit("python -m bfc: the bfc command was not found; pip install -v . in libbfc's source")
     os.execv(command, ["bfc", *sys.argv[1:]])
 
 

@@ -37,7 +37,7 @@ def open_library() -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(
             f"libbfc.so was not found: this bfc is no installed wheel ({bundled} is missing), {_VARIABLE} is not set, "
-            f"and the loader says: {error}; pip install . in libbfc's source, or set {_VARIABLE} to the library"
+            f"and the loader says: {error}; pip install -v . in libbfc's source, or set {_VARIABLE} to the library"
         ) from None
 
 
