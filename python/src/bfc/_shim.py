@@ -5,8 +5,8 @@ Runtime's tables), against the installed framework. The result is kept in the us
 depends on. It is built in a folder of its own, gets mode 0700 and is renamed, because a file that a group may write to is not
 trusted at the next start.
 
-A wheel has some prebuilt shims, for the tested releases of frameworks. The name of a prebuilt shim has a hash of everything that it
-depends on, so one for another source or another release is never loaded.
+A wheel by `cargo xtask wheel` has some prebuilt shims, for the tested releases of frameworks. The name of a prebuilt shim has
+a hash of everything that it depends on, so one for another source or another release is never loaded.
 
 torch_alloc is also compiled with the wheel without PyTorch, for machines with another release and without a compiler. Its
 exception is declared like PyTorch's own torch::PyTorchError, by name and virtual functions. No header of PyTorch guarantees

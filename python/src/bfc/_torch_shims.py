@@ -1,6 +1,6 @@
 """The shims that are compiled against PyTorch's headers.
 
-A wheel has them prebuilt for the tested releases of PyTorch. For any other release they are compiled at the first use.
+A wheel by `cargo xtask wheel` has them prebuilt for the tested releases of PyTorch. Otherwise the first use compiles them.
 python/backend/torch_release.py, which builds the wheel, takes everything that decides whether a prebuilt shim fits from
 here, so the two cannot differ.
 """

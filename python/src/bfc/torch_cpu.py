@@ -6,8 +6,9 @@
 
     bfc.torch_cpu.use()
 
-PyTorch is imported when a function is called. A wheel has the small piece of C++ between the two prebuilt for the releases of
-PyTorch that are tested. For others the first use compiles it, which needs a C++ compiler and takes some seconds.
+PyTorch is imported when a function is called. The first use compiles the small piece of C++ between the two, which needs a C++
+compiler and takes some seconds. Only wheels by ``cargo xtask wheel`` have it prebuilt, for the releases of PyTorch that are
+tested.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def use(**options: Any) -> None:
     :raises RuntimeError: Another library has set an allocator with a higher priority.
     :raises ModuleNotFoundError: PyTorch is not installed.
     :raises bfc._shim.ShimError: No shim is prebuilt for this release of PyTorch, and there is no C++ compiler, or it failed.
-    :raises bfc.Error: See :func:`bfc.create`; ALREADY_EXISTS if options were given and the host has an allocator.
+    :raises bfc.Error: See :func:`bfc.create`; ALREADY_EXISTS if options were given and the host has an allocator, whose limit
+        :func:`bfc.set_memory_limit` changes.
     """
     library = _State.library or _opened()
     if options:

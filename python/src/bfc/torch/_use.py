@@ -73,9 +73,9 @@ def use(
     on demand (``"cuda_vmm"``) where the device supports it and all devices can access each other's memory. An allocator that the
     program has created before is used as it is.
 
-    A small piece of C++ stands between PyTorch and libbfc. A wheel has it prebuilt for the releases of PyTorch that are
-    tested. For any other release the first call compiles it, which takes a few seconds and is kept in the user's cache; a
-    warning of the logger ``bfc`` says so. Without a C++ compiler too, it takes a function that was compiled without PyTorch,
+    A small piece of C++ stands between PyTorch and libbfc. The first call compiles it, which takes a few seconds and is kept in
+    the user's cache; a warning of the logger ``bfc`` says so. Only wheels by ``cargo xtask wheel`` have it prebuilt, for the
+    releases of PyTorch that are tested. Without a C++ compiler too, it takes a function that was compiled without PyTorch,
     which sends no events to PyTorch's profiler.
 
     :param device: Apply the arguments to this device only: an ordinal, a string or a ``torch.device``. Default: all devices.
