@@ -158,7 +158,7 @@ function adviceTable({ changes }) {
 
 /** What is allocated between marks and stays. */
 function marksTable(marks) {
-  const columns = [["time", true], ["mark", false], ["in use", true], ["held", true], ["allocated since the mark before, and live", true], ["in allocations", true]];
+  const columns = [["time", true], ["mark", false], ["in use", true], ["held", true], ["allocated since the previous mark, and live", true], ["in allocations", true]];
   const rows = marks.slice(0, MOST_TABLE_ROWS).map((mark) => [
     timeText(mark.seconds * 1e9),
     safeName(mark.name),

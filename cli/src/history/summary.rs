@@ -112,7 +112,7 @@ struct MarkSummary {
     name: Rc<str>,
     in_use: u64,
     held: u64,
-    /// What was allocated since the mark before and is live at this one.
+    /// What was allocated since the previous mark and is live at this one.
     kept_bytes: u64,
     kept_allocations: u64,
 }
@@ -263,7 +263,7 @@ impl Summary {
             return;
         }
         text.push_str(
-            "marks: when, in use, held, and what was allocated since the mark before and is live\n",
+            "marks: when, in use, held, and what was allocated since the previous mark and is live\n",
         );
         for mark in self.marks.iter().take(LISTED) {
             let kept = counted(mark.kept_allocations as usize, "allocation");
