@@ -22,8 +22,8 @@ fn assert_says(words: &str, all: &[&str]) {
 }
 
 #[test]
-fn a_byte_behind_the_end() {
-    guarded("a_byte_behind_the_end", |log| {
+fn a_byte_after_the_end() {
+    guarded("a_byte_after_the_end", |log| {
         let pool = pool();
         scope_begin("matmul", 7);
         let address = pool.get(1000);
@@ -34,8 +34,8 @@ fn a_byte_behind_the_end() {
         let who = format!(
             "{address:#x} (allocation 1, 1000 bytes in a chunk of 1280, operation \"matmul\", step 7)"
         );
-        assert_says(&words, &[&who, "bfc, device 258: a write behind the end of", "1 of 280 guard bytes"]);
-        assert_says(&words, &["the first 0 bytes behind its end: 01 fd fd", "(seen when it was freed)"]);
+        assert_says(&words, &[&who, "bfc, device 258: a write after the end of", "1 of 280 guard bytes"]);
+        assert_says(&words, &["the first 0 bytes after its end: 01 fd fd", "(seen when it was freed)"]);
         assert!(!words.contains(", or "), "one allocation only: {words}");
         assert_eq!((counter(&pool, "guard_violations"), counter(&pool, "guards_unchecked")), (1, 0));
         assert_says(&pool.report(), &["guards: 1 damaged, 0 frees unchecked", &words]);
@@ -48,8 +48,8 @@ fn a_byte_behind_the_end() {
 }
 
 #[test]
-fn far_behind_the_end() {
-    guarded("far_behind_the_end", |log| {
+fn far_after_the_end() {
+    guarded("far_after_the_end", |log| {
         let pool = pool();
         // A chunk of twice the size, so that the slack is large; more than the library reads at once.
         let (large, wall) = (pool.get(600_000), pool.get(1));
@@ -62,7 +62,7 @@ fn far_behind_the_end() {
         write(small + 420_000, &[0x41, GUARD, 0x43]);
         pool.put(small);
         let words = only(log);
-        assert_says(&words, &["3 of ", "the first 70000 bytes behind its end: 41 fd 43 fd"]);
+        assert_says(&words, &["3 of ", "the first 70000 bytes after its end: 41 fd 43 fd"]);
         pool.put(wall);
         assert_eq!(log.messages().len(), 1);
     });
@@ -82,14 +82,14 @@ fn between_two_allocations() {
         pool.put(second);
         let words = only(log);
         let (one, other) = (
-            format!("in front of {second:#x} (allocation 2, 200 bytes in a chunk of 512)"),
+            format!("before the start of {second:#x} (allocation 2, 200 bytes in a chunk of 512)"),
             format!(
-                "or behind the end of {first:#x} (allocation 1, 100 bytes in a chunk of 256, operation \"conv\", step 3)"
+                "or after the end of {first:#x} (allocation 1, 100 bytes in a chunk of 256, operation \"conv\", step 3)"
             ),
         );
         assert_says(
             &words,
-            &[&one, &other, "4 of 64 guard bytes", "the first 4 bytes in front of it: 09 09 09 09 ("],
+            &[&one, &other, "4 of 64 guard bytes", "the first 4 bytes before its start: 09 09 09 09 ("],
         );
         pool.put(first);
         assert_eq!(log.messages().len(), 1, "said once");
@@ -101,9 +101,9 @@ fn between_two_allocations() {
         let words = log.messages().pop().unwrap().1;
         assert_says(
             &words,
-            &[&format!("behind the end of {first:#x}"), &format!("or in front of {second:#x}")],
+            &[&format!("after the end of {first:#x}"), &format!("or before the start of {second:#x}")],
         );
-        assert_says(&words, &["4 of 156 guard bytes", "the first 152 bytes behind its end"]);
+        assert_says(&words, &["4 of 156 guard bytes", "the first 152 bytes after its end"]);
         pool.put(second);
         assert_eq!(log.messages().len(), 2);
         assert_eq!(counter(&pool, "guard_violations"), 2);
@@ -125,16 +125,24 @@ fn in_front_where_free_memory_lies() {
         pool.put(address);
         assert_says(
             &only(log),
-            &["a write in front of", "or a late one to what was freed there", "8 of 64", "64 bytes in front"],
+            &[
+                "a write before the start of",
+                "or a late write to memory that was freed there",
+                "8 of 64",
+                "64 bytes before its start",
+            ],
         );
 
         let first = pool.get(1);
         let aligned = pool.alloc_aligned(1000, 4096).unwrap();
-        assert!(aligned >= first + 512, "free memory lies in front");
+        assert!(aligned >= first + 512, "free memory lies before it");
         pool.put(first);
         write(aligned - 1, &[5]);
         pool.put(aligned);
-        assert_says(&log.messages()[1].1, &["1 of 64 guard bytes", "the first 1 bytes in front of it: 05 ("]);
+        assert_says(
+            &log.messages()[1].1,
+            &["1 of 64 guard bytes", "the first 1 bytes before its start: 05 ("],
+        );
         assert_eq!(counter(&pool, "guard_violations"), 2);
         // Memory beyond the guard is free, and is not checked.
         let address = free_before(&pool);
@@ -168,7 +176,7 @@ fn new_memory_is_nan_and_freed_memory_is_poison() {
             write(address, &vec![7; size as usize]);
             pool.put(address);
             assert!(bytes(address, chunk.1).iter().all(|&byte| byte == POISON), "use after free is seen");
-            // Again, with a following allocation, whose guard in front stays.
+            // Again, with a following allocation, whose guard before it stays.
             let (address, next) = (pool.get(size), pool.get(1));
             assert!(bytes(address, size).iter().all(|&byte| byte == 0xFF));
             pool.put(address);
@@ -224,8 +232,8 @@ fn a_check_looks_at_all_that_lives() {
         assert_eq!((messages.len(), counter(&pool, "guard_violations")), (2, 2), "{messages:#?}");
         assert!(messages.iter().all(|(_, words)| words.contains("(seen by bfc_check)")));
         let find = |text: String| messages.iter().any(|(_, words)| words.contains(&text));
-        assert!(find(format!("behind the end of {:#x}", addresses[7])), "{messages:#?}");
-        assert!(find(format!("in front of {:#x}", addresses[11])), "{messages:#?}");
+        assert!(find(format!("after the end of {:#x}", addresses[7])), "{messages:#?}");
+        assert!(find(format!("before the start of {:#x}", addresses[11])), "{messages:#?}");
         // Reported once.
         pool.check();
         addresses.iter().skip(1).step_by(2).for_each(|&address| pool.put(address));

@@ -79,7 +79,7 @@ fn a_kernel_that_overruns_is_found_at_the_free() {
         let who = format!(
             "{address:#x} (allocation 1, 1024 bytes in a chunk of 1280, operation \"softmax\", step 42)"
         );
-        for part in [&*who, "behind the end of", "16 of 256 guard bytes", "07 00 00 00 00 00 00 00 07 00"] {
+        for part in [&*who, "after the end of", "16 of 256 guard bytes", "07 00 00 00 00 00 00 00 07 00"] {
             // Patterns are of 8 bytes, little-endian; zeros are damage too.
             assert!(words.contains(part), "{part:?} in {words:?}");
         }
@@ -94,7 +94,7 @@ fn a_kernel_that_overruns_is_found_at_the_free() {
         gpu.fill(stream, second - 8, 16, 9);
         pool.put(second);
         let words = errors(log).pop().unwrap();
-        assert!(words.contains(&format!("in front of {second:#x}")), "{words}");
+        assert!(words.contains(&format!("before the start of {second:#x}")), "{words}");
         assert_eq!(counter(&pool, "guard_violations"), 2);
         let last = pool.get(512);
         gpu.fill(stream, last, 512 + 8, 9);

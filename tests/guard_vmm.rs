@@ -65,9 +65,9 @@ fn overruns_are_found() {
         pool.put(third);
         let messages = log.messages();
         assert_eq!(messages.len(), 2, "{messages:#?}");
-        assert!(messages[0].1.contains(&format!("behind the end of {first:#x}")), "{messages:#?}");
+        assert!(messages[0].1.contains(&format!("after the end of {first:#x}")), "{messages:#?}");
         assert!(messages[0].1.contains("operation \"conv\", step 9"), "{messages:#?}");
-        assert!(messages[1].1.contains(&format!("in front of {third:#x}")), "{messages:#?}");
+        assert!(messages[1].1.contains(&format!("before the start of {third:#x}")), "{messages:#?}");
         assert!(bytes(first, 1000).iter().chain(bytes(second, granules(1))).all(|&byte| byte == POISON));
         assert_eq!((counter(&pool, "guard_violations"), counter(&pool, "guards_unchecked")), (2, 0));
     });

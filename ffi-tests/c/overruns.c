@@ -21,7 +21,7 @@ static void listen(void *user_data, int32_t level, const char *message) {
   CHECK_OK(bfc_free(HOST, ptr));
 }
 
-/* Writes a byte too many, with another allocation behind it. */
+/* Writes a byte too many, with another allocation after it. */
 static void overrun(void) {
   bfc_options_t options = host_options(MIB);
   char *ptr, *next;
@@ -44,9 +44,9 @@ static void an_overrun_is_named(void) {
   setenv("BFC_DEBUG", "guard", 1);
   overrun();
   CHECK(times == 1 && level_heard == BFC_LOG_ERROR);
-  CHECK(strstr(heard, "trainer, device 256: a write behind the end of 0x") != NULL);
+  CHECK(strstr(heard, "trainer, device 256: a write after the end of 0x") != NULL);
   CHECK(strstr(heard, "(allocation 1, 1000 bytes in a chunk of 1280, operation \"layer norm\", step 12)") != NULL);
-  CHECK(strstr(heard, "1 of 280 guard bytes is damaged, the first 0 bytes behind its end: 78 fd") != NULL);
+  CHECK(strstr(heard, "1 of 280 guard bytes is damaged, the first 0 bytes after its end: 78 fd") != NULL);
   CHECK_OK(bfc_memory_map(HOST, map, sizeof(map), &length));
   CHECK(strstr(map, "\"guard_violations\":1,") != NULL);
   CHECK(stats_of(HOST).bytes_in_use == 0);

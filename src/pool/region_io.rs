@@ -376,7 +376,7 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
         // Such a region cannot exist, so it is not given back either.
         return Obtained::Failed(fail!(
             Error::BackendFailed,
-            "the backend gave {bytes} bytes at {base:#x}, which is behind the end of the address space"
+            "the backend gave {bytes} bytes at {base:#x}, which ends beyond the address space"
         ));
     } else if !base.is_multiple_of(UNIT) {
         fail!(Error::BackendFailed, "the backend gave a region at {base:#x}, which is not a multiple of 256")

@@ -105,7 +105,7 @@ impl PlacementPlan {
             return Err(Malformed::Checksum);
         }
         if lines.at != text.len() {
-            return Err(Malformed::Line(lines.number + 1, "there is more text behind the checksum"));
+            return Err(Malformed::Line(lines.number + 1, "there is more text after the checksum"));
         }
         let repeated_from = count(prologue).unwrap_or(total);
         Ok(PlacementPlan::new(entries, repeated_from, bytes)?)
@@ -206,7 +206,7 @@ mod tests {
         }
         assert_eq!(
             why(&format!("{text}\n")),
-            Some(Malformed::Line(10, "there is more text behind the checksum"))
+            Some(Malformed::Line(10, "there is more text after the checksum"))
         );
     }
 

@@ -95,22 +95,22 @@ fn write(out: &mut dyn Write, pool: &Pool, violation: &Violation) -> fmt::Result
     let Some(id) = pool.arena.chunk_in_use(*addr) else { return write!(out, "near {addr:#x}") };
     match side {
         Side::Behind => {
-            write!(out, "behind the end of {}", Holder(pool, id))?;
+            write!(out, "after the end of {}", Holder(pool, id))?;
             let next = pool.behind(id).and_then(|next| pool.arena.chunk_in_use(next));
             // Damage this close to the next allocation may have come from there.
             if let Some(next) = next.filter(|_| damage.first + ROOM >= damage.of) {
-                write!(out, ", or in front of {}", Holder(pool, next))?;
+                write!(out, ", or before the start of {}", Holder(pool, next))?;
             }
         }
         Side::Front => {
-            write!(out, "in front of {}", Holder(pool, id))?;
+            write!(out, "before the start of {}", Holder(pool, id))?;
             match pool.in_front(id) {
                 Neighbour::InUse(prev) => {
                     if let Some(prev) = pool.arena.chunk_in_use(prev) {
-                        write!(out, ", or behind the end of {}", Holder(pool, prev))?;
+                        write!(out, ", or after the end of {}", Holder(pool, prev))?;
                     }
                 }
-                _ => out.write_str(", or a late one to what was freed there")?,
+                _ => out.write_str(", or a late write to memory that was freed there")?,
             }
         }
     }
@@ -118,8 +118,8 @@ fn write(out: &mut dyn Write, pool: &Pool, violation: &Violation) -> fmt::Result
     let are = if count == 1 { "is" } else { "are" };
     write!(out, ": {count} of {of} guard bytes {are} damaged, ")?;
     match side {
-        Side::Behind => write!(out, "the first {first} bytes behind its end:")?,
-        Side::Front => write!(out, "the first {} bytes in front of it:", of - first)?,
+        Side::Behind => write!(out, "the first {first} bytes after its end:")?,
+        Side::Front => write!(out, "the first {} bytes before its start:", of - first)?,
     }
     damage.bytes[..damage.shown].iter().try_for_each(|byte| write!(out, " {byte:02x}"))?;
     write!(out, " ({seen})")

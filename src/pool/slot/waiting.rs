@@ -160,7 +160,7 @@ pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T
             mark_circle(slot);
             return Err(fail!(
                 Error::Busy,
-                "allocators take their regions from each other, and their threads would wait for each other for ever"
+                "allocators take their regions from each other, and their threads would wait for each other forever"
             ));
         }
         waits.push(&wait);
