@@ -67,7 +67,7 @@ pub const fn alignment_of(bytes: usize) -> usize {
 /// Whether cudaMallocAsync is served: such pools reuse memory in the order of streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// cudaFree keeps its meaning by stamps, and the quarantine.
+    /// Stamps and the quarantine preserve the meaning of cudaFree.
     Stamps,
     /// By events on streams, which stamps exclude.
     Streams,

@@ -19,11 +19,11 @@ pub use record::MAGIC;
 /// The size of a record.
 pub const BYTES: usize = size_of::<Record>();
 
-/// What a record of any version begins with.
+/// The fields that begin a record of any version.
 const FAMILY: &[u8] = b"libbfc counters ";
 
-/// Returns the summaries of the records up to the first that is damaged, and what is wrong with that one. `name` is the
-/// file's.
+/// Returns the summaries of the records up to the first damaged one, and what is wrong with it. `name` is that of the
+/// file.
 pub fn summaries(file: impl Read, name: &dyn Display) -> Result<(Vec<String>, Result<()>)> {
     let (records, end) = read(file, name)?;
     Ok((records.iter().map(summary).collect(), end))
@@ -57,7 +57,7 @@ fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
     }
     if !bytes.starts_with(&MAGIC) || bytes.len() < BYTES {
         bail!(
-            "record {number} of {name} is damaged, and none behind it can be read; remove the file before the next \
+            "record {number} of {name} is damaged, and later ones cannot be read; remove the file before the next \
              run, or name another"
         );
     }
@@ -94,14 +94,14 @@ fn state(record: &Record) -> (&'static str, &'static str) {
         REPLACED => ("replaced", "it executed another program (exec)"),
         _ if text(&record.boot) != text(&process::boot()) => (
             "unknown",
-            "it ran on another machine, or before this one was restarted, and did not come to its end",
+            "it ran on another machine, or before this one was restarted, and its end was not recorded",
         ),
         _ if record.namespace != process::namespace() => {
-            ("unknown", "it runs or ran in another container, and has not come to its end")
+            ("unknown", "it runs or ran in another container, and its end was not recorded")
         }
         _ => match process::liveness(record.process, record.started) {
-            Liveness::Running => ("running", "the counters are those of now"),
-            Liveness::Unknown => ("unknown", "the system does not tell whether it still runs"),
+            Liveness::Running => ("running", "the counters are current"),
+            Liveness::Unknown => ("unknown", "the system does not report whether it is still running"),
             Liveness::Ended => ("killed", "ended by a signal or _exit, without its exit handlers"),
         },
     }
@@ -120,14 +120,14 @@ fn time(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// The date so many days after the first of 1970.
+/// The date that many days after January 1, 1970.
 fn date(mut days: u64) -> (u64, u64, u64) {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;
     loop {
         let length = 365 + u64::from(is_leap(year));
-        // A number of a damaged file may be any.
+        // Numbers of a damaged file may have any value.
         if days < length || year == 9999 {
             break;
         }

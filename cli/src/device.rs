@@ -1,4 +1,4 @@
-//! One pool of the library, behind safe calls.
+//! One pool of the library, with safe calls.
 
 mod interposed;
 
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::library::{CallError, Library, c_name, checked};
 use crate::simulated_device::{Region, SimulatedDevice};
 
-/// The ordinal used where no real device is meant: the first of those that are the caller's to use.
+/// The ordinal used where no real device is meant: the first one that is for the caller's own use.
 const OWN_ORDINAL: i32 = 258;
 
 /// Where a pool's memory comes from.
@@ -72,7 +72,7 @@ impl Backend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GrowthPolicy {
-    /// Each region has twice the size of the one before.
+    /// Each region has twice the size of the previous one.
     #[value(name = "tensorflow")]
     TensorFlow,
     /// A region is as large as needed, plus at most a sixteenth of the pool.
@@ -161,16 +161,16 @@ impl PoolConfig {
     }
 }
 
-/// A pool of its own, destroyed when it is dropped. Addresses are plain numbers here: a replay never
+/// A pool that is destroyed when it is dropped. Addresses are plain numbers here: a replay never
 /// touches the memory, and the library checks every address that it is given.
 pub struct Device<'a> {
     library: &'a Library,
     ordinal: i32,
     stream_ordered: bool,
     interposed: Option<Frees>,
-    /// How many frees were reusable when that was last said.
+    /// How many frees were reusable when the pool was last told.
     reusable: AtomicU64,
-    /// What the pool's callbacks point at: has to live until the pool is destroyed.
+    /// The data that the pool's callbacks point at. It must live until the pool is destroyed.
     simulated: Option<Box<SimulatedDevice>>,
     live: bool,
 }
@@ -189,7 +189,7 @@ impl<'a> Device<'a> {
                 (device.stream_ordered, device.interposed) = (config.stream_ordered, config.interposed);
                 Ok(device)
             }
-            // The library's advice is for programs: a user of this command has an option for it.
+            // The library's advice is for programs. This command has options for it.
             Err(error) if error.status == bfc_sys::BFC_ERROR_BACKEND_UNAVAILABLE => bail!(
                 "--backend {} cannot be used: {}; use --backend host, or --device-capacity SIZE for a simulated device",
                 config.backend.name(),
@@ -224,7 +224,7 @@ impl<'a> Device<'a> {
         })
     }
 
-    /// Requests `bytes` on the trace's `stream`: the status, and the address or 0.
+    /// Requests `bytes` on the trace's `stream`. Returns the status, and the address or 0.
     #[inline]
     pub fn alloc(&self, bytes: u64, stream: u16) -> (bfc_status_t, usize) {
         let mut out = ptr::null_mut();
@@ -242,7 +242,7 @@ impl<'a> Device<'a> {
         (status, out.expose_provenance())
     }
 
-    /// Gives the chunk at `address` back.
+    /// Frees the chunk at `address`.
     #[inline]
     pub fn free(&self, address: usize, stream: u16) -> bfc_status_t {
         let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
@@ -255,12 +255,12 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// The error text of a status that `alloc` returned on this thread just now.
+    /// The message for a status that `alloc` has just returned on this thread.
     pub fn alloc_error(&self, status: bfc_status_t) -> CallError {
         self.library.error(if self.stream_ordered { "bfc_alloc_async" } else { "bfc_alloc" }, status)
     }
 
-    /// The error text of a status that `free` returned on this thread just now.
+    /// The message for a status that `free` has just returned on this thread.
     pub fn free_error(&self, status: bfc_status_t) -> CallError {
         self.library.error(if self.stream_ordered { "bfc_free_async" } else { "bfc_free" }, status)
     }
@@ -284,7 +284,7 @@ impl<'a> Device<'a> {
         Ok(stats)
     }
 
-    /// Counters to 0, peaks to the current values.
+    /// Sets counters to 0, and peaks to the current values.
     pub fn reset_stats(&self) -> Result<(), CallError> {
         // SAFETY: takes any ordinal.
         let status = unsafe { (self.library.api.bfc_reset_stats)(self.ordinal) };
@@ -306,8 +306,7 @@ impl<'a> Device<'a> {
         self.text("bfc_report", self.library.api.bfc_report)
     }
 
-    /// Destroys the pool, which must have nothing live left, and asks the simulated device whether it was
-    /// treated well.
+    /// Destroys the pool, which must have no live allocations, and checks that it used the simulated device correctly.
     pub fn destroy(mut self) -> Result<()> {
         // SAFETY: no call on this pool is under way, `self` is owned.
         let status = unsafe { (self.library.api.bfc_destroy)(self.ordinal) };
@@ -331,7 +330,7 @@ impl<'a> Device<'a> {
 }
 
 impl Drop for Device<'_> {
-    /// The way out after an error: whatever is live goes with the pool, before the callbacks' target does.
+    /// After an error: live allocations end with the pool, before the data of its callbacks does.
     fn drop(&mut self) {
         if self.live {
             // SAFETY: no call on this pool is under way, `self` is borrowed mutably.
@@ -340,7 +339,7 @@ impl Drop for Device<'_> {
     }
 }
 
-/// Options with everything that is not named left to the library.
+/// Options that leave everything they do not name to the library.
 fn options(backend: u32, flags: u32, memory_limit: u64) -> bfc_options_t {
     bfc_options_t {
         struct_size: size_of::<bfc_options_t>(),
@@ -357,14 +356,14 @@ fn token(stream: u16) -> *mut c_void {
     ptr::without_provenance_mut(usize::from(stream) << 12)
 }
 
-/// Whether a pool of `backend` can be created on `ordinal` and gives out a chunk; the reason if not.
+/// Returns whether a pool of `backend` can be created on `ordinal` and serves a request, or the reason why not.
 pub fn probe(library: &Library, backend: u32, ordinal: i32) -> Result<()> {
-    /// Enough for a granule of every backend, and little enough to be had on a busy device.
+    /// Enough for a granule of every backend, and little enough to be available on a busy device.
     const LIMIT: u64 = 64 << 20;
     let simulated = (backend == bfc_sys::BFC_BACKEND_CUSTOM).then(|| SimulatedDevice::new(LIMIT));
     let device =
         Device::open(library, ordinal, options(backend, bfc_sys::BFC_ALLOW_GROWTH, LIMIT), simulated)?;
-    // Creation may put the work off until the first allocation: only a chunk shows that it works.
+    // Creation may defer the work until the first allocation, so only an allocation shows that the backend works.
     let (status, address) = device.alloc(256, 0);
     if status != bfc_sys::BFC_OK {
         return Err(device.alloc_error(status).into());

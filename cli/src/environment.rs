@@ -1,4 +1,4 @@
-//! What the library makes of the BFC_ variables. The rules are the library's: the command asks it (bfc_resolve_options).
+//! The effect of the BFC_ variables. The rules are the library's, so the command asks it (bfc_resolve_options).
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -20,11 +20,11 @@ pub const BACKEND: &str = "BFC_BACKEND";
 pub const GROWTH: &str = "BFC_GROWTH";
 /// Whether the pool grows, whatever the flags say.
 pub const FORCE_ALLOW_GROWTH: &str = "BFC_FORCE_ALLOW_GROWTH";
-/// From which share of the limit on remainders are split off.
+/// The share of the limit from which remainders are split off.
 pub const FRAGMENTATION_FRACTION: &str = "BFC_FRAGMENTATION_FRACTION";
 /// The file of a plan.
 pub const PLAN: &str = "BFC_PLAN";
-/// After how many seconds without a request free memory goes back.
+/// The seconds without a request after which free memory is returned.
 pub const TRIM_AFTER: &str = "BFC_TRIM_AFTER";
 /// Where the history is recorded.
 pub const HISTORY_FILE: &str = "BFC_HISTORY_FILE";
@@ -34,7 +34,7 @@ pub const HISTORY_STACKS: &str = "BFC_HISTORY_STACKS";
 pub const HISTORY: &str = "BFC_HISTORY";
 /// Whether the statistics are published for bfc top.
 pub const PUBLISH: &str = "BFC_PUBLISH";
-/// It changes nothing of what a replay shows.
+/// It does not change what a replay shows.
 const HASH_SEED: &str = "BFC_HASH_SEED";
 
 /// The interposer's file, or its folder: for this command.
@@ -57,7 +57,7 @@ pub const PRELOAD_TRACE: &str = "BFC_PRELOAD_TRACE";
 pub const PRELOAD_REPORT: &str = "BFC_PRELOAD_REPORT";
 /// The number of the program's own process, whose report also says that it used no pool.
 pub const PRELOAD_PROGRAM: &str = "BFC_PRELOAD_PROGRAM";
-/// Where the interposer says what it sees.
+/// The file that the interposer writes its observations to.
 pub const PRELOAD_CHECK: &str = "BFC_PRELOAD_CHECK";
 
 /// The settings of a pool with what the environment adds: the answer of bfc_resolve_options.

@@ -12,7 +12,7 @@ macro_rules! functions {
         }
 
         impl Api {
-            /// Looks up every function, or says which is missing.
+            /// Looks up every function. The error names one that is missing.
             ///
             /// # Safety
             /// `library` must be a libbfc (its `bfc_` symbols have the types of the C contract), and it

@@ -1,12 +1,11 @@
 //! The lowest limit in which a trace runs without a failed request.
 //!
-//! Running is not strictly monotone in the limit: with another limit regions are cut elsewhere, and now
-//! and then a larger pool fails where a smaller one did not. So the search starts at the bottom and not
-//! in the middle of a wide interval. No limit below the trace's peak of live bytes can do, with the requests that the
-//! recorded program was refused among them; that limit is tried first, then limits above it in steps that double, until one runs. Between the last that failed
-//! and the first that ran it bisects. What is found has run, and is run once more to be sure; the limit
-//! shortly below it, as near as the precision asks, has failed. A smaller one still that happens to run
-//! is possible.
+//! Success is not strictly monotone in the limit: with another limit regions are split elsewhere, and occasionally a
+//! larger pool fails where a smaller one did not. So the search starts at the bottom instead of in the middle of a wide
+//! interval. No limit below the trace's peak of live bytes, refused requests of the recorded program included, can
+//! suffice. That limit is tried first, then limits above it in doubling steps, until one runs. The search then bisects
+//! between the last limit that failed and the first that ran. The result has run, and is run once more to be sure. The
+//! limit just below it, as near as the precision demands, has failed. A still smaller limit may run by chance.
 
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
@@ -16,10 +15,10 @@ use crate::replay::{Job, Player};
 use crate::size;
 use crate::trace::{ALIGNMENT, Trace};
 
-/// Where the search upward gives up, as a multiple of the peak of live bytes.
+/// The limit at which the search upward gives up, as a multiple of the peak of live bytes.
 const GIVE_UP: u64 = 64;
 
-/// Events played between two looks at whether a request has failed.
+/// Events played between two checks whether a request has failed.
 const STRIDE: usize = 1024;
 
 /// What the search found.
@@ -27,15 +26,16 @@ const STRIDE: usize = 1024;
 pub struct Found {
     /// The lowest limit that ran, in bytes.
     pub limit: u64,
-    /// The nearest smaller one that is known to fail; none if the limit is the peak of live bytes itself.
+    /// The nearest smaller limit that is known to fail. None if the limit is the peak of live bytes itself.
     pub fails_at: Option<u64>,
-    /// How many times the trace was played, wholly or up to its first failed request.
+    /// How many times the trace was played, completely or up to its first failed request.
     pub probes: u32,
     /// How many allocations followed the plan in the last run.
     pub planned: u64,
 }
 
-/// Searches from `least` bytes on, to a relative `precision` of the peak of live bytes; 0 goes down to 256 bytes.
+/// Searches upward from `least` bytes, to a relative `precision` of the peak of live bytes. 0 means a precision of 256
+/// bytes.
 pub fn find_limit(job: &Job<'_>, least: u64, precision: f64, bar: &ProgressBar) -> Result<Found> {
     let mut planned = 0;
     let found = search(job.trace.peak_wanted_bytes.max(least), precision, |limit| {
@@ -49,7 +49,8 @@ pub fn find_limit(job: &Job<'_>, least: u64, precision: f64, bar: &ProgressBar) 
     Ok(Found { planned, ..found })
 }
 
-/// Runs the job's trace up to its first failed request. How many allocations followed the plan, if no request failed.
+/// Runs the job's trace up to its first failed request. Returns how many allocations followed the plan, if no request
+/// failed.
 fn runs(job: &Job<'_>) -> Result<Option<u64>> {
     let device = job.device()?;
     let mut player = Player::new(&device, job.trace);
@@ -64,7 +65,7 @@ fn runs(job: &Job<'_>) -> Result<Option<u64>> {
 }
 
 fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Result<bool>) -> Result<Found> {
-    // In units, rounded up: a limit of 0 would mean "what there is", so one unit is the least.
+    // In units, rounded up. A limit of 0 would mean "all that is available", so the minimum is one unit.
     let largest = u64::MAX / ALIGNMENT;
     let least = peak_live_bytes.div_ceil(ALIGNMENT).clamp(1, largest);
     let ceiling = least.saturating_mul(GIVE_UP).min(largest);
@@ -112,7 +113,7 @@ fn search(peak_live_bytes: u64, precision: f64, mut runs: impl FnMut(u64) -> Res
     Ok(Found { limit, fails_at: fails.map(|bad| bad * ALIGNMENT), probes, planned: 0 })
 }
 
-/// The ratio that the notes on waste are written in.
+/// The ratio in which the notes on waste are expressed.
 pub fn ratio(limit: u64, trace: &Trace) -> f64 {
     limit as f64 / trace.peak_live_bytes.max(1) as f64
 }
@@ -121,7 +122,7 @@ pub fn ratio(limit: u64, trace: &Trace) -> f64 {
 mod tests {
     use super::*;
 
-    /// Searches where exactly the limits for which `good` holds run; every probe is noted.
+    /// Searches where exactly the limits for which `good` holds run. Records every probe.
     fn searched(peak: u64, precision: f64, good: impl Fn(u64) -> bool) -> (Found, Vec<u64>) {
         let mut tried = Vec::new();
         let found = search(peak, precision, |limit| {

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-/// Writes them below `share`, in the folders in which man and the shells look.
+/// Writes them below `share`, in the folders that man and the shells search.
 pub fn generate(share: &Path) -> Result<()> {
     let folder = |inside: &str| {
         let folder = share.join(inside);
@@ -35,10 +35,10 @@ pub fn generate(share: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the man page of a command, and those of its commands.
+/// Writes the man page of a command, and those of its subcommands.
 fn write_pages(command: Command, folder: &Path) -> Result<()> {
     let mut command = command.disable_help_subcommand(true);
-    // The names of subcommands then have those of their commands in front.
+    // The names of subcommands then begin with those of their commands.
     command.build();
     let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     for command in subcommands.chain([command.clone()]) {
@@ -50,8 +50,8 @@ fn write_pages(command: Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a page. What a help ends with has sections of their own, whose lines stay as they are: clap_mangen fills them, in
-/// one section with the name EXTRA.
+/// Writes a page. The text after the options gets sections of its own, whose lines stay as they are. clap_mangen would
+/// reflow them, in one section named EXTRA.
 fn write_page(command: &Command, out: &mut dyn Write) -> io::Result<()> {
     let man = Man::new(command.clone()).source(concat!("bfc ", env!("CARGO_PKG_VERSION")));
     man.render_title(out)?;

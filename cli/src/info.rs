@@ -1,4 +1,4 @@
-//! `bfc info`: which library, what it can do here, and what steers it.
+//! `bfc info`: the library in use, the backends that work here, and the variables that control it.
 
 use anyhow::Result;
 use clap::Args;
@@ -9,7 +9,7 @@ use crate::environment::{Cost, Resolved, Variable};
 use crate::library::{CallError, Library};
 use crate::output::{Output, progress, table};
 
-/// What `bfc info` is asked for.
+/// The arguments of `bfc info`.
 #[derive(Args)]
 pub struct Info {
     /// Print one JSON document instead of tables (fields: bfc info --help)
@@ -24,7 +24,7 @@ Examples:
   bfc info --json                     machine-readable output
   BFC_MEMORY_LIMIT=8GB bfc info       the effect of a variable";
 
-/// Shown after them by `bfc info --help`.
+/// Shown after the examples by `bfc info --help`.
 pub const SCHEMA: &str = "\
 The JSON document of --json (fields may be added):
   schema         \"bfc-info/1\"
@@ -118,7 +118,7 @@ fn probe_all(library: &Library) -> Vec<Probed> {
     probed.into()
 }
 
-/// Only the reason where a backend is not there: a table has no room for advice to programs, in each row.
+/// Only the reason why a backend is unavailable: a table has no room for advice to programs in each row.
 fn in_short(error: &anyhow::Error) -> String {
     match error.downcast_ref::<CallError>() {
         Some(call) if call.status == bfc_sys::BFC_ERROR_BACKEND_UNAVAILABLE => call.reason().to_owned(),

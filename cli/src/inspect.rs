@@ -1,14 +1,13 @@
-//! Looking into the pool at the moment that matters.
+//! Inspecting the pool at the moment that matters.
 //!
-//! The moment of peak use is known only afterwards, and looking is not free, so none of this happens in
-//! the timed run: the trace is played again, untimed, once to find the moments and once to look at them.
-//! Placements do not depend on the clock, so it is the same moment. Only several threads at once cannot
-//! be repeated; for them the copies are played in turns by one thread, an event each. That is another
-//! run, with another peak, and the output says so.
+//! The moment of peak use is known only afterwards, and inspection takes time, so none of this happens in the timed
+//! run: the trace is played again, untimed, once to find the moments and once to inspect the pool at them. Placements
+//! do not depend on the clock, so they are the same moments. Only a run of several threads cannot be repeated. For it
+//! one thread plays the copies in turn, one event each. That is another run, with another peak, and the output says so.
 //!
 //! The occupancy and the fragmentation are taken at peak use. The memory map and the report answer "what
-//! filled the pool", so they are taken at the first failed request where there is one, and else at peak
-//! use: at the end of a trace, where everything is freed, there is nothing to see.
+//! filled the pool", so they are taken at the first failed request if there is one, and otherwise at peak use. At the
+//! end of a trace everything is freed, so there would be nothing to see.
 
 use std::ops::ControlFlow;
 
@@ -21,21 +20,21 @@ use crate::ffi;
 use crate::replay::{Job, Player, place};
 use crate::trace::Event;
 
-/// Events played between two moves of the progress bar.
+/// Events played between two updates of the progress bar.
 const STRIDE: usize = 1024;
 
 /// The pool at the moment of peak use.
 #[derive(Debug, Serialize)]
 pub struct Peak {
-    /// The event after which it was, counted from 1.
+    /// The event after which the pool was inspected, counted from 1.
     pub event: usize,
-    /// The step or request of the trace it belongs to.
+    /// The step or request of the trace that it belongs to.
     pub mark: Option<String>,
     /// Chunk bytes in use.
     pub bytes_in_use: u64,
     /// Bytes held from the backend.
     pub pool_bytes: u64,
-    /// One request could get this much.
+    /// The most that one request could get.
     pub largest_free_block_bytes: u64,
     /// 1 - largest free block / free bytes.
     pub fragmentation: f64,
@@ -48,11 +47,11 @@ pub struct Peak {
 pub struct Failure {
     /// The event, counted from 1.
     pub event: usize,
-    /// The step or request of the trace it belongs to.
+    /// The step or request of the trace that it belongs to.
     pub mark: Option<String>,
     /// What was requested.
     pub bytes: u64,
-    /// Why, as `bfc_last_error` has it.
+    /// The reason, as `bfc_last_error` returns it.
     pub words: String,
 }
 
@@ -62,7 +61,7 @@ pub struct Inspection {
     pub peak: Peak,
     /// The first failed request, if any.
     pub failure: Option<Failure>,
-    /// When the map and the report are from, in words.
+    /// The moment of the map and the report, as text.
     pub shown: String,
     /// The memory map, JSON.
     pub memory_map: String,
@@ -70,7 +69,7 @@ pub struct Inspection {
     pub report: String,
 }
 
-/// Plays the trace twice more and looks.
+/// Plays the trace twice more and inspects the pool.
 pub fn inspect(job: &Job<'_>, bar: &ProgressBar) -> Result<Inspection> {
     let (peak_at, failure) = find(job, bar)?;
     let shown_at = failure.as_ref().map_or(peak_at, |failure| failure.event - 1);
@@ -88,13 +87,13 @@ pub fn inspect(job: &Job<'_>, bar: &ProgressBar) -> Result<Inspection> {
     })?;
     let kind = if failure.is_some() { "the first failed request" } else { "peak use" };
     let run = if job.threads == 1 { String::new() } else { in_turns(job.threads) };
-    // A trace has events, and both moments are among them.
+    // A trace has events, and both moments are at events.
     let (Some(peak), Some((memory_map, report))) = (peak, shown) else { unreachable!("no such event") };
     let shown = format!("at {kind}{run}: {}", place(job.trace, shown_at));
     Ok(Inspection { peak, failure, shown, memory_map, report })
 }
 
-/// Of which run of several threads' copies a moment is, in words.
+/// The run to which a moment belongs, as text, if several threads play copies.
 pub fn in_turns(copies: usize) -> String {
     format!(" of the {copies} copies played in turns by one thread")
 }
@@ -104,7 +103,7 @@ fn find(job: &Job<'_>, bar: &ProgressBar) -> Result<(usize, Option<Failure>)> {
     let mut peak = 0;
     let mut most = 0;
     let mut in_use = 0;
-    // By copy and slot: a chunk's size has to be known when it is already gone.
+    // By copy and slot, because a chunk's size is needed after it is freed.
     let mut sizes = vec![vec![0_u64; job.trace.slots]; job.threads];
     let failure = walk(job, bar, |device, event, players| {
         for (player, sizes) in players.iter().zip(&mut sizes) {
@@ -116,7 +115,7 @@ fn find(job: &Job<'_>, bar: &ProgressBar) -> Result<(usize, Option<Failure>)> {
                     in_use += size;
                 }
                 Event::Free { slot, .. } => in_use -= std::mem::take(&mut sizes[slot as usize]),
-                // What is granted of it is free again.
+                // Memory that it is granted is free again.
                 Event::Refused { .. } => {}
             }
         }
@@ -129,8 +128,8 @@ fn find(job: &Job<'_>, bar: &ProgressBar) -> Result<(usize, Option<Failure>)> {
     Ok((peak, failure))
 }
 
-/// Plays the trace event by event on a fresh pool, every copy in turn, until `visit` breaks off. Gives the
-/// first request that failed so far.
+/// Plays the trace event by event on a fresh pool, every copy in turn, until `visit` stops it. Passes on the first
+/// request that failed so far.
 pub fn walk(
     job: &Job<'_>,
     bar: &ProgressBar,
@@ -146,7 +145,7 @@ pub fn walk(
         for player in &mut players {
             player.play(event..event + 1)?;
             if failure.is_none() && player.failed > 0 {
-                // At once: the next failed call has other words.
+                // Immediately, because the next failed call replaces the message.
                 failure = Some(failed(job, &device, event));
             }
         }
@@ -157,13 +156,13 @@ pub fn walk(
     Ok(failure)
 }
 
-/// The request at `event`, which failed just now.
+/// The request at `event`, which has just failed.
 fn failed(job: &Job<'_>, device: &Device<'_>, event: usize) -> Failure {
     let bytes = match job.trace.events[event] {
         Event::Alloc { bytes, .. } | Event::Refused { bytes, .. } => bytes,
         Event::Free { .. } => unreachable!("a free that fails ends the replay"),
     };
-    // The only failure that a replay goes on after.
+    // The only failure after which a replay continues.
     let words = device.alloc_error(bfc_sys::BFC_ERROR_OUT_OF_MEMORY).words().to_owned();
     Failure { event: event + 1, mark: job.trace.mark_of(event).map(str::to_owned), bytes, words }
 }

@@ -1,4 +1,4 @@
-//! JSON that is written as it comes, without characters that control a terminal or, on a page, end an element.
+//! JSON that is written piece by piece, without characters that control a terminal or, on a page, end an element.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
 use os::terminal::is_harmful;
 
-/// Writes a document for people and programs. A harmful character is written by its number.
+/// Writes a document for people and programs. A harmful character is escaped by its number.
 pub fn write(out: impl Write, document: &impl Serialize) -> io::Result<()> {
     serialize(out, document, PrettyFormatter::new(), is_harmful)
 }
@@ -35,10 +35,10 @@ fn serialize<F: Formatter>(
     Ok(document.serialize(&mut Serializer::with_formatter(out, formatter))?)
 }
 
-/// Writes some characters of strings by their numbers.
+/// Escapes some characters of strings by their numbers.
 struct Escaping<F> {
     inner: F,
-    /// All are of the basic multilingual plane, whose characters have one number in JSON.
+    /// All are in the basic multilingual plane, where one number in JSON is enough for a character.
     is_numbered: fn(char) -> bool,
 }
 

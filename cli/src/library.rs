@@ -1,4 +1,4 @@
-//! Finding and opening libbfc.so, and its errors in words.
+//! Finding and opening libbfc.so, and the messages of its errors.
 
 use std::env;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
@@ -16,7 +16,7 @@ use crate::ffi::Api;
 /// The environment variable that names the library.
 pub const LIBRARY_VARIABLE: &str = "BFC_LIBRARY";
 
-/// What helps where there is no library, for a command that was installed and for one that was built.
+/// The advice if there is no library, for a command that was installed and for one that was built.
 const ADVICE: &str = "install libbfc, or build it in its source tree (cargo build --release), and name it with \
                       --library PATH or BFC_LIBRARY=PATH";
 
@@ -29,22 +29,22 @@ pub const SONAME: &str = match bfc_sys::BFC_SONAME.to_str() {
     Err(_) => panic!("it is ASCII"),
 };
 
-/// Where an installed library lies as seen from the folder of the command.
+/// The folders of an installed library, relative to the folder of the command.
 const FOLDERS: [&str; 4] = ["", "../lib", "../lib64", MULTIARCH];
 
 /// Debian's folder.
 const MULTIARCH: &str =
     if cfg!(target_arch = "aarch64") { "../lib/aarch64-linux-gnu" } else { "../lib/x86_64-linux-gnu" };
 
-/// Where Python keeps its packages as seen from there: in a virtual environment, below ~/.local and on most systems; on
-/// Debian; and with `pip install --target`.
+/// The folders of Python's packages, relative to the same: in a virtual environment, below ~/.local and on most
+/// systems; on Debian; and with `pip install --target`.
 const PYTHON_FOLDERS: [&str; 3] = ["../lib", "../lib64", "../local/lib"];
 const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
 
-/// Where Python's package bfc has the library.
+/// The folder of the library in Python's package bfc.
 const IN_PACKAGE: &str = "bfc/_prefix/lib";
 
-/// The folders in which libbfc.so, or libbfc_preload.so, may lie as seen from the folder of the command.
+/// The folders in which libbfc.so, or libbfc_preload.so, may be, relative to the folder of the command.
 pub fn folders(of_command: &Path) -> Vec<PathBuf> {
     let fixed = FOLDERS.iter().map(|name| of_command.join(name));
     let in_python = PYTHON_FOLDERS.iter().flat_map(|name| of_python(&of_command.join(name)));
@@ -52,7 +52,7 @@ pub fn folders(of_command: &Path) -> Vec<PathBuf> {
     fixed.chain(in_python).chain([targeted]).collect()
 }
 
-/// Those of the package in a folder with the packages of one or several versions of Python; of the newest first.
+/// Those of the package in a folder with the packages of one or several versions of Python, the newest version first.
 fn of_python(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
@@ -68,7 +68,7 @@ fn of_python(folder: &Path) -> Vec<PathBuf> {
     pythons.sort();
     let newest_first = pythons.iter().rev().map(|(_, name)| folder.join(name));
     let packages = newest_first.flat_map(|python| PACKAGES.map(|name| python.join(name).join(IN_PACKAGE)));
-    // What is not there is no place to name among those that were tried.
+    // A missing folder is not listed among the places that were tried.
     packages.filter(|folder| folder.is_dir()).collect()
 }
 
@@ -76,7 +76,7 @@ fn of_python(folder: &Path) -> Vec<PathBuf> {
 pub struct Library {
     /// Its functions.
     pub api: Api,
-    /// The file that was opened, as far as the system tells.
+    /// The file that was opened, if the system reports it.
     pub path: PathBuf,
 }
 
@@ -91,7 +91,7 @@ impl Library {
         }
         let mut tried = Vec::new();
         for path in beside(&env::current_exe().unwrap_or_default(), &NAMES) {
-            // A library that is there and does not open is an error, never a reason to take another.
+            // A library that exists and cannot be opened is an error, never a reason to take another.
             if path.exists() {
                 return Self::open(path.as_os_str())
                     .or_else(|why| bail!("cannot open {}: {why}", path.display()));
@@ -107,13 +107,13 @@ impl Library {
         bail!("libbfc.so was not found; tried\n  {}\n{ADVICE}", tried.join("\n  "))
     }
 
-    /// Opens what somebody named. There is no falling back from it: measuring another library than the
-    /// one that was asked for would be worse than measuring none.
+    /// Opens a library that was named. There is no fallback: measuring another library than the requested one would be
+    /// worse than measuring none.
     fn named(path: &Path, source: &str) -> Result<Self> {
         let file = if path.is_dir() {
             let inside = NAMES.map(|name| path.join(name));
             let Some(file) = inside.into_iter().find(|file| file.exists()) else {
-                bail!("{source} names the folder {}, which holds no libbfc.so", path.display());
+                bail!("{source} names the folder {}, which contains no libbfc.so", path.display());
             };
             file
         } else {
@@ -123,13 +123,13 @@ impl Library {
             .or_else(|why| bail!("cannot open {} (from {source}): {why}\n{ADVICE}", file.display()))
     }
 
-    /// Opens the library that lies in a folder, for what is worth no error.
+    /// Opens the library in a folder, for purposes that do not justify an error.
     pub fn in_folder(folder: &Path) -> Option<Self> {
         Self::open(folder.join(SONAME).as_os_str()).ok()
     }
 
     fn open(name: &OsStr) -> Result<Self, String> {
-        // RTLD_NOW: a library that cannot be linked is refused here and not in the middle of a run.
+        // RTLD_NOW: a library that cannot be linked is refused here, and not in the middle of a run.
         let flags = unix::RTLD_NOW | unix::RTLD_LOCAL;
         // SAFETY: libbfc's initialisers do nothing beyond registering themselves; opening a file that
         // the user named is what the command is for.
@@ -139,7 +139,7 @@ impl Library {
         // closed, see below.
         let resolved = unsafe { Api::resolve(&library) };
         let api = resolved.map_err(|error| {
-            format!("this is not libbfc, or one older than this command ({})", in_words(&error))
+            format!("this is not libbfc, or it is older than this command ({})", in_words(&error))
         })?;
         // Never closed: the library may hold thread-local buffers and fork or exit handlers, whose code
         // has to stay mapped until the process ends.
@@ -156,7 +156,7 @@ impl Library {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// What bfc_create would make of some options, or of none, as JSON.
+    /// The settings that bfc_create would use for some options, or for none, as JSON.
     pub fn resolved_options(
         &self,
         ordinal: i32,
@@ -191,8 +191,8 @@ impl Library {
         }
     }
 
-    /// The failure `status` of the function `call`, with the library's own words. To be called at once
-    /// and on the thread that failed: `bfc_last_error` is the thread's last failure.
+    /// The failure `status` of the function `call`, with the library's message. Must be called immediately and on the
+    /// thread that failed, because `bfc_last_error` returns the thread's last failure.
     pub fn error(&self, call: &'static str, status: bfc_status_t) -> CallError {
         let mut buffer = vec![0_u8; 4096];
         // SAFETY: the buffer is writable for the length given.
@@ -218,8 +218,8 @@ pub struct CallError {
 }
 
 impl CallError {
-    /// What happened, in the library's own words. The name of the status says the same in general, so it
-    /// stands in only where there are none.
+    /// What happened, by the library's message. The name of the status says the same in general, so it is used only if
+    /// there is no message.
     pub fn words(&self) -> &str {
         let named = self.detail.strip_prefix(self.call).and_then(|rest| rest.strip_prefix(": "));
         match named.unwrap_or(&self.detail) {
@@ -228,7 +228,7 @@ impl CallError {
         }
     }
 
-    /// The words without the advice to programs that may follow them.
+    /// The message without the advice to programs that may follow it.
     pub fn reason(&self) -> &str {
         self.words().split(';').next().unwrap_or_default()
     }
@@ -247,7 +247,7 @@ pub fn checked(library: &Library, call: &'static str, status: bfc_status_t) -> R
     if status == bfc_sys::BFC_OK { Ok(()) } else { Err(library.error(call, status)) }
 }
 
-/// The files of these names that may lie where a library does, as seen from the command's own file.
+/// The files with these names in the places of a library, relative to the command's own file.
 pub fn beside(executable: &Path, names: &[&str]) -> Vec<PathBuf> {
     let Some(folder) = executable.parent() else {
         return Vec::new();
@@ -256,19 +256,18 @@ pub fn beside(executable: &Path, names: &[&str]) -> Vec<PathBuf> {
     folders.flat_map(|folder| names.iter().map(move |name| folder.join(name))).collect()
 }
 
-/// `dlopen` searches the system's folders for a name without a slash; a path that was named is a file.
+/// `dlopen` searches the system's folders for a name without a slash, but a named path is a file.
 fn searched_as_file(path: &Path) -> OsString {
     let plain = path.components().count() == 1 && path.is_relative();
     if plain { Path::new(".").join(path).into_os_string() } else { path.as_os_str().to_owned() }
 }
 
-/// libloading keeps the loader's own words in the source of its error.
+/// libloading keeps the loader's message in the source of its error.
 fn in_words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The file whose mapping holds `address`: for a library that the loader found, nothing else says which
-/// one it was.
+/// The file whose mapping contains `address`. For a library that the loader found, nothing else identifies it.
 fn mapped_file(address: usize) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {
@@ -282,7 +281,7 @@ fn mapped_file(address: usize) -> Option<PathBuf> {
     })
 }
 
-/// A name as the C ABI wants it; a NUL inside cannot be passed on.
+/// A name in the form of the C ABI, which cannot contain a NUL.
 pub fn c_name(name: &str) -> CString {
     CString::new(name.replace('\0', "?")).unwrap_or_default()
 }

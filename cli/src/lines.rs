@@ -1,5 +1,5 @@
-//! Progress where standard error is no terminal: a line after some seconds, and then one now and then. The project's chores
-//! (xtask) include this file too.
+//! Progress if standard error is not a terminal: a line after some seconds, and then one from time to time. The
+//! project's chores (xtask) include this file too.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressDrawTarget, TermLike};
 
-/// What takes less time shows nothing.
+/// Work that takes less time shows nothing.
 const FIRST: Duration = Duration::from_secs(5);
 
 /// The time between two lines.
 const EVERY: Duration = Duration::from_secs(20);
 
-/// Standard error, for a bar that would draw on a terminal.
+/// Standard error, for a bar that is made for a terminal.
 #[derive(Debug)]
 struct Lines(Mutex<State>);
 
@@ -23,7 +23,7 @@ struct State {
     next: Instant,
 }
 
-/// Prints what a bar draws to standard error, seldom. Its template must be of one line.
+/// Prints what a bar draws to standard error, rarely. Its template must have one line.
 pub fn target() -> ProgressDrawTarget {
     let state = State { line: String::new(), next: Instant::now() + FIRST };
     ProgressDrawTarget::term_like_with_hz(Box::new(Lines(Mutex::new(state))), 1)
@@ -82,7 +82,7 @@ impl TermLike for Lines {
                 return Ok(());
             }
             state.next = now + EVERY;
-            // In one piece: those of several processes must not mix.
+            // In one piece, because lines of several processes must not mix.
             io::stderr().write_all(format!("{}\n", line.trim_end()).as_bytes())
         })
     }

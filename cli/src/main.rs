@@ -1,8 +1,8 @@
 //! The `bfc` command: replays recorded allocation traces through libbfc.so, as any client would use it, and runs
 //! programs with the interposer.
 //!
-//! Exit status: 0 fine, 1 an error, 2 wrong usage. Requests that fail in a replay are its result and no
-//! error, unless `--fail-on-oom` makes them one. `bfc run` has the program's, see there.
+//! Exit status: 0 success, 1 an error, 2 wrong usage. Requests that fail in a replay are its result and not an error,
+//! unless `--fail-on-oom` makes them one. `bfc run` has the program's exit status, see there.
 
 mod counters;
 mod device;
@@ -94,9 +94,9 @@ struct Cli {
 enum Command {
     /// Replay traces through the library: time, failures, overhead; or find the lowest limit in which they run
     ///
-    /// Every replay of a trace has a pool of its own, one after another on ordinal 258 (0 for CUDA), named after the
-    /// trace: one for each run of --repeat, and two more, not measured, that find and inspect the moment of peak use.
-    /// With --find-limit there is one for each limit that is tried.
+    /// Every replay of a trace creates its own pool, named after the trace. The pools are created one after another on
+    /// ordinal 258 (0 for CUDA): one for each run of --repeat, and two more, not measured, to find and inspect the
+    /// moment of peak use. With --find-limit there is one for each limit that is tried.
     #[command(after_help = REPLAY_EXAMPLES, after_long_help = format!("{REPLAY_EXAMPLES}\n\n{}", output::SCHEMA))]
     Replay(Box<Replay>),
     /// Compute a plan: places for the requests of a trace
@@ -107,25 +107,24 @@ enum Command {
     #[command(after_help = plan::EXAMPLES, after_long_help = format!("{}\n\n{}", plan::EXAMPLES, plan::SCHEMA))]
     Plan(Plan),
     /// Run an unmodified program with libbfc behind cudaMalloc
-    ///
-    /// The command puts libbfc_preload.so in front of the driver (LD_PRELOAD), sets BFC_ variables from its options,
-    /// and becomes the program. Variables without an option keep their values.
+    ///The command loads libbfc_preload.so before the driver (LD_PRELOAD), sets BFC_ variables from its options, and
+    /// becomes the program. Variables without an option keep their values.
     #[command(override_usage = run::USAGE, after_help = run::EXAMPLES, after_long_help = format!("{}\n\n{}", run::EXAMPLES, run::EXIT_CODES))]
     Run(Box<Run>),
     /// Show a history, or the counters of each process of bfc run --report=FILE, including killed processes
     ///
-    /// Processes may still be running. Their counters are those of this moment.
+    /// Processes may still be running. Their counters are current.
     #[command(after_help = report::EXAMPLES, after_long_help = format!("{}\n\n{}\n\n{}", report::EXAMPLES, history::MOMENTS, report::STATES))]
     Report(Report),
     /// Show what changed between two moments: of one history, of two, or two memory maps
     ///
-    /// Compared are the totals of each pool, and how much is live by operation and size. Pools are matched by device and
+    /// Compares the totals of each pool, and how much is live by operation and size. Pools are matched by device and
     /// name. What is equal is left out.
     #[command(after_help = history::DIFF_EXAMPLES, after_long_help = format!("{}\n\n{}", history::DIFF_EXAMPLES, history::MOMENTS))]
     Diff(Diff),
     /// Watch the pools of running processes that publish their statistics (BFC_PUBLISH=1, bfc run --publish)
     ///
-    /// A table of the pools, with the selected one in detail. The keys are shown at the lower edge.
+    /// Shows a table of the pools, with details of the selected one. The keys are shown at the bottom.
     #[command(after_help = top::EXAMPLES, after_long_help = format!("{}\n\n{}", top::EXAMPLES, top::SCHEMA))]
     Top(Top),
     /// Show the library in use, the backends that work here, and the BFC_ variables that are set
@@ -282,23 +281,23 @@ impl Replay {
         }
     }
 
-    /// What clap cannot see.
+    /// Checks that clap cannot express.
     fn check(&self) -> Result<(), &'static str> {
         if self.growth_policy.is_some() && !self.growth {
-            return Err("--growth-policy needs --growth: without it one region has the whole limit");
+            return Err("--growth-policy needs --growth: without it one region takes the whole limit");
         }
         if self.map.is_some() && self.traces.len() > 1 {
-            return Err("--map takes one trace: the map is of one moment of one of them");
+            return Err("--map takes one trace: a map shows one moment of one trace");
         }
         if self.plot.is_some() && (self.traces.len() > 1 || self.threads > 1) {
-            return Err("--plot takes one trace and one thread: the picture is of one replay");
+            return Err("--plot takes one trace and one thread: a picture shows one replay");
         }
         if self.plot.as_ref().is_some_and(|file| file.extension().is_none_or(|extension| extension != "svg"))
         {
             return Err("--plot writes SVG: name a file that ends with .svg");
         }
         if self.plan.is_some() && self.traces.len() > 1 {
-            return Err("--plan takes one trace: the plan is of one of them");
+            return Err("--plan takes one trace: a plan is made for one trace");
         }
         if self.traces.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
             return Err("- stands for standard input, which can be read only once");
@@ -311,11 +310,11 @@ impl Replay {
         Ok(())
     }
 
-    /// The limit for a trace. A fifth above what lives at once leaves an allocator some room and still
-    /// shows one that needs much more.
+    /// The limit for a trace. A fifth above the peak of live bytes leaves an allocator some room, and still reveals one
+    /// that needs much more.
     fn limit_for(&self, trace: &Trace) -> u64 {
         let live = u128::from(trace.peak_live_bytes) * u128::from(self.threads);
-        // Less than a granule of a virtual range is nothing.
+        // A virtual range has no memory below one granule.
         let unit =
             if matches!(self.backend, Backend::HostVmm | Backend::CudaVmm) { 2 << 20 } else { ALIGNMENT };
         let default = (live * 6 / 5).next_multiple_of(u128::from(unit)).max(u128::from(unit));
@@ -356,7 +355,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Run(args) => {
             let checked = match cli.library {
                 Some(_) => Err(
-                    "--library does not apply to run: the interposer loads the library that lies beside it; name both with --preload",
+                    "--library does not apply to run: the interposer loads the library beside it; name both with --preload",
                 ),
                 None => args.check(),
             };
@@ -365,7 +364,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         }
         Command::Replay(args) => {
             args.check().unwrap_or_else(|what| wrong_usage("replay", what));
-            // All of them before the first run: wrong input should not show after minutes of work.
+            // All of them before the first run, so that wrong input is not found after minutes of work.
             let traces = args.traces.iter().map(|path| Trace::read(path, args.quiet));
             let traces = traces.collect::<Result<Vec<_>>>()?;
             let library = library()?;
@@ -392,17 +391,17 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     }
 }
 
-/// Ends the command as clap does, with the usage of the subcommand and not that of `bfc`.
+/// Ends the command as clap does, with the usage of the subcommand instead of that of `bfc`.
 fn wrong_usage(subcommand: &str, what: &str) -> ! {
     let mut command = Cli::command();
-    // Only a built command knows the names that lead to its subcommands.
+    // Only a built command knows the names of its subcommands.
     command.build();
     let subcommand = command.find_subcommand_mut(subcommand).expect("it is declared above");
     end_as_clap(subcommand.error(ErrorKind::ArgumentConflict, what))
 }
 
-/// Ends the command with clap's message, which may repeat an argument: a file name, for example. The help and the version
-/// have no such text.
+/// Ends the command with clap's message, which may repeat an argument, for example a file name. The help and the
+/// version contain no such text.
 fn end_as_clap(mut error: clap::Error) -> ! {
     if !error.use_stderr() {
         error.exit();
@@ -414,8 +413,8 @@ fn end_as_clap(mut error: clap::Error) -> ! {
     std::process::exit(error.exit_code())
 }
 
-/// What clap does not say: the commands, where none is similar, and that a value is missing. Where a value may begin with a
-/// hyphen, clap takes the next option for it.
+/// Advice that clap does not give: the commands, if none is similar, and that a value is missing. If a value may begin
+/// with a hyphen, clap takes the next option for it.
 fn tip(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text),
@@ -445,7 +444,7 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Makes a result of every trace and prints it: tables as they come, or one document at the end.
+    /// Computes a result for every trace and prints it: tables one by one, or one document at the end.
     fn each<T: Outcome>(
         &self,
         output: &mut Output,
@@ -514,7 +513,7 @@ fn replay_one(args: &Replay, job: &Job<'_>) -> Result<Replayed> {
     Ok(Replayed::new(job, &runs, inspection, args.report))
 }
 
-/// The job's limit is not looked at: it is what is searched for.
+/// The job's limit is ignored, because it is what the search is for.
 fn find_one(args: &Replay, job: &Job<'_>) -> Result<Searched> {
     if job.trace.refused != 0 && !args.quiet {
         output::complain(format_args!(

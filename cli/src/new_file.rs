@@ -7,13 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Writes a file that only its owner may read. One that is there is replaced once the new one is complete, and stays as it
-/// is after a failure. What is no file, such as `/dev/stdout`, a pipe or a link, is not replaced but written to.
+/// Writes a file that only its owner may read. An existing file is replaced once the new one is complete, and stays
+/// unchanged after a failure. Anything other than a file, such as `/dev/stdout`, a pipe or a link, is not replaced but
+/// written to.
 pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     write_for(path, 0o600, fill)
 }
 
-/// Does the same for a file that other users may read too, as far as the umask lets them.
+/// Writes a file like [`write`], which other users may read too, as far as the umask permits.
 pub fn write_shared(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     write_for(path, 0o666, fill)
 }
@@ -39,7 +40,7 @@ fn write_for(path: &Path, mode: u32, fill: impl FnOnce(&mut dyn Write) -> Result
         Ok(())
     });
     if written.is_err() {
-        // Nothing stays of what could not be written.
+        // An incomplete file is removed.
         let _ = fs::remove_file(&part);
     }
     written.with_context(what)
@@ -48,7 +49,7 @@ fn write_for(path: &Path, mode: u32, fill: impl FnOnce(&mut dyn Write) -> Result
 fn create(path: &Path, mode: u32) -> Result<File> {
     let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     if mode == 0o600 {
-        // The umask may have taken more away.
+        // The umask may have removed more permissions.
         file.set_permissions(Permissions::from_mode(mode))?;
     }
     Ok(file)

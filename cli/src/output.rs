@@ -1,8 +1,8 @@
 //! What the command prints: tables for people, one JSON document for programs.
 //!
-//! Names of programs, files, operations and so on are others', and may have characters that control a terminal. All that is
-//! printed goes through the functions here, and they replace such characters. Line ends stay: where a name must not have
-//! them, `names::shown` removes them.
+//! Names of programs, files, operations and so on come from elsewhere, and may contain characters that control a
+//! terminal. Everything that is printed goes through the functions here, which replace such characters. Line ends stay:
+//! if a name must not contain them, `names::shown` removes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +50,7 @@ The JSON document of --json (sizes in bytes, absent values null; fields may be a
     fragmentation  after the last event: 1 - largest free block / free bytes
     peak           the moment of peak use: event, mark, bytes_in_use, pool_bytes,
                    largest_free_block_bytes, fragmentation, occupancy
-    peak_in_turns  whether peak, failure and shown are of another run than stats: with
+    peak_in_turns  whether peak, failure and shown come from another run than stats: with
                    several threads, of one thread that alternates between the copies
     failure        the first request that failed: event, mark, bytes, words (of
                    bfc_last_error); null if none did
@@ -83,15 +83,15 @@ pub fn write_json(mut out: impl Write, document: &impl Serialize) -> io::Result<
     out.write_all(b"\n")
 }
 
-/// Rows under a heading, the values aligned.
+/// Rows under a heading, with aligned values.
 pub fn table(heading: &str, rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let rows = rows.iter().map(|(name, value)| format!("  {name:width$}  {value}\n"));
     format!("{heading}\n{}", rows.collect::<String>())
 }
 
-/// A bar on standard error, and where that is not a terminal a line now and then. It has no thread of its own: one that draws
-/// now and then would take its time from what is measured.
+/// A bar on standard error, or a line from time to time if that is not a terminal. It has no thread, because a thread
+/// that draws would take time from what is measured.
 pub fn progress(is_quiet: bool, length: Option<u64>, template: &str) -> ProgressBar {
     let (target, template) = match (is_quiet, io::stderr().is_terminal()) {
         (true, _) => (ProgressDrawTarget::hidden(), template.to_owned()),
@@ -102,13 +102,13 @@ pub fn progress(is_quiet: bool, length: Option<u64>, template: &str) -> Progress
     ProgressBar::with_draw_target(length, target).with_style(style)
 }
 
-/// Writes a line to standard error, in one piece: those of several processes must not mix. Where standard error is closed
-/// there is none.
+/// Writes a line to standard error, in one piece, because lines of several processes must not mix. Writes nothing if
+/// standard error is closed.
 pub fn complain(what: fmt::Arguments<'_>) {
     print_on_stderr(&format!("bfc: {what}\n"));
 }
 
-/// Writes text to standard error, in one piece. A reader that has gone is no error.
+/// Writes text to standard error, in one piece. A reader that has gone is not an error.
 pub fn print_on_stderr(text: &str) {
     let _ = io::stderr().write_all(Printable(text).to_string().as_bytes());
 }
@@ -118,7 +118,7 @@ pub fn show(bar: &ProgressBar, what: &str) {
     bar.set_message(names::shown(what));
 }
 
-/// Standard output that may be closed by its reader, as `head` does: then the rest is left unsaid.
+/// Standard output, which its reader may close, as `head` does. The rest is then left out.
 #[derive(Default)]
 pub struct Output {
     closed: bool,
@@ -162,7 +162,7 @@ impl Output {
         }
     }
 
-    /// Whether nobody reads any more.
+    /// Whether the reader has gone.
     pub fn closed(&self) -> bool {
         self.closed
     }

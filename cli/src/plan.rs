@@ -29,7 +29,7 @@ use heuristics::{CLASSIC, Heuristic, by_contention};
 use packing::{Packer, Packing};
 use program::Program;
 
-/// The search ends when the placement takes no more than the peak and this part of it.
+/// The search ends when the placement takes no more than the peak plus this share of it.
 const GOAL: u64 = 10_000;
 
 /// The placements that the search begins with.
@@ -43,7 +43,7 @@ Examples:
   bfc replay train.trace --find-limit --plan train.plan     and with it
   BFC_PLAN=train.plan ./train                               follow it in a program that uses libbfc";
 
-/// Shown after them by `bfc plan --help`.
+/// Shown after the examples by `bfc plan --help`.
 pub const SCHEMA: &str = "\
 The JSON document of --json (sizes in bytes; fields may be added):
   schema       \"bfc-plan/1\"
@@ -159,11 +159,11 @@ pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
     output.write(&planned.table())
 }
 
-/// A bar that also moves while nothing ends.
+/// A bar that also moves while no placement ends.
 fn bar(args: &Plan) -> ProgressBar {
     let tries = (CLASSIC.len() + by_contention().count()) as u64 + u64::from(args.search);
     let bar = progress(args.quiet, Some(tries), "{msg} {wide_bar} {percent:>3}% {elapsed}, {eta} left");
-    // A single placement of a large trace takes seconds. Nothing is measured that a thread could disturb.
+    // A single placement of a large trace takes seconds. No measurement is running that a thread could disturb.
     bar.enable_steady_tick(Duration::from_millis(250));
     bar
 }
@@ -206,7 +206,7 @@ fn best(
         }
         place(heuristic, &mut found);
     }
-    // Stable: of equal ones the first.
+    // Stable: the first of equal ones.
     found.sort_by_key(|packing| packing.bytes);
     found.dedup_by(|one, other| one.offsets == other.offsets);
     found.truncate(CANDIDATES);

@@ -1,7 +1,7 @@
 //! Live, in use and held over a replay or a history, as an SVG picture.
 //!
-//! A trace may have a million events, and a picture has some hundred columns. Of each column the least and the most of each
-//! curve are drawn, so that no peak is lost.
+//! A trace may have a million events, and a picture has some hundred columns. For each column the lowest and the
+//! highest value of each curve are drawn, so that no peak is lost.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -22,10 +22,10 @@ use crate::trace::{ALIGNMENT, Event, Trace};
 const SIZE: (u32, u32) = (1000, 480);
 const COLUMNS: usize = 880;
 
-/// A limit above so many times what is held is not drawn: the curves would lie at the bottom.
+/// A limit above this multiple of what is held is not drawn, because the curves would lie at the bottom.
 const FARTHEST_LIMIT: u64 = 3;
 
-/// Colours that colour-blind people tell apart (Okabe and Ito), and whose brightness differs.
+/// Colours that colour-blind people can distinguish (Okabe and Ito), and that differ in brightness.
 const LIVE: RGBColor = RGBColor(0, 158, 115);
 const IN_USE: RGBColor = RGBColor(0, 114, 178);
 const HELD: RGBColor = RGBColor(230, 159, 0);
@@ -40,7 +40,7 @@ pub struct Curve {
     last: (u64, u64),
 }
 
-/// The least and the most of a column, with their places.
+/// The lowest and the highest value of a column, with their places.
 #[derive(Clone, Copy)]
 struct Column {
     number: u64,
@@ -69,7 +69,7 @@ impl Curve {
             }
             None => {
                 let is_gap = self.columns.last().is_some_and(|last| last.number + 1 < number);
-                // Where nothing happened the value stayed.
+                // Where nothing happened, the value stayed.
                 let stayed = [self.last, (place, self.last.1)].into_iter().filter(|_| is_gap);
                 for point in stayed.chain([(place, value)]) {
                     self.columns.push(Column { number, least: point, most: point });
@@ -97,7 +97,7 @@ impl Curve {
 /// What is drawn.
 pub struct Picture {
     pub title: String,
-    /// What the places are, and how many of them are one on the axis.
+    /// The meaning of the places, and how many of them are one unit of the axis.
     pub axis: (&'static str, u64),
     pub end: u64,
     pub live_name: &'static str,
@@ -105,7 +105,7 @@ pub struct Picture {
     pub in_use: Curve,
     pub held: Curve,
     pub limit: u64,
-    /// The places of requests that failed, at most one a column.
+    /// The places of requests that failed, at most one per column.
     pub failed: Vec<u64>,
 }
 
@@ -169,7 +169,7 @@ impl Picture {
         self.live.peak.max(self.in_use.peak).max(self.held.peak).max(1)
     }
 
-    /// The picture as a document, with a description for those who do not see it.
+    /// The picture as a document, with a description for readers who do not see it.
     pub fn svg(&self) -> Result<String> {
         let mut text = String::new();
         self.draw(&mut text).map_err(|error| anyhow!("cannot draw: {error}"))?;
@@ -194,7 +194,7 @@ impl Picture {
         let scaled = |bytes: u64| bytes as f64 / unit as f64;
         let across = |place: u64| place as f64 / self.axis.1 as f64;
         let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
-        // The page behind it may be dark.
+        // The background of the page may be dark.
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)
             .caption(&self.title, ("sans-serif", 18))
@@ -283,7 +283,7 @@ impl Live {
     }
 }
 
-/// The largest unit of which there is one.
+/// The largest unit that is not larger than the value.
 fn unit_of(bytes: u64) -> (u64, &'static str) {
     const UNITS: [(u64, &str); 5] =
         [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes")];
@@ -295,7 +295,7 @@ fn short(bytes: u64) -> String {
     human(bytes).split(" (").next().unwrap_or_default().to_owned()
 }
 
-/// A name without what XML does not allow either.
+/// A name without the characters that XML does not allow, too.
 fn titled(name: &str) -> String {
     names::shown(name).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}").chars().take(120).collect()
 }

@@ -1,10 +1,10 @@
-//! Other processes, by what the interposer notes of its own (preload/src/sys/process.rs).
+//! Other processes, identified by what the interposer records about its own (preload/src/sys/process.rs).
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-/// Whether a process still runs.
+/// Whether a process is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     Running,
@@ -13,7 +13,7 @@ pub enum Liveness {
     Unknown,
 }
 
-/// Whether the process with this number, which started so many clock ticks after the machine, still runs.
+/// Whether the process with this number, which started this many clock ticks after the machine, is still running.
 pub fn liveness(process: u32, started: u64) -> Liveness {
     match fs::read(format!("/proc/{process}/stat")) {
         _ if started == 0 => Liveness::Unknown,
@@ -25,19 +25,19 @@ pub fn liveness(process: u32, started: u64) -> Liveness {
 
 /// The same, by /proc/PID/stat.
 fn of_stat(stat: &str, started: u64) -> Liveness {
-    // The second field is the program's name, in parentheses, which may have any in it.
+    // The second field is the program's name in parentheses, which may itself contain parentheses.
     let fields: Vec<_> = stat.rsplit_once(')').unwrap_or_default().1.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3).and_then(|field| field.parse::<u64>().ok());
     let has_ended = match fields.first() {
-        // One whose parent has not asked for its exit code has its entry still; but so has one whose first thread alone
-        // has ended.
+        // A process whose parent has not yet read its exit code still has its entry, but so does one in which only the
+        // first thread has ended.
         Some(&"Z") => number(20).unwrap_or(0) <= 1,
         state => matches!(state, Some(&("X" | "x")) | None),
     };
     if !has_ended && number(22) == Some(started) { Liveness::Running } else { Liveness::Ended }
 }
 
-/// Whether there is a process of that number, which /proc may hide.
+/// Whether there is a process with that number, which /proc may hide.
 fn is_there(process: u32) -> bool {
     let Some(process) = i32::try_from(process).ok().filter(|&process| process > 0) else { return false };
     // SAFETY: no signal is sent.
@@ -50,7 +50,7 @@ pub fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino())
 }
 
-/// Which start of the machine this is.
+/// The identifier of this start of the machine.
 pub fn boot() -> Vec<u8> {
     fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }

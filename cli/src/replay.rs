@@ -1,8 +1,8 @@
-//! Running a trace through the library, timed.
+//! Replaying a trace through the library, with timing.
 //!
-//! The clock runs only while a chunk of events is being played, and is stopped to move the progress bar
-//! and to look for trouble; a run's time is the sum of its chunks. What a chunk costs besides the library's
-//! calls is reading 16 bytes an event and two stores.
+//! The clock runs only while a batch of events is played. It is stopped to update the progress bar and to check for
+//! failures. A run's time is the sum of its batches. Besides the library's calls, a batch costs reading 16 bytes per
+//! event and two stores.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,15 +24,15 @@ pub struct Job<'a> {
     pub library: &'a Library,
     /// The trace.
     pub trace: &'a Trace,
-    /// The pool, but for its limit, as the command line has it.
+    /// The pool as the command line describes it, without its limit.
     pub config: &'a PoolConfig,
-    /// The same with what the environment adds to it: what the pool is really like.
+    /// The same including the environment: the settings that the pool really has.
     pub in_force: &'a PoolConfig,
     /// The pool's limit in bytes.
     pub limit: u64,
-    /// How many threads play the trace at once on the one pool, each with allocations of its own.
+    /// How many threads play the trace at once on the pool, each with its own allocations.
     pub threads: usize,
-    /// Whether the trace is played once on the pool before anything is measured or looked at.
+    /// Whether the trace is played once on the pool before anything is measured or inspected.
     pub warm: bool,
 }
 
@@ -63,12 +63,12 @@ pub struct Run {
     pub ops_per_second: f64,
     /// Statistics after the last event.
     pub stats: bfc_stats_t,
-    /// FNV-1a over the addresses as in `golden.tsv`. With several threads the addresses are an accident
-    /// of their timing, and there is none.
+    /// FNV-1a over the addresses as in `golden.tsv`. None with several threads, because the addresses depend on their
+    /// timing.
     pub fnv1a64: Option<u64>,
 }
 
-/// Plays the whole trace once, timed, on a pool of its own.
+/// Plays the whole trace once, timed, on a new pool.
 pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
     let device = job.device()?;
     let chunks = job.trace.chunks();
@@ -77,7 +77,7 @@ pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
         let play = || play_timed(&device, job.trace, &chunks, &missing, bar);
         let spawned: Vec<_> =
             (0..job.threads).map(|_| thread::Builder::new().spawn_scoped(scope, play)).collect();
-        // Those that could not be started will never arrive; the others must not wait for them.
+        // Threads that could not be started will never arrive, so the others must not wait for them.
         let refused = spawned.iter().filter(|thread| thread.is_err()).count();
         missing.fetch_sub(refused, Ordering::AcqRel);
         let joined = spawned.into_iter().map(|thread| {
@@ -93,7 +93,7 @@ pub fn run(job: &Job<'_>, bar: &ProgressBar) -> Result<Run> {
     }
     let run = tally(&players, stats);
     drop(players);
-    // With everything freed the pool must let itself be destroyed: a check of its metadata.
+    // The pool can be destroyed once everything is freed. This checks its metadata.
     device.destroy()?;
     Ok(run)
 }
@@ -111,7 +111,7 @@ fn tally(players: &[Player<'_>], stats: bfc_stats_t) -> Run {
     Run {
         ops,
         failed: players.iter().map(|player| player.failed).sum(),
-        // A trace has an event, and its first is a request: there is a call to divide by.
+        // A trace has at least one event, and the first is a request, so there is a call to divide by.
         ns_per_op: busy.as_nanos() as f64 / ops as f64,
         ops_per_second: ops as f64 / wall.as_secs_f64().max(1e-9),
         stats,
@@ -127,7 +127,7 @@ fn play_timed<'a>(
     bar: &ProgressBar,
 ) -> Result<Player<'a>> {
     let mut player = Player::new(device, trace);
-    // All start together. A barrier would wake them one after another, and a short trace is over by then.
+    // All start together. A barrier would wake them one after another, and a short trace would be over by then.
     missing.fetch_sub(1, Ordering::AcqRel);
     while missing.load(Ordering::Acquire) > 0 {
         thread::yield_now();
@@ -145,24 +145,24 @@ fn play_timed<'a>(
     Ok(player)
 }
 
-/// One copy of the trace under way on a pool.
+/// A copy of the trace that is being played on a pool.
 pub struct Player<'a> {
     device: &'a Device<'a>,
     trace: &'a Trace,
-    /// Address by slot; 0 where nothing lives, which includes the requests that failed.
+    /// Address by slot; 0 if nothing is live there, including requests that failed.
     live: Vec<usize>,
-    /// Address by request; 0 for the failed.
+    /// Address by request; 0 for those that failed.
     addresses: Vec<usize>,
     requests: usize,
     ops: u64,
     /// Requests that failed so far.
     pub failed: u64,
-    /// Time in the calls, without what lies between the stretches.
+    /// Time in the calls, without the time between batches.
     busy: Duration,
     began: Option<Instant>,
     ended: Option<Instant>,
-    /// On a device where freed memory waits: its number of frees after each free of the trace, and the next place in the
-    /// trace's list.
+    /// On a device where freed memory waits: its number of frees after each free of the trace, and the next position in
+    /// the trace's list.
     freed: Vec<u64>,
     next_reusable: usize,
     /// Frees so far.
@@ -175,7 +175,7 @@ impl<'a> Player<'a> {
         Self {
             device,
             trace,
-            // Not zeros: those would be fresh pages that fault one by one inside the timed loop.
+            // Not zeros, because those would be fresh pages that fault one by one in the timed loop.
             live: vec![usize::MAX; trace.slots],
             addresses: vec![usize::MAX; trace.requests],
             requests: 0,
@@ -196,7 +196,7 @@ impl<'a> Player<'a> {
         if self.device.waits() { self.play_waiting(events) } else { self.play_all::<false>(events) }
     }
 
-    /// The same where freed memory waits.
+    /// Like `play`, if freed memory waits.
     fn play_waiting(&mut self, mut events: Range<usize>) -> Result<()> {
         let trace = self.trace;
         while let Some(next) = trace.reusable.get(self.next_reusable).filter(|next| next.event < events.end) {
@@ -244,7 +244,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Makes a request. Its address, 0 if there is no memory.
+    /// Makes a request. Returns its address, or 0 if there is no memory.
     #[inline]
     fn request(&mut self, bytes: u64, stream: u16, event: usize) -> Result<usize> {
         let (status, address) = self.device.alloc(bytes, stream);
@@ -270,12 +270,13 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// What lives in the slot, 0 if nothing does.
+    /// The address that is live in the slot, or 0.
     pub fn address(&self, slot: u32) -> usize {
         self.live[slot as usize]
     }
 
-    /// Frees what the trace leaves live. Neither timed nor counted: the trace has no such events.
+    /// Frees the allocations that are live at the end of the trace. Neither timed nor counted, because the trace has no
+    /// such events.
     fn free_rest(&mut self) -> Result<()> {
         for address in self.live.iter_mut().map(std::mem::take) {
             // Slots that were never used still hold their first filling.
@@ -294,18 +295,18 @@ impl<'a> Player<'a> {
     }
 }
 
-/// An event in words: `gpt2.trace.gz, event 12 (step 0)`.
+/// An event as text: `gpt2.trace.gz, event 12 (step 0)`.
 pub fn place(trace: &Trace, event: usize) -> String {
     let mark = trace.mark_of(event).map_or(String::new(), |mark| format!(" ({mark})"));
     format!("{}, event {}{mark}", trace.name, event + 1)
 }
 
-/// FNV-1a over 8 little-endian bytes an address.
+/// FNV-1a over 8 little-endian bytes per address.
 fn hash_of(addresses: &[usize]) -> u64 {
     fnv1a64(addresses.iter().flat_map(|address| (*address as u64).to_le_bytes()))
 }
 
-/// FNV-1a, with the basis that `golden.tsv` was made with.
+/// FNV-1a, with the basis that was used for `golden.tsv`.
 pub fn fnv1a64(bytes: impl Iterator<Item = u8>) -> u64 {
     const BASIS: u64 = 1_469_598_103_934_665_603;
     const PRIME: u64 = 1_099_511_628_211;
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn the_hash_is_fnv1a_over_little_endian_bytes() {
         assert_eq!(hash_of(&[]), 1_469_598_103_934_665_603);
-        // Worked out by hand for the byte string 01 00 00 00 00 00 00 00.
+        // Computed by hand for the byte string 01 00 00 00 00 00 00 00.
         let mut expected = (1_469_598_103_934_665_603_u64 ^ 1).wrapping_mul(1_099_511_628_211);
         for _ in 0..7 {
             expected = expected.wrapping_mul(1_099_511_628_211);

@@ -1,4 +1,4 @@
-//! `bfc report`: what a file of counters or of a history says.
+//! `bfc report`: shows a file of counters or of a history.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use crate::history::{self, LeaksArgs, Wanted};
 use crate::library::Library;
 use crate::output::Output;
 
-/// What `bfc report` is asked for.
+/// The arguments of `bfc report`.
 #[derive(Args)]
 pub struct Report {
     /// The FILE of bfc run --report=FILE or --history FILE, or of BFC_PRELOAD_REPORT or BFC_HISTORY_FILE
@@ -36,7 +36,7 @@ pub struct Report {
 pub const EXAMPLES: &str = "\
 Examples:
   bfc run --report=train.counters -- ./train    keep counters
-  bfc report train.counters                     show them, also while it runs
+  bfc report train.counters                     show them, even while it runs
   bfc run --history train.history -- ./train    record the last events
   bfc report train.history                      who held what at the peak and at out of memory
   bfc report train.history -o report.html       the same as a page for a browser, over time
@@ -48,14 +48,14 @@ Examples:
 /// What `bfc report --help` ends with.
 pub const STATES: &str = "\
 States of a process:
-  running    alive: the counters are those of this moment
+  running    alive: the counters are current
   ended      by exit, or by returning from main
   replaced   by another program (exec), which has a record of its own if it allocates
   killed     by a signal (kill, abort, a crash) or _exit, without its exit handlers
   unknown    ran on another machine, before the last restart, in another container, or hidden in /proc";
 
 impl Report {
-    /// What clap cannot say in words of its own.
+    /// Checks that clap cannot express.
     pub fn check(&self) -> Result<(), &'static str> {
         self.leaks.check()
     }
@@ -81,14 +81,14 @@ pub fn report(args: &Report, library: Option<&Path>, output: &mut Output) -> Res
         _ => anyhow!("cannot open {name}: {error}"),
     })?;
     if args.advice {
-        bail!("--advice is for a history, and {name} is none");
+        bail!("--advice needs a history, and {name} is not one");
     }
     if args.output.is_some() {
-        bail!("--output is for a history, and {name} is none");
+        bail!("--output needs a history, and {name} is not one");
     }
     for (is_set, option) in [(args.json, "--json"), (args.leaks.leaks, "--leaks")] {
         if is_set {
-            bail!("{option} is for a history, and {name} is none");
+            bail!("{option} needs a history, and {name} is not one");
         }
     }
     let (summaries, end) = counters::summaries(file, &name)?;

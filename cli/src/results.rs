@@ -1,4 +1,4 @@
-//! What a replay or a search found, as a table for people and as fields of the JSON document.
+//! The result of a replay or a search, as a table and as fields of the JSON document.
 
 use bfc_sys::bfc_stats_t;
 use serde::Serialize;
@@ -48,15 +48,15 @@ struct NsPerOp {
     runs: Vec<f64>,
 }
 
-/// What the command finds out about one trace.
+/// The result for one trace.
 pub trait Outcome: Serialize {
-    /// The name of the JSON document's shape.
+    /// The name of the JSON document's format.
     const SCHEMA: &'static str;
 
     /// The table for people.
     fn table(&self) -> String;
 
-    /// The geometric means over several traces, in words.
+    /// The geometric means over several traces, as text.
     fn summary(results: &[Self]) -> String
     where
         Self: Sized;
@@ -72,7 +72,7 @@ pub struct Replayed {
     warm: bool,
     ops: u64,
     failed: u64,
-    /// Whether a request failed in any run; threads may differ from run to run.
+    /// Whether a request failed in any run. With threads, runs may differ.
     #[serde(skip)]
     pub any_failed: bool,
     fnv1a64: Option<String>,
@@ -80,7 +80,7 @@ pub struct Replayed {
     ns_per_op: NsPerOp,
     ops_per_second: f64,
     repeats_agree: Option<bool>,
-    /// Says something only of a pool that takes what it needs: without growth it always holds the limit.
+    /// Meaningful only for a pool with growth: without it the pool always holds its limit.
     waste: Option<f64>,
     overhead: Option<f64>,
     fragmentation: f64,
@@ -92,19 +92,19 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Puts together what the runs, of which there is at least one, and the inspection gave.
+    /// Combines the results of the runs, at least one, and of the inspection.
     pub fn new(job: &Job<'_>, runs: &[Run], inspection: Inspection, with_report: bool) -> Self {
         let first = &runs[0];
         let times: Vec<f64> = runs.iter().map(|run| run.ns_per_op).collect();
         let mut sorted = times.clone();
         sorted.sort_by(f64::total_cmp);
         let agree = runs.len() > 1 && job.threads == 1;
-        // Copies in threads need not peak together: what lived at once only the pool can tell.
+        // Copies in threads need not peak at the same time, so only the pool knows how much was live at once.
         let live = match job.threads {
             1 => job.trace.peak_live_bytes,
             _ => first.stats.peak_bytes_requested,
         };
-        // A pool that did not serve everything is no measure of what serving it takes.
+        // A pool that did not serve every request does not show how much memory that takes.
         let over_live = |bytes: u64| {
             let measured = first.failed == 0 && live > 0 && bytes > 0;
             measured.then(|| bytes as f64 / live as f64)
@@ -134,7 +134,7 @@ impl Replayed {
         }
     }
 
-    /// The one ratio to the live bytes that says most of this pool.
+    /// The ratio to the live bytes that is most meaningful for this pool.
     fn ratio(&self) -> Option<(&'static str, f64)> {
         match self.waste {
             Some(waste) => Some(("waste", waste)),
@@ -198,7 +198,7 @@ impl Outcome for Replayed {
             fragmentation += &format!(", {:.2}% at peak use", peak.fragmentation * 100.0);
         }
         rows.push(("fragmentation", fragmentation));
-        // On any other memory the system chooses the addresses, and the hash is another one every time.
+        // On any other memory the system chooses the addresses, so the hash differs from run to run.
         let comparable = self.fnv1a64.as_ref().filter(|_| self.pool.device_capacity.is_some());
         if let Some(hash) = comparable {
             let agree = match self.repeats_agree {
@@ -249,7 +249,7 @@ pub struct Searched {
 }
 
 impl Searched {
-    /// Puts together what the search gave.
+    /// Combines the results of the search.
     pub fn new(job: &Job<'_>, found: Found) -> Self {
         Self {
             trace: TraceInfo::of(job.trace),

@@ -1,7 +1,7 @@
-//! `bfc run`: a program with the interposer in front of the driver, its cudaMalloc served by libbfc.
+//! `bfc run`: runs a program with the interposer, so that libbfc serves its cudaMalloc.
 //!
 //! Without `--check` and `--leaks` the command becomes the program (exec): terminal, signals, process id and exit code are the
-//! program's own. With one of them the command stays beside the program and says at the end what was seen.
+//! program's own. With one of them the command waits for the program and reports at the end what was observed.
 
 mod check;
 mod check_log;
@@ -31,10 +31,10 @@ use file::Facts;
 use program::Program;
 use settings::Settings;
 
-/// The command itself failed; `env`, `timeout` and `chroot` say so too. 1 and 2 are likely the program's own.
+/// The command itself failed, as with `env`, `timeout` and `chroot`. 1 and 2 are likely the program's own.
 const FAILED: u8 = 125;
 
-/// What the interposer was asked to, in the words of the command line.
+/// The arguments of `bfc run`.
 #[derive(Args)]
 pub struct Run {
     /// The program, looked up in PATH like a shell does, and its arguments
@@ -97,7 +97,7 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Record the history, the last events of the pool, for bfc report: who held what at the peak and when memory ran
-    /// out, also if the program is killed. An existing FILE is removed. A further process writes FILE.PID
+    /// out, even if the program is killed. An existing FILE is removed. A further process writes FILE.PID
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
     /// Record in the history where allocations are made: the functions of native code, of Python, or of both [default:
@@ -127,7 +127,7 @@ pub struct Run {
     preload: Option<PathBuf>,
 }
 
-/// How it is called: the words of the program are one argument to clap.
+/// The usage: the program and its arguments are one argument to clap.
 pub const USAGE: &str = "bfc run [OPTIONS] [--] <PROGRAM> [ARGS]...";
 
 /// Shown after the options of `bfc run`.
@@ -190,7 +190,7 @@ enum Stacks {
 enum Growth {
     /// A region is as large as needed, plus at most a sixteenth of the pool
     Need,
-    /// Each region has twice the size of the one before
+    /// Each region has twice the size of the previous one
     #[value(name = "tensorflow")]
     TensorFlow,
     /// The first request obtains the whole limit in one region
@@ -216,7 +216,7 @@ impl std::error::Error for Refusal {}
 const LEAST_LIMIT: u64 = 1 << 20;
 
 impl Run {
-    /// What clap cannot see.
+    /// Checks that clap cannot express.
     pub fn check(&self) -> Result<(), &'static str> {
         match (self.min, self.max) {
             (Some(min), Some(max)) if min > max => {
@@ -225,7 +225,7 @@ impl Run {
             _ => {}
         }
         if self.stacks.is_some() && self.history.is_none() {
-            return Err("--stacks needs --history FILE, which has the backtraces");
+            return Err("--stacks needs --history FILE, which contains the backtraces");
         }
         if self.leaks_exit_code.is_some() && !self.leaks {
             return Err("--leaks-exit-code needs --leaks: otherwise the exit code is the program's");
@@ -260,7 +260,7 @@ pub fn run(args: &Run) -> Result<ExitCode> {
     let mut settings = Settings::of(args)?;
     let interposer = preload::find(args.preload.as_deref())?;
     settings.preload(&interposer)?;
-    // Last: whoever mistyped the program keeps the trace of yesterday.
+    // Last, so that a mistyped program does not cost the trace of an earlier run.
     files::check_report(args)?;
     files::make_room_for_trace(args)?;
     files::make_room_for_history(args)?;

@@ -1,9 +1,9 @@
-//! A device that has addresses and a capacity, and no memory.
+//! A device with addresses and a capacity, but without memory.
 //!
 //! Replaying a 25 GiB trace needs no 25 GiB: the allocator only ever computes with addresses. The rule
-//! for them is the one under which `golden.tsv` was recorded, so that the hashes can be compared: the
-//! first region lies at 2^40, each next one at the previous base plus its bytes rounded up to 2 MiB plus
-//! another 2 MiB. Regions therefore never touch, and an address is never given out twice.
+//! for them is the one under which `golden.tsv` was recorded, so that the hashes can be compared: the first region is
+//! at 2^40, and each further one at the previous base plus its bytes rounded up to 2 MiB plus another 2 MiB. Regions
+//! therefore never touch, and an address is never handed out twice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
@@ -31,11 +31,11 @@ struct State {
     capacity: u64,
     bytes_out: u64,
     next_base: u64,
-    /// The regions that a recorded program obtained, from the next one on. Empty once one differs.
+    /// The regions that a recorded program obtained, starting with the next one. Empty once one differs.
     recorded: VecDeque<Region>,
-    /// Base and bytes of the regions that are out: what comes back has to be one of them.
+    /// Base and bytes of the regions in use. A returned region must be one of them.
     regions: BTreeMap<u64, u64>,
-    /// The first thing the library did wrong. A callback cannot return it, so it is kept for the end.
+    /// The library's first mistake. A callback cannot return it, so it is kept for the end.
     fault: Option<String>,
 }
 
@@ -45,8 +45,8 @@ impl SimulatedDevice {
         Self::with_regions(capacity, &[])
     }
 
-    /// The same, with the regions of a recorded program: as long as the same sizes are requested, they lie where they lay
-    /// there. Placements depend on the order of the addresses.
+    /// A device like [`Self::new`], with the regions of a recorded program: as long as the same sizes are requested,
+    /// regions have the same addresses. Placements depend on the order of the addresses.
     pub fn with_regions(capacity: u64, recorded: &[Region]) -> Self {
         let end = recorded.iter().map(|region| region.base.saturating_add(region.bytes)).max().unwrap_or(0);
         let state = State {
@@ -72,8 +72,8 @@ impl SimulatedDevice {
         }
     }
 
-    /// What the library did wrong, if anything; to be asked once its pool is destroyed, when every region
-    /// must have come back.
+    /// The library's mistake, if any. To be called once its pool is destroyed, when every region must have been
+    /// returned.
     pub fn finish(&self) -> Result<(), String> {
         let mut state = self.state();
         if let Some(fault) = state.fault.take() {
@@ -81,8 +81,8 @@ impl SimulatedDevice {
         }
         match state.regions.len() {
             0 => Ok(()),
-            1 => Err("1 region was not given back to the simulated device".to_owned()),
-            count => Err(format!("{count} regions were not given back to the simulated device")),
+            1 => Err("1 region was not returned to the simulated device".to_owned()),
+            count => Err(format!("{count} regions were not returned to the simulated device")),
         }
     }
 
@@ -97,7 +97,7 @@ impl SimulatedDevice {
             state.regions.insert(base, bytes);
             return Some(base);
         }
-        // Every base is a multiple of 2 MiB already; only a stricter wish moves it.
+        // Every base is a multiple of 2 MiB already. Only a larger alignment moves it.
         let base = state.next_base.checked_next_multiple_of(alignment.max(1))?;
         state.next_base = base.checked_add(bytes.checked_next_multiple_of(GRANULE)?)?.checked_add(GRANULE)?;
         state.bytes_out = bytes_out;
@@ -114,14 +114,14 @@ impl SimulatedDevice {
             }
             held => {
                 let held = held.map_or("no region".to_owned(), |size| format!("a region of {size} bytes"));
-                let fault = format!("the library gave back {bytes} bytes at {base:#x}, where it had {held}");
+                let fault = format!("the library returned {bytes} bytes at {base:#x}, where it had {held}");
                 state.fault.get_or_insert(fault);
             }
         }
     }
 
-    /// Nothing that runs under the lock can panic half-way, so a poisoned lock still guards a whole state;
-    /// and a panic here would unwind into C.
+    /// Nothing that runs under the lock can panic half-way, so the state behind a poisoned lock is consistent. A panic
+    /// here would unwind into C.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,7 +226,7 @@ mod tests {
     fn wrong_frees_and_leaks_are_told_at_the_end() {
         let device = SimulatedDevice::new(4096);
         let base = device.alloc(256, 1024).expect("fits");
-        assert_eq!(device.finish(), Err("1 region was not given back to the simulated device".into()));
+        assert_eq!(device.finish(), Err("1 region was not returned to the simulated device".into()));
         device.free(base, 512);
         device.free(base + 256, 256);
         device.free(base, 1024);

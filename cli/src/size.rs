@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 13] = [
     ("b", 1),
 ];
 
-/// What a text is that is no size.
+/// The error for a text that is not a size.
 const NO_SIZE: &str = "not a size; write bytes, or a number with K, M, G or T, such as 8GiB";
 
 /// Reads `8589934592`, `8GiB`, `1.5 GiB`, `512MB`, `512M`: powers of 1024, with and without the `i`, as the
@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     whole.checked_add(fraction_of(fraction, unit)?).ok_or_else(too_large)
 }
 
-/// The part after the decimal point in whole bytes, rounded down; exact where a float would not be.
+/// The part after the decimal point in whole bytes, rounded down. Exact, unlike floating point.
 fn fraction_of(digits: &str, unit: u64) -> Result<u64, String> {
     let places = u32::try_from(digits.len()).ok().filter(|places| *places <= 18);
     let places = places.ok_or("more than 18 digits after the point")?;
@@ -74,7 +74,7 @@ pub fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A precision in percent, with or without the sign, as a share: `0.01%` is 0.0001.
+/// A precision in percent, with or without the percent sign, as a share: `0.01%` is 0.0001.
 pub fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim().trim_end_matches('%').trim_end().parse::<f64>() {
         Ok(value) if (0.0..=100.0).contains(&value) => Ok(value / 100.0),
@@ -82,7 +82,7 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Bytes for people: `1.50 GiB (1610612736)`; below 1 KiB the plain number says it all.
+/// Bytes for readers: `1.50 GiB (1610612736)`. Below 1 KiB the plain number suffices.
 pub fn human(bytes: u64) -> String {
     let (unit, name) = match bytes {
         0..=1023 => return format!("{bytes} B"),
@@ -96,7 +96,7 @@ pub fn human(bytes: u64) -> String {
     format!("{:.2} {name} ({bytes})", bytes as f64 / unit as f64)
 }
 
-/// A limit for people. One that no device has is none.
+/// A limit for readers. One that no device has is none.
 pub fn limit(bytes: u64) -> String {
     if is_no_limit(bytes) { NO_LIMIT.to_owned() } else { human(bytes) }
 }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A folder for temporary files of this command's user, removed with this value.
+/// A folder for temporary files of this command's user, which is removed when this value is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
     /// Creates one, with a name like `pattern`, which ends with six letters X.
     pub fn new(pattern: &str) -> Result<Self> {
         let pattern = std::env::temp_dir().join(pattern);
-        let what = || format!("cannot make a folder for temporary files like {}", pattern.display());
+        let what = || format!("cannot create a folder for temporary files like {}", pattern.display());
         let absolute = std::path::absolute(&pattern).with_context(what)?;
         let mut name = absolute.as_os_str().as_bytes().to_vec();
         name.push(0);
@@ -35,7 +35,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a folder for temporary files is no reason to fail.
+        // Files left in a folder for temporary files are no reason to fail.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,7 +1,7 @@
 //! Recorded traces: reading, checking, and the form in which they are replayed.
 //!
-//! A trace is text, one event a line, usually gzipped: docs/trace-format.md. Whatever can be wrong with one is found here,
-//! with the line; and ids become slots of a dense table, so that the timed loop neither looks anything up nor checks
+//! A trace is text, one event per line, usually gzipped: docs/trace-format.md. All errors in a trace are found here,
+//! with their lines, and ids become slots of a dense table, so that the timed loop neither looks anything up nor checks
 //! anything.
 
 mod parser;
@@ -17,29 +17,29 @@ use flate2::read::MultiGzDecoder;
 use crate::output::{self, progress};
 pub use parser::Parser;
 
-/// The unit in which every BFC allocator rounds.
+/// The unit to which every BFC allocator rounds.
 pub const ALIGNMENT: u64 = 256;
 
-/// Events between two looks at the clock and the progress bar.
+/// Events between two updates of the clock and the progress bar.
 const CHUNK: usize = 8192;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// One event. The slot is where the allocation's address is kept while it lives.
+/// An event. The slot holds the allocation's address while it is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request.
     Alloc { bytes: u64, slot: u32, stream: u16 },
-    /// The free of what is in the slot.
+    /// The free of the allocation in the slot.
     Free { slot: u32, stream: u16 },
-    /// A request that the recorded program was refused: tried, and freed at once if it is granted.
+    /// A request that was refused in the recorded program. It is made, and freed at once if it is granted.
     Refused { bytes: u64, stream: u16 },
 }
 
-/// The timed loop reads the events in order: at 16 bytes that is four to a cache line.
+/// The timed loop reads the events in order. With 16 bytes each, a cache line contains four.
 const _: () = assert!(size_of::<Event>() == 16);
 
-/// A mark, which stands before the event of that index.
+/// A mark, which comes before the event with that index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Index into the events.
@@ -48,7 +48,7 @@ pub struct Mark {
     pub text: String,
 }
 
-/// Before the event of that index, the memory of the first so many frees is reusable.
+/// Before the event with that index, the memory of this many first frees is reusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reusable {
     pub event: usize,
@@ -62,29 +62,29 @@ pub struct Trace {
     pub name: String,
     /// Requests and frees in order.
     pub events: Vec<Event>,
-    /// When freed memory became reusable, in order. Only of pools in which it waits, and no file has it.
+    /// When freed memory became reusable, in order. Only for pools in which it waits. Files do not contain it.
     pub reusable: Vec<Reusable>,
-    /// Steps or requests of the recorded program. Of several marks before the same event only the last is kept.
+    /// Steps or requests of the recorded program. Only the last of several marks before the same event is kept.
     pub marks: Vec<Mark>,
     /// How many marks there are in the file.
     pub mark_count: usize,
-    /// Addresses that live at once, at most.
+    /// The maximum number of addresses that are live at once.
     pub slots: usize,
     /// How many events are requests, granted or refused.
     pub requests: usize,
-    /// How many of them the recorded program was refused.
+    /// How many of them were refused in the recorded program.
     pub refused: usize,
     /// How many streams there are; events hold them as numbers below this, in order of appearance
     /// except that the trace's stream 0, the default stream, is 0.
     pub streams: usize,
-    /// The peak of the live bytes, each request rounded up to 256: what no pool can do without.
+    /// The peak of the live bytes, each request rounded up to 256: the minimum for any pool.
     pub peak_live_bytes: u64,
     /// The peak of the live bytes as requested.
     pub peak_requested_bytes: u64,
-    /// `peak_live_bytes` with each refused request counted as if it had been granted: what no pool can do without in
-    /// which no request fails.
+    /// `peak_live_bytes` with each refused request counted as if it had been granted: the minimum for a pool in which
+    /// no request fails.
     pub peak_wanted_bytes: u64,
-    /// Why the recording is incomplete, if it says so.
+    /// The reason why the recording is incomplete, if it states one.
     pub incomplete: Option<String>,
 }
 
@@ -121,7 +121,7 @@ impl Trace {
         if head.is_empty() {
             bail!("{name} is empty; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'");
         }
-        // The name does not count: a recording may have any.
+        // The name does not matter: a recording may have any.
         let gzipped = head == GZIP_MAGIC;
         let input = Cursor::new(head).chain(input);
         let mut parser = Parser::default();
@@ -137,7 +137,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// The events in pieces to be timed one by one: they end at marks, and before they grow long.
+    /// The events in batches that are timed one by one. They end at marks, and have a bounded length.
     pub fn chunks(&self) -> Vec<Range<usize>> {
         let marks = self.marks.iter().map(|mark| mark.event);
         let mut chunks = Vec::new();

@@ -69,4 +69,4 @@ def test_a_device_that_is_full_has_no_higher_limit(refusals, tmp_path):
     settings, notes = advice_at("1GiB")
     assert "--backend" in settings and "--limit" not in settings and "the device had no more" in notes
     settings, notes = advice_at(LIMIT)
-    assert "--limit" in settings and "a higher limit has an effect only on a device that has so much" in notes
+    assert "--limit" in settings and "a higher limit has an effect only on a device with that much memory" in notes

@@ -172,7 +172,7 @@ def test_damaged_files_are_noted_and_the_rest_is_shown(start, top, folder):
     command_notes = json.loads(top("--json"))["unreadable"]
     assert sorted(note["reason"] for note in command_notes) == [
         "is damaged: it has 5000 bytes instead of 102400",
-        "is no file of published statistics",
+        "is not a file of published statistics",
     ]
     assert str(writer.pid) in top("--once")
 

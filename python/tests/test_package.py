@@ -73,7 +73,7 @@ class Named(unittest.TestCase):
 
     def test_there_is_no_falling_back(self) -> None:
         self.assertIn("ImportError: cannot open /nonexistent (from BFC_LIBRARY)", self.imported("/nonexistent"))
-        self.assertIn("holds no libbfc.so", self.imported("/proc"))
+        self.assertIn("contains no libbfc.so", self.imported("/proc"))
         strlen = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value or 0
         libc = _find.mapped_file(strlen)
         said = self.imported(libc)

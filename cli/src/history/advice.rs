@@ -1,12 +1,13 @@
 //! What would have helped: the recorded requests of each pool, replayed with other options.
 //!
 //! ```text
-//!   program   the requests of a pool, and what is not known of them
+//!   program   the requests of a pool, and the limits of what is known
 //!   changes   the options to try, and how they are set         text   the result for people
 //! ```
 //!
-//! A replay needs no device: `bfc replay` has the same simulated one. It first repeats the run with its own options. If
-//! that gives other figures than the recording, the notes say so, because the other replays are off by as much.
+//! A replay needs no device: it uses the simulated one of `bfc replay`. It first repeats the run with its own options.
+//! If the figures differ from those of the recording, the notes say so, because the other replays are inaccurate by as
+//! much.
 
 mod changes;
 mod program;
@@ -30,25 +31,25 @@ use crate::temporary::Folder;
 use changes::{Change, Setting};
 use program::Program;
 
-/// Of a longer history the last events are replayed.
+/// Only the last events of a longer history are replayed.
 const MOST_EVENTS: usize = 1 << 20;
 
-/// A plan is not computed for more requests than that: a placement takes more than their number of steps.
+/// A plan is not computed for more requests, because a placement takes more steps than there are requests.
 const MOST_PLANNED: usize = 100_000;
 
 /// How long better plans are looked for.
 const PLANNING: Duration = Duration::from_secs(1);
 
-/// The precision of lowest limits, as a share of what is wanted.
+/// The precision of lowest limits, as a share of the bytes wanted.
 const PRECISION: f64 = 0.001;
 
-/// Less is no limit of virtual memory.
+/// Virtual memory cannot have a lower limit.
 const GRANULE: u64 = 2 << 20;
 
 /// What would have helped.
 #[derive(Serialize)]
 pub struct Advice {
-    /// The events that were replayed. Earlier ones are left out, but what was live then is not.
+    /// The events that were replayed. Earlier ones are left out, except for the memory that was live then.
     events: usize,
     left_out: usize,
     seconds: f64,
@@ -67,17 +68,17 @@ struct PoolAdvice {
     /// The same with each request that failed in the run, as if it had been served and freed at once.
     wanted: u64,
     recorded: Figures,
-    /// Of the replay with the same options.
+    /// From the replay with the same options.
     replayed: Option<Figures>,
-    /// Whether these are equal. None if the recording does not have all events.
+    /// Whether these are equal. None if the recording lacks events.
     is_reproduced: Option<bool>,
     /// What the replays do not show.
     notes: Vec<String>,
-    /// The first has the options of the run. The others follow by the lowest limit.
+    /// The first has the options of the run. The others are sorted by the lowest limit.
     changes: Vec<Tried>,
 }
 
-/// What a run did, as the statistics count it.
+/// The result of a run, as the statistics count it.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Figures {
     allocations: u64,
@@ -111,22 +112,22 @@ struct Tried {
     error: Option<String>,
 }
 
-/// What becomes of the run's out of memory.
+/// The effect on the requests that failed in the run.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 enum OutOfMemory {
-    /// No request fails, neither in the run.
+    /// No request fails, and none failed in the run.
     None,
-    /// No request fails any more in the replay, which the next run need not repeat.
+    /// No request fails in the replay any more. A new run may differ from the replay.
     NoneInReplay,
     /// Requests fail.
     Remains,
-    /// The replay with the options of the run does not fail where the run did, so others say nothing.
+    /// The replay with the options of the run does not fail where the run did, so other replays prove nothing.
     Unknown,
 }
 
-/// Replays the pools of a history. Removes the `BFC_` variables of this process, which would change the replays. Nothing
-/// else may run in it meanwhile.
+/// Replays the pools of a history. Removes the `BFC_` variables of this process, which would change the replays. No
+/// other thread may run in it meanwhile.
 pub fn advise(history: &History, library: &Library, bar: &ProgressBar) -> Result<Advice> {
     forget_environment();
     let began = Instant::now();
@@ -272,7 +273,7 @@ fn replay(
         warm: false,
     };
     let run = replay::run(&job, &bar)?;
-    // Other limits have other regions.
+    // Other limits result in other regions.
     let mut free = config.clone();
     free.regions.clear();
     let least = if free.device_capacity.is_none() { GRANULE } else { 0 };

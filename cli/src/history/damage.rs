@@ -1,4 +1,5 @@
-//! Damaged histories: each is refused for a reason or shown, and nothing panics. Arithmetic that overflows does, in tests.
+//! Damaged histories: each is refused with a reason or shown, and nothing panics. In tests, arithmetic that overflows
+//! would panic.
 
 #[allow(dead_code)]
 #[path = "../../tests/cli/history/made.rs"]
@@ -21,7 +22,7 @@ use crate::process::Liveness;
 use made::layout::{MOST_FUNCTION, TextKind};
 use made::{Chunk, Made};
 
-/// Numbers at which arithmetic ends.
+/// Numbers at the limits of arithmetic.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];
 
 /// Marsaglia's xorshift: the same numbers in every run.
@@ -69,7 +70,7 @@ fn parse(file: &Vec<u8>) -> Result<History, Malformed> {
     Ok(history)
 }
 
-/// Everything that is shown of a history.
+/// Shows a history in every way.
 fn show(history: &History) {
     let summary = Summary::new(history, Liveness::Unknown);
     assert!(!summary.text().is_empty());
@@ -91,7 +92,7 @@ fn show(history: &History) {
     crate::json::write(io::sink(), &difference).expect("a document");
 }
 
-/// Puts a number or a byte where something is written.
+/// Overwrites a number or a byte of the written part.
 fn damage(file: &mut [u8], random: &mut Random) {
     let stacks = HEADER_BYTES + TEXT_BYTES;
     let (from, to) = [
@@ -140,7 +141,8 @@ fn the_largest_numbers_are_shown() {
     show(&parse(&file).expect("its header is whole"));
 }
 
-/// Names that no library writes are left out: a file of some mebibytes has half a million frames, and each has its name.
+/// Names that no library writes are left out: a file of a few MiB can have half a million frames, each with a copy of
+/// its name.
 #[test]
 fn names_longer_than_any_are_left_out() {
     let mut made = Made::new("train");
@@ -163,7 +165,7 @@ fn names_longer_than_any_are_left_out() {
     }
 }
 
-/// A history in which the process replaces the first event as soon as it was read.
+/// A history in which the process replaces the first event right after it was read.
 struct Replaced {
     file: Vec<u8>,
     is_read: Cell<bool>,
@@ -187,7 +189,7 @@ impl Source for Replaced {
     }
 }
 
-/// Its words may be of two events, although its stamp was whole.
+/// Its words may come from two events, although its stamp was complete.
 #[test]
 fn an_event_that_is_replaced_while_it_is_read_is_incomplete() {
     let mut file = whole();
@@ -207,6 +209,6 @@ fn a_history_that_is_cut_off_is_refused() {
     for length in (16..whole.len()).step_by(997) {
         assert!(matches!(parse(&whole[..length].to_vec()), Err(Malformed::CutOff { .. })), "{length}");
     }
-    // One that records nothing is no damage.
+    // A backtrace without frames is not damage.
     show(&parse(&Made::new("train").bytes()).expect("it is whole"));
 }

@@ -15,11 +15,11 @@ use crate::names::{self, shown};
 use crate::output::Output;
 use crate::size::{self, human};
 
-/// How many operations are listed as text, and how many sizes of each.
+/// How many operations the text lists, and how many sizes of each.
 const LISTED: usize = 20;
 const SIZES: usize = 5;
 
-/// What `bfc diff` is asked for.
+/// The arguments of `bfc diff`.
 #[derive(Args)]
 pub struct Diff {
     /// A history, or FILE@MOMENT for a moment of it, or a memory map of bfc_memory_map or bfc replay --map
@@ -41,7 +41,7 @@ Examples:
   bfc diff before.history@peak after.history@peak            their peaks
   bfc diff before.map after.map                              two memory maps";
 
-/// The difference, with what of it is equal left out.
+/// The difference, without what is equal.
 #[derive(Serialize)]
 pub(super) struct Difference {
     schema: &'static str,
@@ -71,7 +71,7 @@ struct OperationDifference {
     operation: Option<Rc<str>>,
     bytes: Pair,
     allocations: Pair,
-    /// Those of which there are more or fewer.
+    /// Those whose number has changed.
     sizes: Vec<SizeDifference>,
 }
 
@@ -128,7 +128,7 @@ impl Difference {
     }
 }
 
-/// The pools by their devices and names. Several of a name are told apart by their order.
+/// The pools by their devices and names. Several with one name are distinguished by their order.
 fn by_name(pools: &[PoolAt]) -> BTreeMap<(Option<i32>, &str, usize), &PoolAt> {
     let mut counts = BTreeMap::new();
     let named = pools.iter().map(|pool| {
@@ -200,7 +200,7 @@ impl PoolDifference {
                 continue;
             }
             let _ = match is_bytes {
-                // Only of limits: to none there is no distance.
+                // Only of limits: there is no difference to "none".
                 true if is_no_limit(pair.a.max(pair.b)) => {
                     writeln!(text, "  {name:<12} {} to {}", size::limit(pair.a), size::limit(pair.b))
                 }
@@ -245,7 +245,7 @@ impl OperationDifference {
     }
 }
 
-/// The operations of which more or less is live, by how much.
+/// The operations with more or fewer live bytes, by the difference.
 fn operations(a: &PoolAt, b: &PoolAt) -> Vec<OperationDifference> {
     let mut sizes: BTreeMap<&(Option<Rc<str>>, u64), Pair> = BTreeMap::new();
     for (key, &count) in &a.live {
@@ -262,7 +262,7 @@ fn operations(a: &PoolAt, b: &PoolAt) -> Vec<OperationDifference> {
             (&mut operation.bytes.a, &mut operation.allocations.a, count.a),
             (&mut operation.bytes.b, &mut operation.allocations.b, count.b),
         ] {
-            // A damaged file may have any numbers.
+            // A damaged file may contain any numbers.
             *bytes_sum = bytes_sum.saturating_add(bytes.saturating_mul(count));
             *sum += count;
         }

@@ -1,4 +1,4 @@
-//! Who holds memory at a moment: the operations, and where they allocated it.
+//! The holders of memory at a moment: the operations, and where they allocated it.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::size::{counted, human};
 
 /// How many operations are listed.
 const LISTED: usize = 10;
-/// How many backtraces of a holder people see, and how many frames of each.
+/// How many backtraces of a holder the text shows, and how many frames of each.
 const LISTED_STACKS: usize = 3;
 const LISTED_FRAMES: usize = 8;
 
@@ -47,7 +47,7 @@ pub fn write_holders(text: &mut String, holders: &[Holder]) {
     }
 }
 
-/// Writes where most was allocated.
+/// Writes where most of it was allocated.
 pub fn write_stacks(text: &mut String, stacks: &[HolderStack]) {
     for stack in stacks.iter().take(LISTED_STACKS) {
         let calls = counted(stack.allocations as usize, "allocation");
@@ -59,7 +59,7 @@ pub fn write_stacks(text: &mut String, stacks: &[HolderStack]) {
     }
 }
 
-/// The frames of a backtrace in a line, each called by the one behind it.
+/// The frames of a backtrace in a line, each called by the one after it.
 pub fn chain(frames: &[Frame]) -> String {
     let mut shown: Vec<String> = frames.iter().take(LISTED_FRAMES).map(described).collect();
     if frames.len() > LISTED_FRAMES {

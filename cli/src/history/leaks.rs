@@ -17,10 +17,10 @@ use super::timeline::{Live, PoolState};
 use crate::names::{self, shown};
 use crate::size::{counted, human};
 
-/// How many operations and marks are listed as text.
+/// How many operations and marks the text lists.
 const LISTED: usize = 20;
 
-/// Which part of the history is looked at.
+/// The part of the history to list.
 #[derive(Args, Clone, Debug)]
 pub struct LeaksArgs {
     /// List the memory of a history that was allocated and not freed, by operation
@@ -41,11 +41,13 @@ impl LeaksArgs {
     /// The whole history.
     pub const ALL: Self = LeaksArgs { leaks: true, from: None, before: None, to: None };
 
-    /// What clap cannot say in words of its own.
+    /// Checks that clap cannot express.
     pub fn check(&self) -> Result<(), &'static str> {
         let has_moment = [&self.from, &self.before, &self.to].into_iter().any(Option::is_some);
         if has_moment && !self.leaks {
-            return Err("--from, --before and --to need --leaks: everything else is of the whole history");
+            return Err(
+                "--from, --before and --to need --leaks: everything else describes the whole history",
+            );
         }
         Ok(())
     }
@@ -63,7 +65,7 @@ pub struct Leaks {
     #[serde(flatten)]
     amount: Amount,
     pools: Vec<PoolLeaks>,
-    /// When it was allocated, by the marks. The first entry is what was allocated before the first mark.
+    /// When it was allocated, by marks. The first entry is for what was allocated before the first mark.
     since: Vec<Since>,
 }
 
@@ -82,7 +84,7 @@ struct PoolLeaks {
     destroyed: Option<f64>,
     #[serde(flatten)]
     amount: Amount,
-    /// What was in use and was allocated by events that the file does not have.
+    /// Memory in use that was allocated by events missing in the file.
     unknown_bytes: u64,
     /// Largest first.
     operations: Vec<Operation>,
@@ -117,7 +119,7 @@ struct Since {
 
 impl Amount {
     fn add(&mut self, live: &Live) {
-        // A damaged file may have any numbers.
+        // A damaged file may contain any numbers.
         self.bytes = self.bytes.saturating_add(live.bytes);
         self.requested = self.requested.saturating_add(live.requested);
         self.allocations += 1;
@@ -136,11 +138,11 @@ impl Amount {
 #[derive(Default)]
 struct AtEnd {
     state: PoolState,
-    /// What was live in memory that the pool has given back since its last other event. At its destruction it gives its
-    /// regions back first.
+    /// Allocations that were live in memory that the pool has given back since its last other event. When it is
+    /// destroyed it first gives its regions back.
     returned: Vec<Live>,
     live_at_destruction: Vec<Live>,
-    /// What was in use and is not known, before memory was given back.
+    /// Unknown memory that was in use before memory was given back.
     unknown: u64,
     destroyed: Option<u64>,
 }
@@ -233,7 +235,7 @@ impl Leaks {
         })
     }
 
-    /// Whether anything is live, also if the file does not say what.
+    /// Whether anything is live, even if the file does not say what.
     pub fn any(&self) -> bool {
         self.amount.allocations != 0 || self.pools.iter().any(|pool| pool.unknown_bytes != 0)
     }
@@ -260,7 +262,7 @@ impl Leaks {
         }
         let hidden = largest.len().saturating_sub(LISTED);
         if hidden != 0 {
-            // Of those that keep most, in the order of time.
+            // Those that keep most, in the order of time.
             largest.sort_by_key(|since| std::cmp::Reverse(since.amount.bytes));
             largest.truncate(LISTED);
             largest.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -396,7 +398,7 @@ impl Sinces {
         Sinces { begins, list }
     }
 
-    /// The sum of what was allocated by this event, which is within the part that is asked for.
+    /// The sum for an allocation by this event, which is within the requested part.
     fn of(&mut self, event: u64) -> &mut Amount {
         let index = self.begins.partition_point(|begin| *begin <= event).saturating_sub(1);
         &mut self.list[index].amount

@@ -85,7 +85,7 @@ struct SnapShot {
     size: i64,
 }
 
-/// Writes the dump of the pool that was fullest, at its first failed request, or else at its peak.
+/// Writes the dump of the pool with the highest peak, at its first failed request, or else at its peak.
 pub fn write(history: &History, out: &mut dyn Write) -> io::Result<()> {
     let mut peaks: BTreeMap<u16, Moment> = BTreeMap::new();
     follow(history, |event, state| {
@@ -189,7 +189,7 @@ impl<'a> Dump<'a> {
                 self.add(&mut bins, at, end - at, None);
             }
         }
-        // Allocations whose region is not in the history any more.
+        // Allocations whose region is no longer in the history.
         live.for_each(|(&address, chunk)| self.add(&mut bins, address, chunk.bytes, Some(chunk)));
         self.dump.bin_summary = bins.into_iter().filter(|bin| bin.total_chunks_in_bin != 0).collect();
         self.dump.stats = Some(MemAllocatorStats {
@@ -225,7 +225,7 @@ impl<'a> Dump<'a> {
     }
 }
 
-/// The size class of TensorFlow: 256 bytes, and each twice the one before.
+/// TensorFlow's size class: 256 bytes for the first, and twice the previous one for each further one.
 fn bin_of(bytes: u64) -> u32 {
     (bytes.max(SMALLEST) / SMALLEST).ilog2().min(BINS - 1)
 }

@@ -49,7 +49,7 @@ pub use diff::{Diff, EXAMPLES as DIFF_EXAMPLES, diff};
 pub use leaks::LeaksArgs;
 pub use moment::FORMS as MOMENTS;
 
-/// Returns whether a file begins as a history does.
+/// Returns whether a file begins like a history.
 pub fn is_one(path: &Path) -> bool {
     let mut begin = [0; reader::FAMILY.len()];
     fs::File::open(path).is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == *reader::FAMILY)
@@ -73,7 +73,7 @@ pub fn running(path: &Path) -> Option<u32> {
 fn read(path: &Path) -> Result<History> {
     let name = path.display();
     let file = fs::File::open(path).with_context(|| format!("cannot open {name}"))?;
-    // Most of a ring may be a hole.
+    // Most of a ring may be a hole in the file.
     let bytes = file.metadata().map(|about| about.blocks() * 512).ok();
     let bar = progress(false, bytes, "{msg} {wide_bar} {percent:>3}% {eta}");
     output::show(&bar, &format!("reading {name}"));
@@ -88,7 +88,7 @@ fn read(path: &Path) -> Result<History> {
     Ok(history)
 }
 
-/// A file that moves a bar as it is read.
+/// A file whose reading moves a progress bar.
 struct Shown<'a> {
     file: &'a fs::File,
     bar: &'a ProgressBar,
@@ -109,7 +109,7 @@ impl Source for Shown<'_> {
     }
 }
 
-/// Returns whether two paths lead to one file.
+/// Returns whether two paths lead to the same file.
 fn is_same(a: &Path, b: &Path) -> bool {
     let file = |path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     file(a).is_some() && file(a) == file(b)
@@ -120,11 +120,11 @@ pub struct Wanted<'a> {
     pub as_json: bool,
     /// The file to write, in the format that its extension names.
     pub to_file: Option<&'a Path>,
-    /// The library to replay with, if what would have helped is asked for.
+    /// The library to replay with, if advice is requested.
     pub advice_by: Option<&'a Library>,
 }
 
-/// Prints what a history says, or writes it to a file.
+/// Prints a history, or writes it to a file.
 pub fn report(path: &Path, wanted: &Wanted<'_>, output: &mut Output) -> Result<()> {
     let format = wanted.to_file.map(|file| Format::of(file).map(|format| (format, file))).transpose()?;
     let history = read(path)?;
@@ -143,7 +143,7 @@ pub fn report(path: &Path, wanted: &Wanted<'_>, output: &mut Output) -> Result<(
     if let Some((format, file)) = format {
         let bar = progress(false, None, "{msg} {elapsed}");
         output::show(&bar, &format!("writing {}", file.display()));
-        // Nothing is measured that a thread could disturb.
+        // No measurement is running that a thread could disturb.
         bar.enable_steady_tick(Duration::from_millis(250));
         let written = format.write(&history, &summary, file);
         bar.finish_and_clear();

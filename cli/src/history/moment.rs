@@ -1,4 +1,4 @@
-//! A moment of a history, as people name it: a mark, a time, the peak, the begin or the end.
+//! A moment of a history, as a user names it: a mark, a time, the peak, the beginning or the end.
 
 use std::fmt;
 use std::str::FromStr;
@@ -100,7 +100,7 @@ impl Moment {
     }
 }
 
-/// The moment behind the event with which most was in use.
+/// The moment after the event with which most was in use.
 fn peak(history: &History) -> (u64, u64) {
     let mut in_use = std::collections::HashMap::new();
     let (mut sum, mut most, mut found) = (0_u64, 0, (0, 0));
@@ -109,7 +109,7 @@ fn peak(history: &History) -> (u64, u64) {
             return;
         }
         let before = in_use.insert(event.pool, state.in_use).unwrap_or(0);
-        // A damaged file may have any numbers.
+        // A damaged file may contain any numbers.
         sum = sum.saturating_sub(before).saturating_add(state.in_use);
         if sum > most {
             (most, found) = (sum, (event.time, event.number + 1));
@@ -118,7 +118,7 @@ fn peak(history: &History) -> (u64, u64) {
     found
 }
 
-/// The mark of a name. A name that several marks have needs a number behind it.
+/// The mark with a name. If several marks have the name, it needs a number after it.
 fn find_mark<'a>(history: &'a History, name: &str) -> Result<&'a Recorded> {
     let marks = |name: &str| {
         let is_named = |event: &&Recorded| event.kind == Kind::Mark && **history.mark(event.name) == *name;

@@ -9,7 +9,7 @@ use super::reader::History;
 use super::timeline::follow;
 use crate::plot::Picture;
 
-/// Draws the pool that held most; of equal ones the first.
+/// Draws the pool that held most, the first of equal ones.
 pub fn svg(history: &History) -> Result<String> {
     let (mut held, mut limits) = (BTreeMap::<u16, u64>::new(), BTreeMap::<u16, u64>::new());
     follow(history, |event, state| {

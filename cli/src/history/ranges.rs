@@ -1,8 +1,8 @@
 //! Ranges of addresses that do not overlap, in order.
 //!
-//! A history is not trusted, and what a reader does with an event must not depend on how many ranges there are. So an answer
-//! is an iterator, which a question for its first item leaves unread, and a change takes time in proportion to the ranges that
-//! end by it, each of which was added once.
+//! A history is not trusted, so the cost of an event must not depend on the number of ranges. Queries therefore return
+//! iterators, which a caller that needs only the first item does not exhaust, and a change takes time in proportion to
+//! the ranges that it ends, each of which was added once.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl<T: Copy> Ranges<T> {
         found.map(|(&begin, &(end, value))| (begin, end, value))
     }
 
-    /// The parts of a range that no other one covers.
+    /// The parts of a range that no other range covers.
     pub fn gaps(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
         let mut at = from;
         let ends = self.overlapping(from, to).map(|(begin, end, _)| (begin, end)).chain([(to, to)]);
@@ -54,7 +54,7 @@ impl<T: Copy> Ranges<T> {
         })
     }
 
-    /// Takes a range out, perhaps of the middle of another. Returns what there was of it.
+    /// Removes a range, which may be the middle of another. Returns the parts that existed.
     pub fn remove(&mut self, from: u64, to: u64) -> Vec<(u64, u64, T)> {
         let touched: Vec<_> = self.overlapping(from, to).collect();
         for &(begin, end, value) in &touched {
@@ -69,7 +69,7 @@ impl<T: Copy> Ranges<T> {
         touched.into_iter().map(|(begin, end, value)| (begin.max(from), end.min(to), value)).collect()
     }
 
-    /// Adds a range, in the place of what overlaps with it. Returns that.
+    /// Adds a range, which replaces what overlaps with it. Returns the replaced parts.
     pub fn insert(&mut self, from: u64, to: u64, value: T) -> Vec<(u64, u64, T)> {
         let before = self.remove(from, to);
         if from < to {
@@ -80,7 +80,7 @@ impl<T: Copy> Ranges<T> {
 }
 
 impl Ranges {
-    /// Adds a range, as one with those that overlap with it or touch it.
+    /// Adds a range, merged with those that overlap with it or touch it.
     pub fn merge(&mut self, mut from: u64, mut to: u64) {
         if from >= to {
             return;

@@ -1,7 +1,7 @@
-//! Reads the file of a history, which may be written at the moment, cut off, or damaged.
+//! Reads the file of a history, which may be written at the same time, truncated, or damaged.
 //!
 //! Nothing in it is trusted: sizes are compared with the length of the file, and an event counts only if its stamp is
-//! that of its place. Memory is allocated for what is there, and not for what the header says.
+//! that of its place. Memory is allocated for what the file contains, not for what the header says.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::source::Source;
 use super::stacks::{Backtrace, Module, Stacks};
 
 const EVENT_BYTES: usize = size_of::<Event>();
-/// How much of the ring is read at once.
+/// How many bytes of the ring are read at once.
 const PIECE: usize = 1 << 20;
 
 /// The history of a process.
@@ -29,13 +29,13 @@ pub struct History {
     /// When the process started, in clock ticks since the machine did.
     pub started: u64,
     pub program: String,
-    /// Whether the recording was not stopped: it goes on, or the process ended.
+    /// Whether the recording was not stopped: it continues, or the process ended.
     pub is_open: bool,
-    /// The number of events that the process has recorded. The file has the last of them.
+    /// The number of events that the process has recorded. The file contains the last of them.
     pub written: u64,
     /// In the order in which they were recorded.
     pub events: Vec<Recorded>,
-    /// Events that should be in the ring and are not complete: the process was killed while it wrote them, or writes
+    /// Events that should be in the ring and are incomplete: the process was killed while it wrote them, or is writing
     /// them now.
     pub incomplete: u64,
     /// Names that did not fit into the file.
@@ -104,7 +104,7 @@ impl fmt::Display for Malformed {
                 f.write_str("is a history of another version of libbfc; use the bfc command of that version")
             }
             Malformed::CutOff { bytes, expected } => {
-                write!(f, "is cut off: it has {bytes} of {expected} bytes; copy it again")
+                write!(f, "is truncated: it has {bytes} of {expected} bytes; copy it again")
             }
             Malformed::Damaged(what) => write!(f, "is damaged: {what}"),
             Malformed::Unreadable(why) => write!(f, "cannot be read: {why}"),
@@ -118,7 +118,7 @@ impl From<io::Error> for Malformed {
     }
 }
 
-/// What the file of a history begins with, of any version.
+/// The beginning of the file of a history, in any version.
 pub const FAMILY: &[u8; 15] = b"libbfc history ";
 
 macro_rules! field {
@@ -154,16 +154,18 @@ pub fn parse(source: &dyn Source) -> Result<History, Malformed> {
         (field!(file, Header, text_bytes, u64), TEXT_BYTES),
     ];
     if sizes.iter().any(|&(there, here)| there != here as u64) {
-        return Err(Malformed::Damaged("the header has other sizes than this version's"));
+        return Err(Malformed::Damaged("the sizes in the header are not those of this version"));
     }
     let capacity = field!(file, Header, capacity, u64);
     if !capacity.is_power_of_two() {
-        return Err(Malformed::Damaged("the number of events is no power of two"));
+        return Err(Malformed::Damaged("the number of events is not a power of two"));
     }
     let stack_bytes = match field!(file, Header, stack_bytes, u64) {
         0 => 0,
         bytes if bytes == STACK_BYTES as u64 => bytes,
-        _ => return Err(Malformed::Damaged("the area of backtraces has another size than this version's")),
+        _ => {
+            return Err(Malformed::Damaged("the size of the area of backtraces is not that of this version"));
+        }
     };
     let stacks = (HEADER_BYTES + TEXT_BYTES) as u64;
     let ring = stacks + stack_bytes;
@@ -239,7 +241,7 @@ impl History {
             let (pool, number) = (field!(area, TextHead, pool, u16), field!(area, TextHead, number, u32));
             let kind = field!(area, TextHead, kind, u16);
             area = &area[extent..];
-            // A module has its path and more. No library writes what is longer, and it may be the name of each event.
+            // A module has its path and more. No library writes a longer text, and each event may have it as its name.
             let most = if kind == TextKind::Module as u16 { 2 * MOST_TEXT } else { MOST_TEXT };
             if bytes > most {
                 continue;
@@ -256,7 +258,7 @@ impl History {
                     self.marks.insert(number, text.into());
                 }
                 kind if kind == TextKind::Program as u16 => self.program = text.into_owned(),
-                // A longer one is damage, as there would be a copy of it in each frame.
+                // A longer one is damage, and each frame would have a copy of it.
                 kind if kind == TextKind::Function as u16 && bytes <= MOST_FUNCTION => {
                     self.stacks.add_function(number, &text);
                 }
@@ -271,7 +273,7 @@ impl History {
         }
     }
 
-    /// Reads the ring, whose first part is behind its second one if it has been filled.
+    /// Reads the ring, whose first part comes after its second one if it has been filled.
     fn read_events(
         &mut self,
         source: &dyn Source,
@@ -291,7 +293,7 @@ impl History {
         Ok(())
     }
 
-    /// Reads the events of a part of the ring, whose first has this number.
+    /// Reads the events of a part of the ring. The first one has this number.
     fn read_part(
         &mut self,
         source: &dyn Source,
@@ -352,7 +354,7 @@ impl History {
         self.stacks.frames(stack)
     }
 
-    /// How many of the first events are not in the file any more.
+    /// How many of the first events are no longer in the file.
     pub fn overwritten(&self) -> u64 {
         self.written - self.incomplete - self.events.len() as u64
     }
@@ -369,8 +371,8 @@ fn pool_options(flags: u32, text: &[u8]) -> PoolOptions {
     }
 }
 
-/// Drops the events whose stamp has changed at a second look. The process may replace events while they are read, and such
-/// a one may have words of two.
+/// Drops the events whose stamp has changed at a second look. The process may replace events while they are read, and
+/// such an event may be composed of two.
 fn drop_replaced(events: &mut [u8], again: &[u8]) {
     let stamp = offset_of!(Event, stamp)..offset_of!(Event, stamp) + size_of::<u64>();
     let (events, _) = events.as_chunks_mut::<EVENT_BYTES>();
@@ -381,7 +383,7 @@ fn drop_replaced(events: &mut [u8], again: &[u8]) {
     }
 }
 
-/// The event at the place of a number, if it is complete and that number's.
+/// The event at the place of a number, if it is complete and has that number.
 fn event(bytes: &[u8], number: u64, clock: &Clock) -> Option<Recorded> {
     let stamp = field!(bytes, Event, stamp, u64);
     let stack = (stamp >> 32) as u32;

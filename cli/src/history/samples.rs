@@ -29,7 +29,7 @@ pub fn history(events: Vec<Recorded>) -> History {
     history
 }
 
-/// Returns so many lists of events that cannot have been, as in a damaged file.
+/// Returns this many lists of impossible events, as in a damaged file.
 pub fn contradictory(count: usize) -> impl Iterator<Item = Vec<Recorded>> {
     let kinds = [
         Kind::Alloc,

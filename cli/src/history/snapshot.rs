@@ -1,4 +1,4 @@
-//! The pools at one moment, from a history or a memory map, in a form in which two can be compared.
+//! The pools at one moment, from a history or a memory map, in a form that allows two to be compared.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,10 +17,10 @@ use super::moment::{Moment, Point};
 use super::reader::History;
 use super::timeline::PoolState;
 
-/// Larger files are no memory map.
+/// Larger files are not memory maps.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A file, and for a history a moment of it.
+/// A file, and a moment if it is a history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
     pub file: PathBuf,
@@ -28,7 +28,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Splits `FILE@MOMENT`. A file may have an `@` in its name, and a mark too: what exists counts.
+    /// Splits `FILE@MOMENT`. The names of files and marks may contain an `@`: the file that exists counts.
     pub fn of(text: &OsStr, exists: impl Fn(&Path) -> bool) -> Self {
         let whole = Place { file: text.into(), moment: None };
         if exists(&whole.file) {
@@ -79,7 +79,7 @@ pub struct Totals {
     pub allocations: u64,
     pub frees: u64,
     pub failures: u64,
-    /// What is in use and was allocated by events that the history does not have.
+    /// Memory in use that was allocated by events missing in the history.
     pub unknown_bytes: u64,
 }
 
@@ -116,7 +116,7 @@ impl Snapshot {
             bail!("{name} {what}");
         }
         if let Some(moment) = &place.moment {
-            bail!("{name} is a memory map, which is of one moment: leave @{moment} out");
+            bail!("{name} is a memory map, which describes one moment: leave @{moment} out");
         }
         let map: Map = serde_json::from_slice(&text).with_context(|| format!("{name} {what}"))?;
         if map.schema != 1 {
@@ -160,7 +160,7 @@ impl Snapshot {
     }
 }
 
-/// What of a memory map is compared. docs/memory-map.md describes it.
+/// The fields of a memory map that are compared. docs/memory-map.md describes them.
 #[derive(Deserialize)]
 struct Map {
     schema: u64,

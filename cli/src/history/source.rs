@@ -1,7 +1,7 @@
 //! Reading the file of a history in pieces.
 //!
-//! The file may be sparse: a ring has room for more events than there are, and a header may claim any number of them. So it is
-//! never read as a whole, and where nothing was written it is not read at all.
+//! The file may be sparse: a ring has room for more events than were recorded, and a header may claim any number of
+//! them. So the file is never read as a whole, and parts that were never written are not read at all.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ pub trait Source {
     /// The length in bytes.
     fn bytes(&self) -> io::Result<u64>;
 
-    /// Fills the buffer with what is there from a place on.
+    /// Fills the buffer with the contents from a position.
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// The first part from a place on that something was written to. The rest is zeros.
+    /// The first part after a position that was ever written. The rest is zeros.
     fn written(&self, from: u64) -> Option<(u64, u64)>;
 }
 
@@ -39,7 +39,7 @@ impl Source for File {
         let begin = match seek(from, libc::SEEK_DATA) {
             Ok(begin) => begin,
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return None,
-            // The file system does not tell.
+            // The file system does not report it.
             Err(_) => from,
         };
         let end = seek(begin, libc::SEEK_HOLE).or_else(|_| Source::bytes(self)).ok()?;
@@ -74,7 +74,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("bfc-source-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
-        // Its blocks go with the descriptor.
+        // Its blocks are released with the descriptor.
         std::fs::remove_file(&path).expect("it is there");
         file.set_len(64 << 20).expect("room");
         file.write_all_at(b"event", 32 << 20).expect("room");

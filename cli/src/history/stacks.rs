@@ -1,7 +1,7 @@
 //! The backtraces of a history: their frames as recorded, and with names.
 //!
-//! The file has addresses and the modules that they are in. Here a native frame is named by its module, and
-//! `symbols` does better where the module's file is there. Python's frames have their names in the file.
+//! The file contains addresses and the modules that contain them. Here a native frame is named by its module, and
+//! `symbols` does better if the module's file exists. The names of Python's frames are in the file.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -20,10 +20,10 @@ use super::reader::field;
 /// are one.
 pub type Backtrace = Rc<[Frame]>;
 
-/// A frame of a backtrace. Many may have the same texts.
+/// A frame of a backtrace. Many may share the same texts.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Frame {
-    /// The function, or the module and the offset in it if that is all that is known.
+    /// The function, or the module and the offset in it if nothing else is known.
     pub function: Rc<str>,
     pub file: Option<Rc<str>>,
     /// From 1. 0 is not known.
@@ -37,7 +37,7 @@ pub struct Module {
     pub since: u32,
     pub start: u64,
     pub end: u64,
-    /// What is added to the addresses in its file.
+    /// The difference to the addresses in its file.
     pub bias: u64,
     pub build_id: Vec<u8>,
     pub path: PathBuf,
@@ -51,9 +51,9 @@ struct Raw<'a> {
     is_cut: bool,
 }
 
-/// The most bytes of a file's name in Linux.
+/// The maximum length of a file's name in Linux, in bytes.
 const MOST_NAME: usize = 255;
-/// The most frames of a backtrace with all that were inlined.
+/// The maximum number of frames of a backtrace, including inlined ones.
 const MOST_NAMED: usize = 4 * MOST_FRAMES;
 
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl Module {
 }
 
 impl Stacks {
-    /// Adds a function of Python, of which each frame will have a copy.
+    /// Adds a function of Python. Each of its frames gets a copy.
     pub fn add_function(&mut self, number: u32, text: &str) {
         let (function, file) = text.split_once('\0').unwrap_or((text, ""));
         let file = (!file.is_empty()).then(|| file.into());
@@ -125,13 +125,13 @@ impl Stacks {
         }
     }
 
-    /// The backtrace of a number, unless it is damaged: then the numbers behind it mean nothing.
+    /// The backtrace with a number, unless it is damaged: then the words after the number mean nothing.
     fn raw(&self, number: u32) -> Option<Raw<'_>> {
         let (&first, behind) = self.words.get(number as usize - 1..)?.split_first()?;
         let head = StackHead::of(first);
         let (native, python) = (usize::from(head.native), usize::from(head.python));
-        // What the library does not write is damage. All of the area may be heads without frames, and each event may have
-        // the longest backtrace.
+        // Values that the library never writes are damage. The whole area may consist of heads without frames, and each
+        // event may have the longest backtrace.
         if native + python == 0 || native.max(python) > MOST_FRAMES {
             return None;
         }
@@ -143,10 +143,10 @@ impl Stacks {
     /// may have been inlined, so it returns several frames, the innermost first, or none if the address has no name.
     pub fn name(&mut self, mut name: impl FnMut(usize, &Module, u64) -> Vec<Frame>) {
         let mut named = HashMap::new();
-        // One without frames is that of an unknown number, too.
+        // A backtrace without frames is the result for an unknown number, too.
         let mut different = HashSet::from([self.nothing.clone()]);
         let mut known: HashMap<(Option<usize>, u64), Vec<Frame>> = HashMap::new();
-        // What was loaded later takes the place of what was there before.
+        // A module that was loaded later replaces the one that was there before.
         let mut later: Vec<usize> = (0..self.modules.len()).collect();
         later.sort_by_key(|&module| self.modules[module].since);
         let mut later = later.into_iter().peekable();
@@ -200,7 +200,7 @@ impl Stacks {
     }
 }
 
-/// A frame of which only this is known.
+/// A frame of which nothing else is known.
 fn unnamed(function: String) -> Frame {
     Frame { function: function.into(), ..Frame::default() }
 }

@@ -1,4 +1,4 @@
-//! What a history says, for people and as JSON.
+//! The contents of a history, as text and as JSON.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -47,20 +47,20 @@ struct PoolSummary {
     limit: u64,
     held: u64,
     in_use: u64,
-    /// What is live and was allocated by an event that the file has, or was there when it began.
+    /// Live memory that was allocated by an event in the file, or existed when the recording began.
     known_bytes: u64,
     live: usize,
     allocations: u64,
     frees: u64,
     failures: Vec<Failure>,
     failed: u64,
-    /// How often free memory was given back, apart from requests that did so, and how much.
+    /// How often free memory was given back, except by requests, and how much.
     trims: u64,
     trimmed_bytes: u64,
     limit_changes: u64,
     peak: Moment,
     peak_held: Peak,
-    /// Who holds what at the end.
+    /// The holders at the end.
     holders: Vec<Holder>,
 }
 
@@ -80,7 +80,7 @@ struct Moment {
     holders: Vec<Holder>,
 }
 
-/// Where the program was at a moment.
+/// The program's position at a moment.
 #[derive(Serialize, Default)]
 struct Phase {
     /// The step of the pool's last operation.
@@ -135,7 +135,7 @@ pub fn seconds(time: u64) -> f64 {
 }
 
 impl Summary {
-    /// Follows the history twice: to find the peaks, and to see who holds what there.
+    /// Follows the history twice: to find the peaks, and then the holders at the peaks.
     pub fn new(history: &History, process: Liveness) -> Self {
         let mut peaks: HashMap<u16, (u64, u64)> = HashMap::new();
         let mut held: HashMap<u16, Peak> = HashMap::new();
@@ -223,9 +223,9 @@ impl Summary {
         let mut text = format!("history of process {}: {}\n", self.process, shown(&self.program));
         let state = match self.state {
             "stopped" => "the recording was stopped",
-            "recording" => "the recording goes on: this is the state of now",
+            "recording" => "the recording continues: this is its current state",
             "ended" => "the process has ended, by itself or by a signal",
-            _ => "it is not known whether the process still runs",
+            _ => "it is not known whether the process is still running",
         };
         let _ = writeln!(text, "  state        {state}");
         let events = counted(self.events as usize, "event");
@@ -233,7 +233,7 @@ impl Summary {
         if self.overwritten != 0 {
             let _ = writeln!(
                 text,
-                "  displaced    {} before them, of which the file has no room: what they allocated is not known \
+                "  displaced    {} before them, for which the file has no room: what they allocated is unknown \
                  (record more with BFC_HISTORY)",
                 counted(self.overwritten as usize, "event")
             );
@@ -386,7 +386,7 @@ struct Marks {
 }
 
 impl Marks {
-    /// Where the program is when a pool is in this state.
+    /// The program's position when a pool is in this state.
     fn phase(&self, state: &PoolState) -> Phase {
         Phase { step: state.step, mark: self.list.last().map(|mark| mark.name.clone()) }
     }
@@ -411,7 +411,7 @@ impl Marks {
     }
 
     fn add(&mut self, history: &History, event: &Recorded) {
-        // Those of a damaged file may be more than a number holds.
+        // The sums of a damaged file may overflow.
         let sum = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
         self.list.push(MarkSummary {
             seconds: seconds(event.time),

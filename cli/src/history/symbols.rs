@@ -1,8 +1,8 @@
 //! Names the native frames of a history, from the files of its modules: functions, files and lines from debug information,
 //! and otherwise functions from the symbol table.
 //!
-//! A file counts only if it is what the process had mapped, by its build id. One without a build id counts if it is older
-//! than the history. The history is not trusted: what it names is opened only if it is a regular file.
+//! A file is used only if its build id shows that it is what the process had mapped. A file without a build id is used
+//! if it is older than the history. The history is not trusted: what it names is opened only if it is a regular file.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,17 +18,17 @@ use object::read::ReadCache;
 use super::reader::History;
 use super::stacks::{Frame, Module};
 
-/// Longer names, of templates for example, are cut.
+/// Longer names, for example of templates, are truncated.
 const MOST_NAME: usize = 300;
 /// The frames of functions that are inlined at an address.
 const MOST_INLINED: usize = 32;
-/// Files beyond this are not read.
+/// Larger files are not read.
 const MOST_BYTES: u64 = 16 << 30;
 
-/// Names the frames as well as the files of this machine allow. The bar counts them.
+/// Names the frames as precisely as the files of this machine allow. The progress bar counts them.
 pub fn resolve(history: &mut History, bar: &ProgressBar) {
     let began = history.began;
-    // Which file each module is of: a file has several modules if it is loaded again, and a path may be long.
+    // The file of each module. A file has several modules if it is loaded again, and a path may be long.
     let mut numbers: HashMap<(PathBuf, Vec<u8>), usize> = HashMap::new();
     let number = |module: &Module| {
         let next = numbers.len();
@@ -77,7 +77,7 @@ fn is_that_of(path: &Path, module: &Module, began: u64) -> bool {
 fn frames(file: &Loader, at: u64) -> Vec<Frame> {
     let mut frames = Vec::new();
     let symbol = || file.find_symbol(at).map(|name| addr2line::demangle_auto(name.into(), None).into_owned());
-    // The whole function is libbfc's, whatever it was inlined from: `stacks` leaves it out.
+    // The whole function is libbfc's, whatever was inlined into it. `stacks` leaves it out.
     let own = symbol().filter(|name| name.starts_with("bfc::") || name.starts_with("bfc_"));
     if own.is_none()
         && let Ok(mut found) = file.find_frames(at)
@@ -130,7 +130,7 @@ mod tests {
         let (path, id) = own();
         assert!(is_that_of(Path::new(&path), &module(&path, &id), 0));
         assert!(!is_that_of(Path::new(&path), &module(&path, b"other"), 0));
-        // Without a build id the time decides.
+        // Without a build id, the time decides.
         assert!(!is_that_of(Path::new(&path), &module(&path, b""), 0));
         assert!(is_that_of(Path::new(&path), &module(&path, b""), u64::MAX));
         for other in ["/dev/zero", "/nonexistent", "relative", "/"] {

@@ -28,13 +28,13 @@ pub struct PoolState {
     pub held: u64,
     /// As the pool counts it.
     pub in_use: u64,
-    /// The sum over `live`. Less than `in_use` if the events that allocated the rest are not in the file any more.
+    /// The sum over `live`. Less than `in_use` if the events that allocated the rest are no longer in the file.
     pub known: u64,
     pub limit: u64,
     pub allocations: u64,
     pub frees: u64,
     pub failures: u64,
-    /// How often free memory was given back, apart from requests that did so, and how much.
+    /// How often free memory was given back, except by requests, and how much.
     pub trims: u64,
     pub trimmed: u64,
     /// How often the limit changed.
@@ -83,7 +83,7 @@ impl PoolState {
             }
             Kind::Obtained => {
                 let end = event.address.saturating_add(event.bytes);
-                // The return of what was there is not recorded.
+                // The return of the earlier memory is not recorded.
                 let before = self.regions.insert(event.address, end, ());
                 self.held = self.held - sum(&before) + (end - event.address);
             }
@@ -114,14 +114,14 @@ impl PoolState {
 
     fn remove(&mut self, address: u64) {
         if let Some(gone) = self.live.remove(&address) {
-            // Sums of a damaged file's numbers may have been more than a number holds.
+            // The sums of a damaged file may have overflowed.
             self.known = self.known.saturating_sub(gone.bytes);
             self.requested = self.requested.saturating_sub(gone.requested);
         }
     }
 
-    /// Takes memory back out of what is held. It may be a part of what was obtained at once, and chunks in it are gone:
-    /// its context was lost.
+    /// Removes memory from what is held. It may be a part of a region, and chunks in it are gone, because its context
+    /// was lost.
     fn give_back(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
         self.held -= sum(&self.regions.remove(address, end));
@@ -133,7 +133,7 @@ impl PoolState {
     }
 }
 
-/// The bytes of ranges that do not overlap: no more than there are addresses.
+/// The bytes of ranges that do not overlap, which cannot exceed the address space.
 fn sum(ranges: &[(u64, u64, ())]) -> u64 {
     ranges.iter().map(|(from, to, ())| to - from).sum()
 }

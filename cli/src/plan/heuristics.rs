@@ -2,8 +2,8 @@
 //!
 //! Greedy placement by size is that of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
 //! (2020), and of TensorFlow Lite. Area (size times life) and duration are among the orders of MiniMalloc (Moffitt, ASPLOS
-//! 2023). First fit in the order of the requests is what an allocator does that knows only what was requested so far.
-//! Placing first what lives where most memory is needed is TelaMalloc's contention (Maas and others, ASPLOS 2023).
+//! 2023). First fit in the order of the requests is what an allocator does that knows only the past requests. Placing
+//! those items first that live where most memory is needed is TelaMalloc's contention (Maas and others, ASPLOS 2023).
 
 use super::packing::{Packer, Packing};
 use super::program::{Item, Program};
@@ -66,7 +66,7 @@ impl Heuristic {
         order
     }
 
-    /// What is larger comes first: the group, the weight, and what tells equals apart.
+    /// Items with a larger key come first: the group, the weight, and a number that breaks ties.
     fn weight(self, program: &Program, item: &Item) -> (bool, f64, u64) {
         let (size, life) = (item.size as f64, item.life());
         match self {

@@ -10,7 +10,7 @@ pub struct Packer<'a> {
     program: &'a Program,
     /// For each stretch of time the items placed so far that live during it.
     lists: Vec<Vec<u32>>,
-    /// For each item the last one that met it.
+    /// For each item the last one that was found to overlap with it.
     met: Vec<u32>,
     /// The places that an item must not overlap: first byte and end.
     taken: Vec<(u64, u64)>,

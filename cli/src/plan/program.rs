@@ -8,19 +8,19 @@
 //! ```
 //!
 //! Training repeats a step. The repeated part is found by comparing the sizes at the end of the trace with those one
-//! period earlier. It is placed as if it followed itself for ever: an allocation has the same place in each repetition.
+//! period earlier. It is placed as if it repeated forever: an allocation has the same place in each repetition.
 
 use anyhow::{Context, Result, bail};
 
 use crate::trace::{Event, Trace};
 
-/// The requests of a plan, at most; the library reads no more.
+/// The maximum number of requests of a plan, which is the library's limit.
 pub const MOST_REQUESTS: usize = 1 << 20;
 
 /// An allocation of the repeated part that lives for more periods than this has no place in the plan.
 const MOST_PERIODS: usize = 8;
 
-/// The repetition must cover one part in so many of the trace's requests.
+/// The repetition must cover at least one in this many of the trace's requests.
 const LEAST_COVERED: usize = 4;
 
 /// The requests during which an allocation lives, the first and the last.
@@ -43,7 +43,7 @@ impl Item {
         [Some(self.span), self.again].into_iter().flatten()
     }
 
-    /// For how many requests it lives.
+    /// The number of requests for which it lives.
     pub fn life(&self) -> u64 {
         self.spans().map(|(first, last)| u64::from(last - first) + 1).sum()
     }
@@ -63,7 +63,7 @@ pub struct Program {
     pub end: u32,
     /// The bytes that live at each time.
     pub load: Vec<u64>,
-    /// The most of them: no placement takes less.
+    /// The maximum of them: no placement takes less.
     pub peak: u64,
     /// Requests of the repeated part that live too long to have a place.
     pub unplaced: usize,
@@ -171,7 +171,7 @@ impl Program {
         Self { requests, repeated_from, items, end, load, peak, unplaced }
     }
 
-    /// The most bytes that live at once while an item does.
+    /// The maximum of the bytes that live at once during the life of an item.
     pub fn contention(&self, item: &Item) -> u64 {
         let most = |(first, last): Span| self.load[first as usize..=last as usize].iter().max().copied();
         item.spans().filter_map(most).max().unwrap_or(0)
@@ -182,7 +182,8 @@ fn first_item(at: u32, request: Recorded, end: u32) -> Item {
     Item { size: request.size, span: (at, request.last.unwrap_or(end).min(end)), again: None }
 }
 
-/// Whether not only the sizes repeat: of the lives that are known in a period and in the next one, nine of ten are equal.
+/// Whether the lives repeat too, not only the sizes: of those that are known in a period and in the next one, nine of
+/// ten are equal.
 fn lives_repeat(recorded: &[Recorded], Repetition { first, period }: Repetition) -> bool {
     let life = |at: usize| Some(recorded.get(at)?.last? - at as u32);
     let pairs = (first..recorded.len()).filter_map(|at| Some((life(at)?, life(at + period)?)));
@@ -191,7 +192,7 @@ fn lives_repeat(recorded: &[Recorded], Repetition { first, period }: Repetition)
     known > 0 && equal * 10 >= known * 9
 }
 
-/// The longest life of a request of the repeated part, of those whose free is in the trace; none if none is freed.
+/// The longest life of a request of the repeated part whose free is in the trace. None if none is freed.
 fn longest_life(recorded: &[Recorded], at: usize, period: usize) -> Option<u32> {
     let lives = (at..recorded.len()).step_by(period).filter_map(|at| Some(recorded[at].last? - at as u32));
     lives.max()
@@ -227,7 +228,8 @@ fn recorded(trace: &Trace, alignment: u64) -> Result<Vec<Recorded>> {
             }
         }
     }
-    // What is freed behind the last request lives to the end: a program that is recorded for longer may keep it.
+    // An allocation that is freed after the last request lives to the end: a longer recording might show that the
+    // program keeps it.
     let end = recorded.len() as u32 - u32::from(!recorded.is_empty());
     for request in &mut recorded {
         request.last = request.last.filter(|&last| last < end);
@@ -235,19 +237,20 @@ fn recorded(trace: &Trace, alignment: u64) -> Result<Vec<Recorded>> {
     Ok(recorded)
 }
 
-/// The repetition that covers most of the requests, counted from the end: at least two periods, and a fourth of them.
+/// The repetition that covers most of the requests, counted from the end: at least two periods, and a fourth of the
+/// requests.
 fn repetition(sizes: &[u64]) -> Option<Repetition> {
     let reversed: Vec<u64> = sizes.iter().rev().copied().collect();
     let matches = prefix_matches(&reversed);
     let covered = |period: usize| matches[period] + period;
     let periods = (1..sizes.len()).filter(|&period| matches[period] >= period);
-    // Of equal ones the shortest period.
+    // The shortest period of equal ones.
     let period = periods.max_by_key(|&period| (covered(period), usize::MAX - period))?;
     let covered = covered(period);
     (covered * LEAST_COVERED >= sizes.len()).then_some(Repetition { first: sizes.len() - covered, period })
 }
 
-/// For each place, how many values from there on equal those at the beginning (the Z function).
+/// For each position, how many values starting there equal those at the beginning (the Z function).
 fn prefix_matches(values: &[u64]) -> Vec<usize> {
     let mut matches = vec![0; values.len()];
     let (mut begin, mut end) = (0, 0);
@@ -286,7 +289,7 @@ mod tests {
     fn steps_are_found_without_marks() {
         let mut text = "+ 1 10000 0\n+ 2 20000 0\n".to_owned();
         for step in 1..=3 {
-            // The last allocation of a step lives until the next one has its own.
+            // The last allocation of a step lives until the next step has made its own.
             let [a, b, c] = [1, 2, 3].map(|of| step * 10 + of);
             text += &format!("+ {a} 300 0\n+ {b} 600 0\n- {a} 0\n+ {c} 900 0\n- {b} 0\n");
             if step > 1 {
@@ -294,7 +297,7 @@ mod tests {
             }
         }
         let program = program(&text);
-        // Three requests a step. The last of them lives for three more requests, so two steps are planned together.
+        // Three requests per step. The last one lives for three more requests, so two steps are planned together.
         assert_eq!((program.repeated_from, program.requests.len(), program.unplaced), (2, 8, 0));
         assert_eq!(program.items[4].span, (4, 7));
         assert_eq!(program.items[4].again, Some((10, 13)));

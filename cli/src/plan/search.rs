@@ -1,9 +1,9 @@
 //! A bounded local search that improves a placement.
 //!
-//! The pool is as large as it is because of gaps at some moment near the peak. The search looks at the time at which the
+//! The pool is as large as it is because of gaps at some moment near the peak. The search takes the time at which the
 //! highest item lives, chooses a gap there, and places the item above the gap earlier. A placement that is not worse is
-//! kept, so the search also walks along equals (squeaky wheel optimization; Joslin and Clements, 1999). The same program
-//! always gives the same plan: the random numbers begin with the same seed.
+//! kept, so the search also moves between equal placements (squeaky wheel optimization; Joslin and Clements, 1999). The
+//! same program always results in the same plan, because the random numbers begin with the same seed.
 
 use super::packing::{Packer, Packing};
 use super::program::Program;
@@ -84,7 +84,7 @@ fn moved(
     packer.place(order, current.offsets.clone(), to, current.bytes)
 }
 
-/// Chooses an item above a gap, the larger the gap the more often, and now and then any item.
+/// Chooses an item above a gap, more often the larger the gap is, and occasionally any item.
 fn above_a_gap(
     current: &Packing,
     column: &[usize],

@@ -4,7 +4,7 @@ use super::packing::tests::is_valid;
 use super::*;
 use crate::trace::Trace;
 
-/// A program of steps whose allocations live across each other, behind some that stay.
+/// A program of steps whose allocations overlap in time, after some that stay.
 fn random_program(seed: u64) -> Program {
     let mut state = seed;
     let mut random = |below: u64| {

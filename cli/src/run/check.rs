@@ -1,4 +1,4 @@
-//! `bfc run --check`: the program as a child, and then what the interposer saw.
+//! `bfc run --check`: runs the program as a child, and then reports what the interposer observed.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,14 +17,14 @@ use crate::environment::PRELOAD_CHECK;
 use crate::output;
 use crate::temporary::Folder;
 
-/// The exit code where nothing came from the pool.
+/// The exit code if nothing came from the pool.
 const NOT_INTERPOSED: u8 = 3;
 
-/// Runs the program, waits, and says on standard error what was seen.
+/// Runs the program, waits, and prints to standard error what was observed.
 pub fn run(program: &Program, mut settings: Settings) -> Result<ExitCode> {
     let notes = Notes::new()?;
     settings.set(PRELOAD_CHECK, notes.file());
-    // Before it runs: a program may be gone when it has ended.
+    // Before it runs, because its file may be gone when it has ended.
     let file = Facts::of(&program.file);
     let (pid, ended) = wait_for(program, &settings)?;
     let seen = notes.read()?;
@@ -34,14 +34,14 @@ pub fn run(program: &Program, mut settings: Settings) -> Result<ExitCode> {
     Ok(if judgement.took_hold { code(ran.ended).into() } else { NOT_INTERPOSED.into() })
 }
 
-/// The file that the interposer writes, in a folder of its own, which goes with this value.
+/// The file that the interposer writes, in a folder that is removed with this value.
 struct Notes {
     folder: Folder,
 }
 
 impl Notes {
-    /// Creates it. Processes of other users may write to the file, because a program may start such, but cannot list the
-    /// folder.
+    /// Creates it. Processes of other users may write to the file, because a program may start some, but cannot list
+    /// the folder.
     fn new() -> Result<Self> {
         let notes = Self { folder: Folder::new("bfc-check-XXXXXX")? };
         let written = fs::write(notes.file(), "")
@@ -55,7 +55,7 @@ impl Notes {
         self.folder.path().join("seen")
     }
 
-    /// What was written. A path in it may be no UTF-8.
+    /// The contents. A path in it need not be UTF-8.
     fn read(&self) -> Result<String> {
         let bytes =
             fs::read(self.file()).with_context(|| format!("cannot read {}", self.file().display()))?;

@@ -1,34 +1,34 @@
-//! What the interposer wrote while a program ran: a line for each thing that it saw the first time.
+//! The log of the interposer while a program ran: a line for each event that it observed for the first time.
 //!
-//! `PID WORD DETAIL...`, as preload/src/diagnostics/check_log.rs writes them. What is not understood is passed over: an
-//! interposer newer than this command may say more.
+//! `PID WORD DETAIL...`, as preload/src/diagnostics/check_log.rs writes them. Unknown lines are skipped, because a
+//! newer interposer may write more.
 
 /// A program in a process, from its start to its end, or to the exec that put another in its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// The process.
     pub pid: u32,
-    /// The executable; None in a process that was forked and never loaded anything itself.
+    /// The executable. None in a process that was forked and never executed a program.
     pub path: Option<String>,
-    /// The ways in which the driver's functions were asked for, each once.
+    /// The ways in which the driver's functions were looked up, each once.
     pub looked_up: Vec<String>,
     /// Allocation functions of the driver that were called.
     pub called: Vec<String>,
     /// Whether an allocation came from the pool.
     pub served: bool,
-    /// Why allocations went to the driver: a word, and for `pool` what libbfc said.
+    /// Why allocations went to the driver: a word, and for `pool` libbfc's message.
     pub passed: Vec<(String, String)>,
     /// How it ended.
     pub end: End,
 }
 
-/// How a program ended, as the interposer tells.
+/// How a program ended, as the interposer reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
     /// It did not tell.
     #[default]
     Untold,
-    /// Another program took the place of this one in the process.
+    /// Another program replaced this one in the process.
     Replaced,
     /// Normally, with a driver in the process.
     WithDriver,
@@ -36,7 +36,7 @@ pub enum End {
     WithoutDriver,
 }
 
-/// All that were seen, in the order in which they were first seen.
+/// All programs, in the order in which they were first seen.
 pub fn images(text: &str) -> Vec<Image> {
     let mut images: Vec<Image> = Vec::new();
     for line in text.lines() {
@@ -74,7 +74,7 @@ fn current<'a>(images: &'a mut Vec<Image>, pid: u32, word: &str) -> &'a mut Imag
         Some(at) if word != "loaded" => at,
         last => {
             if let Some(image) = last.and_then(|at| images.get_mut(at)) {
-                // If it had ended, this is another process that has got its number.
+                // If it has ended, this is another process with the same number.
                 if image.end == End::Untold {
                     image.end = End::Replaced;
                 }

@@ -1,14 +1,14 @@
-//! A judgement in words, with what helps.
+//! A verdict as text, with advice.
 
 use super::check_log::Image;
 use super::file::{Facts, Privilege};
 use super::verdict::{Cause, Ended, Finding, Judgement, Ran, Verdict};
 use crate::size;
 
-/// Columns of the text: it may end up in a log, so the terminal's width does not matter.
+/// Columns of the text. It may end up in a log, so the terminal's width does not matter.
 const WIDTH: usize = 100;
 
-/// Programs that are named where several have the same to be said of them.
+/// How many programs are named if the same applies to several.
 const NAMED: usize = 6;
 
 /// The whole text.
@@ -34,9 +34,9 @@ pub fn report(judgement: &Judgement, ran: &Ran) -> String {
     text
 }
 
-/// What is to be said, once for all processes of which it is to be said.
+/// The findings, each once for all processes that it applies to.
 fn grouped(findings: &[Finding]) -> Vec<(String, String)> {
-    // That helpers like shells have no driver is no news where another process has one.
+    // Helpers such as shells without a driver are not worth mentioning if another process has one.
     let no_process_has_driver = findings.iter().all(|finding| finding.verdict == Verdict::NoDriver);
     let mut groups: Vec<(String, Vec<&Image>)> = Vec::new();
     for finding in findings {
@@ -80,17 +80,17 @@ fn verdict_in_words(finding: &Finding, no_process_has_driver: bool) -> String {
         Verdict::Served if image.passed.is_empty() => "served from the pool".to_owned(),
         Verdict::Served => format!("served from the pool, and some went to the driver: {}", reasons(image)),
         Verdict::Passed => {
-            format!("its allocations came to the interposer, and all went on to the driver: {}", reasons(image))
+            format!("its allocations reached the interposer, and all were passed to the driver: {}", reasons(image))
         }
         Verdict::NotOurs => not_ours(image),
-        Verdict::NotCalled => "it got the interposer's functions, and never allocated with them. Either it allocates \
+        Verdict::NotCalled => "it looked up the interposer's functions, and never allocated with them. Either it allocates \
                                no device memory, or it ended before that, or it calls the driver's functions by \
                                addresses that it has found in another way"
             .to_owned(),
         Verdict::Hidden => "the driver was in it, and its allocation functions were not looked up in a way that the \
                             interposer sees. Either it never allocates; or the driver, or a library that uses it, was \
-                            opened with RTLD_DEEPBIND; or it finds the functions without dlsym, by a reading of the \
-                            file of its own or by a path to the driver that is linked into it. No preloaded library \
+                            opened with RTLD_DEEPBIND; or it finds the functions without dlsym, by reading the \
+                            file itself or by a path to the driver that is linked into it. No preloaded library \
                             can change that. What helps: open these libraries without RTLD_DEEPBIND (programs that \
                             load plugins often have a switch for it; in Python os.RTLD_DEEPBIND), or let the program \
                             call libbfc itself"
@@ -100,8 +100,8 @@ fn verdict_in_words(finding: &Finding, no_process_has_driver: bool) -> String {
         }
         Verdict::Silent(None) => "it exited without reporting: by _exit, as some shells do, or it put a program in its \
                                   place (exec) which the interposer does not reach, because that is statically linked \
-                                  or setuid or has got an environment without LD_PRELOAD (env -i, sudo, a container). \
-                                  What helps: give that program to bfc run itself, behind the one that changes the \
+                                  or setuid or was started without LD_PRELOAD in its environment (env -i, sudo, a container). \
+                                  What helps: start bfc run for that program, after the one that changes the \
                                   environment"
             .to_owned(),
         Verdict::NoDriver if !no_process_has_driver => "the driver was never in it".to_owned(),
@@ -116,7 +116,7 @@ fn verdict_in_words(finding: &Finding, no_process_has_driver: bool) -> String {
     }
 }
 
-/// How the program came to the interposer. A forked one came there before it was forked.
+/// How the program reached the interposer. A forked one reached it before the fork.
 fn ways(image: &Image) -> Option<String> {
     image.path.as_ref()?;
     match (image.looked_up.is_empty(), image.called.is_empty()) {
@@ -126,16 +126,16 @@ fn ways(image: &Image) -> Option<String> {
     }
 }
 
-/// Each function that was called and is left to the driver, and what would change that.
+/// Each called function that is left to the driver, and the option that changes this.
 fn not_ours(image: &Image) -> String {
     let called = image.called.join(", ");
     let has = |part: &str| image.called.iter().any(|name| name.contains(part));
     let mut text = format!("it called {called}, and got nothing from the pool");
     if has("Async") {
-        text += "; --async has cudaMallocAsync served";
+        text += "; --async also serves cudaMallocAsync";
     }
     if has("Host") {
-        text += "; --pinned has pinned host memory served";
+        text += "; --pinned also serves pinned host memory";
     }
     if !has("Async") && !has("Host") {
         text += ": the calls failed, or are of a kind that is left to the driver, like managed memory";
@@ -153,11 +153,13 @@ fn reason_in_words(reason: &str, rest: &str) -> String {
             "requests smaller than --min or larger than --max (BFC_PRELOAD_MIN, BFC_PRELOAD_MAX)".to_owned()
         }
         "context" => {
-            "requests in a context that the program made itself (cuCtxCreate): pools are of the primary \
+            "requests in a context that the program made itself (cuCtxCreate): pools belong to the primary \
                       contexts, which the runtime uses"
                 .to_owned()
         }
-        "no-context" => "requests without a current context, to which the driver gives an error".to_owned(),
+        "no-context" => {
+            "requests without a current context, which the driver answers with an error".to_owned()
+        }
         "own-pool" => {
             "requests of cudaMallocAsync for a memory pool of the program's own (cudaDeviceSetMemPool)"
                 .to_owned()
@@ -173,7 +175,7 @@ fn reason_in_words(reason: &str, rest: &str) -> String {
     }
 }
 
-/// Why the interposer is not in a program, and what helps.
+/// Why the interposer is not in a program, and the advice.
 pub fn cause_in_words(cause: &Cause, facts: &Facts) -> String {
     let path = facts.path.display();
     let file =
@@ -204,14 +206,14 @@ pub fn cause_in_words(cause: &Cause, facts: &Facts) -> String {
              helps: a build of the program for glibc"
         ),
         Cause::LoaderFailed => format!(
-            "exit code 127 is what the loader ends a program with that it cannot load: see what it said above. If \
-             {file} ran all the same, nothing in the file shows why"
+            "exit code 127: the loader ends a program with this code if it cannot load it. See its message above. If \
+             {file} ran nevertheless, nothing in the file shows why"
         ),
         Cause::Killed(signal) => {
             format!("signal {} ended it, perhaps before it was loaded", signal_name(*signal))
         }
         Cause::Unknown => format!(
-            "nothing in {file} shows why. Did the loader say above that the interposer cannot be preloaded? Otherwise \
+            "nothing in {file} shows why. Does a message of the loader above say that the interposer cannot be preloaded? Otherwise \
              it may not see the same files (a container, another root), or may not write to {} (a sandbox)",
             std::env::temp_dir().display()
         ),
@@ -240,13 +242,13 @@ fn signal_name(signal: i32) -> String {
     format!("{signal} ({name})")
 }
 
-/// Who, and below it what is to be said.
+/// The processes, and below them the findings.
 fn paragraph(who: &str, what: &[String]) -> String {
     let what: String = what.iter().map(|what| wrapped(what, "    ")).collect();
     format!("{}{what}", wrapped(&format!("{who}:"), "  "))
 }
 
-/// The text in lines that begin with `indent`. A word that is too long for any line has one of its own.
+/// The text in lines that begin with `indent`. A word that is too long for a line gets its own.
 fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = String::new();
     let mut line = String::new();
@@ -310,14 +312,14 @@ mod tests {
         assert!(served.contains("served from the pool (reached by linking)"), "{served}");
         let rest = "b (3 processes), c (process 11), d (process 14): the driver was never in it";
         assert!(served.ends_with(rest), "{served}");
-        // The program itself is named first, however late it came.
+        // The program itself is named first, however late it was seen.
         let many = said(&format!("{}7 loaded /opt/a\n7 exit driver=absent\n", of("bcdefgg")), &ran);
         assert!(many.contains("pool (a ended with exit code 0) a (process 7), b (process 10)"), "{many}");
         assert!(
             many.contains("f (process 14) and 1 other program: the driver, libcuda.so.1, was not"),
             "{many}"
         );
-        // Advice about the driver is for programs without one in any process.
+        // Advice about the driver is given only if no process has one.
         let hidden = said(&format!("7 loaded /opt/a\n7 exit driver=mapped\n{}", of("b")), &ran);
         assert!(hidden.ends_with("the driver was never in it"), "{hidden}");
     }
@@ -331,8 +333,8 @@ mod tests {
             ("7 exit driver=absent\n", "bfc info"),
             ("", "it exited without reporting: by _exit"),
             ("7 looked-up dlsym x\n", "never allocated"),
-            ("7 called cuMemAllocAsync\n", "--async has cudaMallocAsync served"),
-            ("7 called cuMemAllocHost_v2\n", "--pinned has pinned host memory served"),
+            ("7 called cuMemAllocAsync\n", "--async also serves cudaMallocAsync"),
+            ("7 called cuMemAllocHost_v2\n", "--pinned also serves pinned host memory"),
             ("7 called cuMemAllocManaged\n", "left to the driver, like managed memory"),
             ("7 passed size\n", "BFC_PRELOAD_MIN"),
             ("7 passed context\n", "cuCtxCreate"),

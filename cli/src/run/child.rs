@@ -29,7 +29,7 @@ fn ended(status: ExitStatus) -> Ended {
     status.code().map_or_else(|| Ended::Signal(status.signal().unwrap_or(0)), Ended::Code)
 }
 
-/// The exit code of a shell for a program that ended so.
+/// A shell's exit code for a program that ended in this way.
 pub fn code(ended: Ended) -> u8 {
     let code = match ended {
         Ended::Code(code) => code,

@@ -1,7 +1,7 @@
 //! Becoming another program.
 //!
-//! Not by the standard library's `exec`: it gives every file that is no program to the shell, also a program for
-//! another machine, and it empties the signal mask.
+//! The standard library's `exec` is not used: it passes every file that is not a program to the shell, even a program
+//! for another machine, and it empties the signal mask.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};

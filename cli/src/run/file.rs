@@ -1,4 +1,4 @@
-//! What a program's file says about whether LD_PRELOAD can reach the program.
+//! Determines from a program's file whether LD_PRELOAD can reach the program.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Interpreters of interpreters, as many as the kernel follows.
+/// How many interpreters of interpreters the kernel follows.
 const DEEPEST: usize = 4;
 
-/// A line longer than this the kernel cuts off.
+/// The kernel truncates longer lines.
 const FIRST_LINE: usize = 256;
 
 const MAGIC: &[u8] = b"\x7fELF";
@@ -19,7 +19,7 @@ const PT_INTERP: u32 = 3;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2010;
 
-/// The machine that this command, and so the interposer, is for.
+/// The machine that this command, and therefore the interposer, is for.
 #[cfg(target_arch = "x86_64")]
 const OWN_MACHINE: u16 = 62;
 #[cfg(target_arch = "aarch64")]
@@ -30,28 +30,28 @@ const OWN_MACHINE: u16 = 183;
 pub struct Facts {
     /// Where it is.
     pub path: PathBuf,
-    /// Whether the program is a script, of which this is the interpreter.
+    /// Whether the program is a script, and this its interpreter.
     pub is_of_script: bool,
     /// What it is.
     pub kind: Kind,
-    /// Why the loader would take no advice from the environment.
+    /// Why the loader would ignore the environment.
     pub privilege: Option<Privilege>,
 }
 
-/// What a file is, as far as the interposer is concerned.
+/// The kind of a file, as far as it matters to the interposer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The usual: a program of this machine, to be loaded by the loader of that path.
+    /// A program for this machine, to be loaded by the loader with that path.
     Dynamic(String),
     /// A program without a loader.
     Static,
-    /// For another machine: in words.
+    /// For another machine, with a description.
     Foreign(String),
-    /// No program of the usual form, or one that cannot be read.
+    /// Not a program in the usual format, or an unreadable one.
     Unknown,
 }
 
-/// Rights that a program has by its file.
+/// Rights that a program gets from its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// It runs as its owner.
@@ -63,7 +63,7 @@ pub enum Privilege {
 }
 
 impl Facts {
-    /// Looks at a program; for a script, at the interpreter that the kernel starts.
+    /// Examines a program, or for a script the interpreter that the kernel starts.
     pub fn of(program: &Path) -> Self {
         let mut path = program.to_owned();
         for _ in 0..DEEPEST {
@@ -78,7 +78,7 @@ impl Facts {
     }
 }
 
-/// What must be there for the file to be executed: a script's interpreter, or a program's loader.
+/// The file that must exist for this one to be executed: a script's interpreter, or a program's loader.
 pub fn interpreter(path: &Path) -> Option<PathBuf> {
     if let Some(interpreter) = script_interpreter(path) {
         return Some(interpreter);
@@ -89,7 +89,7 @@ pub fn interpreter(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Whether the file is a program of the usual form, for whatever machine.
+/// Whether the file is a program in the usual format, for any machine.
 pub fn is_elf(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| read(&file, 0, MAGIC.len()).is_some_and(|bytes| bytes == MAGIC))
 }
@@ -105,7 +105,7 @@ fn script_interpreter(path: &Path) -> Option<PathBuf> {
     (!word.is_empty()).then(|| OsStr::from_bytes(word).into())
 }
 
-/// What the headers say; None where there are none to be read.
+/// The contents of the headers. None if they cannot be read.
 fn kind(file: &File) -> Option<Kind> {
     let head = read(file, 0, 20)?;
     if !head.starts_with(MAGIC) {
@@ -144,7 +144,7 @@ fn foreign(class: u8, machine: u64) -> String {
     }
 }
 
-/// Bytes of the file, all of them or none.
+/// Reads bytes of the file, all of them or none.
 fn read(file: &File, at: u64, length: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, at).ok()?;
@@ -158,7 +158,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// What the file gives a program beyond the rights of the user who starts it.
+/// The rights that the file gives a program beyond those of the user who starts it.
 fn privilege(path: &Path) -> Option<Privilege> {
     let file = path.metadata().ok()?;
     // SAFETY: takes nothing and cannot fail.
@@ -167,7 +167,7 @@ fn privilege(path: &Path) -> Option<Privilege> {
     privilege_of(file.mode(), [file.uid(), file.gid()], [user, group], capable)
 }
 
-/// The kernel's rule: what changes nothing for this user does not count, and to root capabilities are nothing new.
+/// The kernel's rule: what changes nothing for this user does not count, and root has all capabilities anyway.
 fn privilege_of(mode: u32, owner: [u32; 2], own: [u32; 2], capable: bool) -> Option<Privilege> {
     match () {
         () if mode & SETUID != 0 && owner[0] != own[0] => Some(Privilege::Setuid),
@@ -241,7 +241,7 @@ mod tests {
         let facts = Facts::of(&outer);
         assert_eq!((facts.path, facts.is_of_script), ("/bin/sh".into(), true));
         assert_eq!(interpreter(&outer), Some(inner.clone()));
-        // Of itself: the kernel gives up, and so does this.
+        // An interpreter of itself: the kernel gives up, and so does this function.
         fs::write(&inner, format!("#!{}\n", inner.display())).expect("writable");
         assert_eq!(Facts::of(&inner).kind, Kind::Unknown);
         fs::write(&inner, "#!\n").expect("writable");

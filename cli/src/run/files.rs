@@ -1,5 +1,5 @@
-//! The files that the program is to write: that they can be written at all is better said before it runs than missed after
-//! hours.
+//! The files that the program is to write. It is better to find out before the run than after hours that they cannot be
+//! written.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ use crate::history;
 use crate::output;
 use crate::process::{self as processes, Liveness};
 
-/// Looks whether counters can be kept in the file of --report. It may have those of others in it.
+/// Checks whether counters can be kept in the file of --report. It may contain those of other processes.
 pub fn check_report(args: &Run) -> Result<()> {
     let Some(named) = args.report.as_deref().filter(|file| file.as_os_str() != "-") else {
         return Ok(());
@@ -33,20 +33,20 @@ pub fn check_report(args: &Run) -> Result<()> {
         })
         .with_context(|| format!("--report={name}: cannot be written; name another file"))?;
     if !head.is_empty() && head != counters::MAGIC {
-        bail!("--report={name}: the file is there and is not a report; remove it, or name another");
+        bail!("--report={name}: the file exists and is not a report; remove it, or name another");
     }
     if length % counters::BYTES as u64 != 0 {
-        bail!("--report={name}: a record is cut off in the file; remove it, or name another");
+        bail!("--report={name}: a record in the file is truncated; remove it, or name another");
     }
-    // Only where it is this process's own: another may be about to write.
+    // Only if this process created it, because another may be about to write.
     if head.is_empty() && file != named {
         let _ = fs::remove_file(&file);
     }
     Ok(())
 }
 
-/// Removes the trace that is there: the interposer would take it for another process's, and write beside it. It is another
-/// process's if that lives.
+/// Removes an existing trace, because the interposer would take it for another process's, and write beside it. It
+/// belongs to another process if that is still running.
 pub fn make_room_for_trace(args: &Run) -> Result<()> {
     let Some(named) = &args.trace else {
         return Ok(());
@@ -58,10 +58,10 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
     if let Some((process, liveness)) = writer(&head) {
         let runs = match liveness {
             Liveness::Running => Some("which runs"),
-            // A normal end cuts the zero bytes off.
-            Liveness::Unknown if ends_with_zero(&file) => {
-                Some("which may still run, in another container or on another machine (if not, remove it)")
-            }
+            // At a normal end the zero bytes are cut off.
+            Liveness::Unknown if ends_with_zero(&file) => Some(
+                "which may still be running, in another container or on another machine (if not, remove it)",
+            ),
             _ => None,
         };
         if let Some(runs) = runs {
@@ -73,7 +73,7 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
         }
     }
     if !is_trace(&head) {
-        bail!("--trace {name}: the file is there and is not a trace; remove it, or name another");
+        bail!("--trace {name}: the file exists and is not a trace; remove it, or name another");
     }
     match fs::remove_file(&file) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -81,11 +81,12 @@ pub fn make_room_for_trace(args: &Run) -> Result<()> {
         }
         _ => {}
     }
-    try_to_make(&file).with_context(|| format!("--trace {name}: no file can be made there; name another"))
+    try_to_make(&file).with_context(|| format!("--trace {name}: no file can be created there; name another"))
 }
 
-/// Makes room for a history. The library itself renames one of its own version to `FILE.old` once it has a new one, so that a
-/// program that makes none leaves it where it is. It would write beside one of another version, which is renamed here.
+/// Makes room for a history. The library itself renames one of its own version to `FILE.old` once it has a new one, so
+/// that a program that makes none leaves it unchanged. It would write beside a history of another version, which is
+/// therefore renamed here.
 pub fn make_room_for_history(args: &Run) -> Result<()> {
     let Some(file) = &args.history else {
         return Ok(());
@@ -94,7 +95,7 @@ pub fn make_room_for_history(args: &Run) -> Result<()> {
     check_kind(file).with_context(|| format!("--history {name}"))?;
     let can_be_made = || {
         try_to_make(file)
-            .with_context(|| format!("--history {name}: no file can be made there; name another"))
+            .with_context(|| format!("--history {name}: no file can be created there; name another"))
     };
     if !file.exists() {
         return can_be_made();
@@ -116,13 +117,13 @@ pub fn make_room_for_history(args: &Run) -> Result<()> {
     fs::rename(file, &old).with_context(|| format!("--history {name}: the old file cannot be renamed"))
 }
 
-/// Makes a file that is not there, and removes it.
+/// Creates a file that does not exist, and removes it.
 pub fn try_to_make(file: &Path) -> io::Result<()> {
     File::create_new(file).and_then(|_| fs::remove_file(file))
 }
 
-/// Whether a file begins as a trace does, or has nothing in it: what else a user names by mistake must stay. `#` and `%` alone
-/// begin scripts and documents too.
+/// Whether a file begins like a trace, or is empty. Any other file was named by mistake and must stay. `#` and `%`
+/// alone also begin scripts and documents.
 fn is_trace(head: &[u8]) -> bool {
     let mut lines = head.split(|byte| *byte == b'\n');
     match lines.find(|line| !line.starts_with(b"# ")).unwrap_or_default() {
@@ -131,7 +132,7 @@ fn is_trace(head: &[u8]) -> bool {
     }
 }
 
-/// What a file begins with; nothing if it is not there.
+/// The beginning of a file. Empty if it does not exist.
 fn head(file: &Path) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     match File::open(file) {
@@ -151,7 +152,7 @@ fn check_kind(file: &Path) -> Result<()> {
 }
 
 /// The process that wrote a trace, as the first line has it: `%bfc-trace 1 process=PID started=TICKS boot=ID
-/// namespace=INODE`. Of other machines' and containers' processes nothing is known here.
+/// namespace=INODE`. Nothing is known here about processes of other machines and containers.
 fn writer(head: &[u8]) -> Option<(u32, Liveness)> {
     let line = str::from_utf8(head.split(|byte| *byte == b'\n').next()?).ok()?;
     let line = line.strip_prefix("%bfc-trace ")?;

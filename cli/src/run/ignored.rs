@@ -1,4 +1,4 @@
-//! What will have no effect on the program. A setting that does nothing without a message costs its user hours.
+//! Settings that will have no effect on the program. Without a message, such a setting can cost its user hours.
 
 use std::env;
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ const LONGEST_SHOWN: usize = 100;
 pub fn notes(args: &Run, settings: &Settings, program: &Facts, folder: &Path) -> Vec<String> {
     let mut notes = mistakes(settings, folder);
     let value = |name: &str| value(settings, name);
-    // With --check it is told at the end, beside what was seen.
+    // With --check it is reported at the end, with the observations.
     if !args.check {
         let causes = verdict::causes_of_file(program);
         let causes = causes.iter().map(|cause| check_report::cause_in_words(cause, program));
@@ -55,7 +55,7 @@ pub fn notes(args: &Run, settings: &Settings, program: &Facts, folder: &Path) ->
     }
     if let Some(path) = value(names::PLAN).filter(|_| !serves_async(&value)) {
         notes.push(format!(
-            "{}={path} has no effect under bfc run without --async: a plan excludes BFC_TIMESTAMPS, which keeps the \
+            "{}={path} has no effect under bfc run without --async: a plan excludes BFC_TIMESTAMPS, which preserve the \
              meaning of cudaFree",
             names::PLAN
         ));
@@ -65,19 +65,20 @@ pub fn notes(args: &Run, settings: &Settings, program: &Facts, folder: &Path) ->
         && let Err(error) = files::try_to_make(Path::new(&path))
     {
         notes.push(format!(
-            "{}={path} has no effect: no file can be made there: {error}",
+            "{}={path} has no effect: no file can be created there: {error}",
             names::HISTORY_FILE
         ));
     }
-    // A limit that is an option is meant to come before the environment.
+    // A limit by an option is meant to precede the environment.
     if let Some(text) = value(names::MEMORY_FRACTION).filter(|_| args.limit.is_none() && has_limit(&value)) {
         notes.push(format!("{}={text} has no effect: {} comes first", names::MEMORY_FRACTION, names::LIMIT));
     }
     notes
 }
 
-/// Returns a note for each variable whose name or value the library does not know. The library itself is asked, which
-/// warns of values only with BFC_LOG, and of names never. One that cannot be opened is no reason not to run the program.
+/// Returns a note for each variable whose name or value the library does not know. The library itself is asked, because
+/// it warns about values only with BFC_LOG, and never about names. If it cannot be opened, the program runs
+/// nevertheless.
 fn mistakes(settings: &Settings, folder: &Path) -> Vec<String> {
     let resolved = Library::in_folder(folder).and_then(|library| Resolved::defaults(&library).ok());
     let variables = resolved.as_ref().map_or(&[][..], Resolved::variables);
@@ -102,12 +103,16 @@ fn flags(serves_async: bool) -> [Flag; 6] {
     let (order, stamps) = if serves_async {
         (Order::Streams, "with --async memory is reused in the order of streams")
     } else {
-        (Order::Stamps, "cudaFree keeps its meaning by stamps")
+        (Order::Stamps, "stamps preserve the meaning of cudaFree")
     };
     let flag = |name, bit, why| Flag { name, is_on: pool_flags(order) & bit != 0, why };
     [
         flag("BFC_ALLOW_GROWTH", BFC_ALLOW_GROWTH, "pools grow; use --growth off"),
-        flag("BFC_GARBAGE_COLLECTION", BFC_GARBAGE_COLLECTION, "free regions go back before a request fails"),
+        flag(
+            "BFC_GARBAGE_COLLECTION",
+            BFC_GARBAGE_COLLECTION,
+            "free regions are returned before a request fails",
+        ),
         flag("BFC_SPLIT_ALWAYS", BFC_SPLIT_ALWAYS, "every remainder is split off"),
         flag("BFC_TWO_ENDS", BFC_TWO_ENDS, "the interposer sets the flags of its pools"),
         flag("BFC_TIMESTAMPS", BFC_TIMESTAMPS, stamps),

@@ -1,4 +1,4 @@
-//! `bfc run --leaks`: the program as a child with a history, and then what it allocated and did not free.
+//! `bfc run --leaks`: runs the program as a child with a history, and then lists what it allocated and did not free.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,16 +17,16 @@ use crate::environment as names;
 use crate::history;
 use crate::temporary::Folder;
 
-/// How many events are recorded if the caller does not say: files of 65 MiB.
+/// How many events are recorded by default: files of 65 MiB.
 const EVENTS: &str = "1048576";
 
-/// Runs the program, waits, and lists on standard error what each of its processes left.
+/// Runs the program, waits, and lists on standard error what each of its processes did not free.
 pub fn run(program: &Program, mut settings: Settings, args: &Run) -> Result<ExitCode> {
     let is_set = |value: OsString| value.to_str().and_then(|text| text.parse().ok()).unwrap_or(0_u64) != 0;
     if !std::env::var_os(names::HISTORY).is_some_and(is_set) {
         settings.set(names::HISTORY, EVENTS);
     }
-    // Removed with all histories in it when this returns.
+    // Removed when this returns, with all histories in it.
     let folder = args.history.is_none().then(|| Folder::new("bfc-leaks-XXXXXX")).transpose()?;
     let file = match (&args.history, &folder) {
         (None, Some(folder)) => {
@@ -57,7 +57,7 @@ struct Left {
 fn list(files: &[PathBuf], began: u64) -> Result<Left> {
     let mut left = Left { text: String::new(), any: false };
     for file in files {
-        // One that cannot be read does not hide the others.
+        // An unreadable one does not hide the others.
         match history::leaks_of(file, began) {
             Ok(Some((text, any))) => {
                 left.text.push_str(&text);

@@ -8,12 +8,13 @@ use anyhow::{Context, Result, bail};
 use crate::environment::PRELOAD_LIBRARY;
 use crate::library::{SONAME, beside};
 
-/// The interposer. It finds the library beside itself and nowhere else for certain.
+/// The interposer. The only place where it is certain to find the library is beside itself.
 const NAME: &str = "libbfc_preload.so";
 
 const ADVICE: &str = "install libbfc, or name the interposer with --preload PATH or BFC_PRELOAD_LIBRARY=PATH";
 
-/// The interposer: the one `given`, else the variable's, else the first beside this command. An absolute path.
+/// Returns the absolute path of the interposer: the one `given`, else the variable's, else the first beside this
+/// command.
 pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     let variable = env::var_os(PRELOAD_LIBRARY).filter(|value| !value.is_empty());
     let found = match (given, variable) {
@@ -36,12 +37,12 @@ fn named(path: &Path, source: &str) -> Result<PathBuf> {
     }
     let file = path.join(NAME);
     if !file.is_file() {
-        bail!("{source} names the folder {}, which holds no {NAME}", path.display());
+        bail!("{source} names the folder {}, which contains no {NAME}", path.display());
     }
     Ok(file)
 }
 
-/// The first that is there.
+/// The first that exists.
 fn first(tried: &[PathBuf]) -> Result<PathBuf> {
     if let Some(file) = tried.iter().find(|file| file.is_file()) {
         return Ok(file.clone());
@@ -50,7 +51,7 @@ fn first(tried: &[PathBuf]) -> Result<PathBuf> {
     bail!("{NAME} was not found; tried\n  {}\n{ADVICE}", tried.join("\n  "))
 }
 
-/// Without the library every program that is run would say that the interposer cannot be preloaded, and go on.
+/// Without the library every program would report that the interposer cannot be preloaded, and continue.
 fn with_library(file: PathBuf) -> Result<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     if !folder.join(SONAME).exists() {
@@ -82,6 +83,6 @@ mod tests {
         let error = named(Path::new("/nonexistent"), "--preload").expect_err("nothing there").to_string();
         assert!(error.starts_with("there is no /nonexistent (from --preload)"), "{error}");
         let error = named(Path::new("/"), PRELOAD_LIBRARY).expect_err("not there").to_string();
-        assert_eq!(error, "BFC_PRELOAD_LIBRARY names the folder /, which holds no libbfc_preload.so");
+        assert_eq!(error, "BFC_PRELOAD_LIBRARY names the folder /, which contains no libbfc_preload.so");
     }
 }

@@ -1,4 +1,4 @@
-//! The program: found as a shell finds it, and run; and what a shell would say if it cannot be.
+//! The program: finding it as a shell does, running it, and a shell's message if that is impossible.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -18,10 +18,10 @@ use crate::size;
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Where programs are where PATH is not set: what the C library takes.
+/// The folders of programs if PATH is not set, as in the C library.
 const USUAL_PATH: &str = "/bin:/usr/bin";
 
-/// A program that is there and can, as far as one can see, be executed.
+/// A program that exists and appears to be executable.
 pub struct Program {
     /// Its file.
     pub file: PathBuf,
@@ -30,7 +30,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Finds what the first of the words names.
+    /// Finds the program that the first word names.
     pub fn find(words: &[OsString]) -> Result<Self> {
         let name = words.first().map(OsString::as_os_str).unwrap_or_default();
         let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
@@ -42,12 +42,12 @@ impl Program {
         Ok(Self { file, words: words.to_vec() })
     }
 
-    /// Becomes the program; returns only why it could not.
+    /// Becomes the program. Returns only if that fails, with the reason.
     pub fn exec(&self, settings: &Settings) -> Refusal {
         self.refusal(&exec::exec(&self.file, &self.words, settings.changes()))
     }
 
-    /// Starts the program as a child, which does `first` before it becomes the program.
+    /// Starts the program as a child, which calls `first` before it becomes the program.
     ///
     /// # Safety
     ///
@@ -61,7 +61,7 @@ impl Program {
         let mut command = Command::new(&self.file);
         let become_it = move || {
             first();
-            // The same exec as without --check. The standard library's own, which would follow, is never reached.
+            // The same exec as without --check. The standard library's, which would follow, is never reached.
             Err(exec::exec(&file, &words, &changes))
         };
         // SAFETY: between fork and exec; this process has one thread, so that what the child finds is whole, memory
@@ -79,11 +79,11 @@ impl Program {
     fn refusal(&self, error: &io::Error) -> Refusal {
         let name = self.file.display();
         match error.kind() {
-            // The file itself was there a moment ago.
+            // The file itself existed a moment ago.
             ErrorKind::NotFound => {
                 let words = match file::interpreter(&self.file) {
-                    Some(other) => format!("{name} needs {}, which is not there", other.display()),
-                    None => format!("{name} is not there any more, or what it needs to be started is not"),
+                    Some(other) => format!("{name} needs {}, which does not exist", other.display()),
+                    None => format!("{name} no longer exists, or something that it needs to start does not"),
                 };
                 Refusal { code: NOT_FOUND, words }
             }
@@ -92,7 +92,7 @@ impl Program {
     }
 }
 
-/// The file that a shell would run under this name.
+/// The file that a shell would run for this name.
 fn look_up(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     if name.as_bytes().contains(&b'/') {
         let file = PathBuf::from(name);
@@ -102,9 +102,9 @@ fn look_up(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
         };
     }
     let mut unusable = None;
-    // An empty name is not found anywhere, as in a shell.
+    // An empty name is never found, as in a shell.
     for folder in env::split_paths(path).filter(|_| !name.is_empty()) {
-        // An empty entry is the folder that one is in; a path without a slash would be searched for once more.
+        // An empty entry is the current folder. A path without a slash would be searched for once more.
         let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
         let file = folder.join(name);
         match why_not(&file) {
@@ -123,7 +123,7 @@ fn look_up(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     }))
 }
 
-/// What to write where the program's name is the value of the option before it.
+/// The advice if the program's name was taken for the value of the option before it.
 fn misread(name: &OsStr, before: Option<&OsStr>) -> Option<String> {
     let (name, before) = (name.to_str()?, before?.to_str()?);
     let size = format!("{before}{name}");
@@ -133,7 +133,7 @@ fn misread(name: &OsStr, before: Option<&OsStr>) -> Option<String> {
     (before == "--report").then(|| format!("; if it is the file of --report, write --report={name}"))
 }
 
-/// Why a file cannot be run, as far as one can see before it is tried.
+/// Why a file cannot be run, as far as this is visible in advance.
 fn why_not(file: &Path) -> Option<Refusal> {
     let name = file.display();
     let refusal = |code, words| Some(Refusal { code, words });
@@ -141,8 +141,10 @@ fn why_not(file: &Path) -> Option<Refusal> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             refusal(NOT_FOUND, format!("there is no {name}"))
         }
-        Err(error) => refusal(NOT_EXECUTABLE, format!("{name} cannot be looked at: {error}")),
-        Ok(found) if found.is_dir() => refusal(NOT_EXECUTABLE, format!("{name} is a folder, and no program")),
+        Err(error) => refusal(NOT_EXECUTABLE, format!("{name} cannot be examined: {error}")),
+        Ok(found) if found.is_dir() => {
+            refusal(NOT_EXECUTABLE, format!("{name} is a folder and not a program"))
+        }
         Ok(_) if !may_execute(file) => {
             let words = format!("{name} may not be executed: chmod +x, or name its interpreter before it");
             refusal(NOT_EXECUTABLE, words)
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(code("/nonexistent/sh", "/bin"), Err(NOT_FOUND));
         assert_eq!(code("/bin/sh/sh", "/bin"), Err(NOT_FOUND));
         assert_eq!(code("/", "/bin"), Err(NOT_EXECUTABLE));
-        // A file that may not be executed is passed over for one that may, and told only where there is none.
+        // A file that may not be executed is skipped, and reported only if there is no other.
         assert_eq!(code("passwd", "/etc"), Err(NOT_EXECUTABLE));
         assert_eq!(code("passwd", "/etc:/usr/bin"), Ok("/usr/bin/passwd".into()));
         // A folder of that name is nothing.

@@ -1,4 +1,4 @@
-//! The environment of the program: what the options say, and LD_PRELOAD.
+//! The environment of the program: the settings of the options, and LD_PRELOAD.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use crate::library::SONAME;
 /// The loader's variable.
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// What is set in the environment, and with None what is taken out of it. Everything else stays as the caller has it.
+/// The variables to set, or with None to remove. All others stay unchanged.
 pub struct Settings(Vec<(&'static str, Option<OsString>)>);
 
 impl Settings {
@@ -56,13 +56,13 @@ impl Settings {
             }
         }
         if args.fraction.is_some() {
-            // A limit wins over a fraction, and an option must win over the environment. (Both options are refused.)
+            // A limit precedes a fraction, and an option must precede the environment. (Both options are refused.)
             settings.0.push((names::LIMIT, None));
         }
         if let Some(growth) = args.growth {
             settings.set_growth(growth);
         }
-        // The program, or a child of it, may be in another folder when it comes to the file.
+        // The program, or a child of it, may be in another folder when it opens the file.
         if let Some(file) = &args.report {
             let file = if file.as_os_str() == "-" { file.clone() } else { absolute(file)? };
             settings.set(names::PRELOAD_REPORT, file);
@@ -86,7 +86,7 @@ impl Settings {
             Growth::TensorFlow => "tensorflow",
         };
         self.set(names::GROWTH, policy);
-        // It would come before the option.
+        // It would precede the option.
         self.0.push((names::FORCE_ALLOW_GROWTH, None));
     }
 
@@ -95,7 +95,7 @@ impl Settings {
         self.0.push((name, Some(value.into())));
     }
 
-    /// Has the loader put `library` in front of what the caller preloads already.
+    /// Makes the loader preload `library`, before the libraries that the caller preloads already.
     pub fn preload(&mut self, library: &Path) -> Result<()> {
         let value = in_front(library, env::var_os(LD_PRELOAD).as_deref())?;
         self.set(LD_PRELOAD, value);
@@ -111,7 +111,7 @@ impl Settings {
 /// LD_PRELOAD's value with `library` first.
 fn in_front(library: &Path, old: Option<&OsStr>) -> Result<OsString> {
     let bytes = library.as_os_str().as_bytes();
-    // There is no way to quote: spaces and colons separate, and the loader replaces $ORIGIN, $LIB and $PLATFORM.
+    // Quoting is impossible: spaces and colons separate names, and the loader replaces $ORIGIN, $LIB and $PLATFORM.
     if bytes.iter().any(|byte| b" :$".contains(byte)) {
         bail!(
             "{} cannot be preloaded: LD_PRELOAD has no way to write a path with a space, a colon or a dollar sign; \
@@ -128,7 +128,7 @@ fn in_front(library: &Path, old: Option<&OsStr>) -> Result<OsString> {
     Ok(value)
 }
 
-/// From the root. The interposer replaces `%` in it, but the folder's name is to stay.
+/// The absolute path. The interposer replaces `%` in it, but the folder's name has to stay.
 fn absolute(file: &Path) -> Result<path::PathBuf> {
     let joined = match file.is_absolute() {
         true => Ok(file.to_owned()),

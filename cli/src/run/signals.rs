@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use anyhow::{Context, Result};
 use libc::{c_int, c_void, pid_t, siginfo_t};
 
-/// What a shell, a supervisor or a person sends to end a program, or to tell it something.
+/// The signals that a shell, a supervisor or a user sends to end a program, or to notify it.
 const PASSED_ON: [c_int; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
@@ -20,7 +20,7 @@ extern "C" fn pass_on(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the system gives a valid siginfo_t to a handler installed with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
     let child = CHILD.load(Ordering::Relaxed);
-    // What a terminal sends (code SI_KERNEL, above 0) the child gets too: it is in the same group.
+    // The child gets a terminal's signals (code SI_KERNEL, above 0) too, because it is in the same process group.
     if child > 0 && code <= 0 {
         // SAFETY: takes nothing; the place of this thread's errno.
         let errno = unsafe { libc::__errno_location() };
@@ -44,7 +44,7 @@ impl Held {
         Ok(Self { before: mask(libc::SIG_BLOCK, &passed_on()).context("cannot change the signal mask")? })
     }
 
-    /// In the child: has signals do there what they did before any of this.
+    /// In the child: restores the original handling of signals.
     pub fn release(&self) {
         for signal in PASSED_ON {
             if action(signal).is_ok_and(|action| action.sa_sigaction == handler()) {
@@ -57,8 +57,8 @@ impl Held {
     }
 }
 
-/// Starts a child and waits for its end, passing on signals from the first moment. The child has to `release` what
-/// is held.
+/// Starts a child and waits for its end, passing on signals from the first moment. The child must `release` the held
+/// signals.
 pub fn wait(start: impl FnOnce(Held) -> Result<Child>) -> Result<ExitStatus> {
     let held = Held::new()?;
     for signal in PASSED_ON {
@@ -75,7 +75,7 @@ pub fn wait(start: impl FnOnce(Held) -> Result<Child>) -> Result<ExitStatus> {
     child.wait().context("cannot wait for the program")
 }
 
-/// Waits, and leaves the number of the child its own.
+/// Waits, and keeps the number of the child reserved.
 fn until_ended(child: &Child) {
     loop {
         let mut info = MaybeUninit::<siginfo_t>::zeroed();
@@ -83,14 +83,14 @@ fn until_ended(child: &Child) {
         let result = unsafe {
             libc::waitid(libc::P_PID, child.id(), info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT)
         };
-        // Anything but an interruption the wait that follows will tell.
+        // The following wait reports any failure other than an interruption.
         if result == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return;
         }
     }
 }
 
-/// Installs the handler, unless the signal is ignored since the start of the command, as nohup has it: then the program
+/// Installs the handler, unless the signal was ignored when the command started, as under nohup. The program then
 /// ignores it as well.
 fn listen(signal: c_int) -> io::Result<()> {
     if action(signal)?.sa_sigaction == libc::SIG_IGN {
@@ -128,7 +128,7 @@ fn passed_on() -> libc::sigset_t {
     set
 }
 
-/// Changes the thread's mask, and gives the one before.
+/// Changes the thread's mask, and returns the previous one.
 fn mask(how: c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     // SAFETY: all zeros is a valid value of this type of plain numbers.
     let mut old: libc::sigset_t = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -1,10 +1,10 @@
-//! What follows from what the interposer saw, from the program's file and from the way the program ended: whether
-//! interposition took hold, and if not, why. Decided here, over values only; said in `words`.
+//! The conclusion from the interposer's log, the program's file and the end of the program: whether interposition took
+//! hold, and if not, why. This file computes it from values only. `check_report` turns it into text.
 
 use super::check_log::{self, End, Image};
 use super::file::{Facts, Kind, Privilege};
 
-/// The code with which the dynamic loader ends a program that it cannot load.
+/// The exit code of the dynamic loader for a program that it cannot load.
 const NOT_LOADED: i32 = 127;
 
 /// The program that was run, after its end.
@@ -34,13 +34,13 @@ pub enum Ended {
 pub struct Judgement {
     /// Whether an allocation of any process came from the pool.
     pub took_hold: bool,
-    /// Why the interposer was never in the program's own process, if it was not. More than one cause may hold.
+    /// Why the interposer was never in the program's own process, if it was not. There may be more than one cause.
     pub not_loaded: Vec<Cause>,
-    /// The programs in which it was, the best first, and among the like the program's own process.
+    /// The programs in which it was, the best first, and among equals the program's own process.
     pub findings: Vec<Finding>,
 }
 
-/// A program in which the interposer was.
+/// A program that contained the interposer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What it saw.
@@ -49,20 +49,20 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// What became of a program's allocations. In the order of interest.
+/// The outcome of a program's allocations, in the order of interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// At least one came from the pool.
     Served,
-    /// All that could have been pooled went to the driver, for reasons that are known.
+    /// All that could have been pooled went to the driver, for known reasons.
     Passed,
     /// It called only functions that are left to the driver, or that failed.
     NotOurs,
-    /// It got our functions, and called none that allocates.
+    /// It looked up the interposer's functions, and called none that allocates.
     NotCalled,
-    /// It has opened the driver, and none of its lookups came by us.
+    /// It has opened the driver, and none of its lookups reached the interposer.
     Hidden,
-    /// It exited without reporting, and without having been seen with the driver: by a signal, if it is known which.
+    /// It exited without reporting, and was not seen with the driver: by a signal, if that is known.
     Silent(Option<i32>),
     /// The driver was not in it.
     NoDriver,
@@ -73,15 +73,15 @@ pub enum Verdict {
 pub enum Cause {
     /// The program has no loader, so LD_PRELOAD is not read.
     Static,
-    /// The loader ignores LD_PRELOAD in programs with rights of their own.
+    /// The loader ignores LD_PRELOAD in programs that get rights from their file.
     Privileged(Privilege),
-    /// The interposer is for another machine: this one.
+    /// The program is for another machine than the interposer.
     Foreign(String),
-    /// The loader, of this path, is another C library's.
+    /// The loader with this path belongs to another C library.
     OtherLibc(String),
-    /// The loader may have failed: it ends a program with this code.
+    /// The loader may have failed, in which case it ends the program with this code.
     LoaderFailed,
-    /// A signal came before the loader was through, or the file shows nothing.
+    /// A signal came before the loader had finished, or the file shows nothing.
     Killed(i32),
     /// The file shows no reason.
     Unknown,
@@ -110,9 +110,9 @@ pub fn judge(text: &str, ran: &Ran) -> Judgement {
     }
 }
 
-/// None where there is nothing to be said: of a program that did nothing but to make room for another, and of a forked
-/// process. That has its parent's lookups, so it need not have made any to be reached, and its part of the work is the
-/// parent's program's.
+/// None if there is nothing to report: for a program that only executed another, and for a forked process. The latter
+/// shares its parent's lookups, so it is reached without any of its own, and its work counts as that of the parent's
+/// program.
 fn verdict(image: &Image, signal: Option<i32>) -> Option<Verdict> {
     let verdict = match image.end {
         _ if image.served => Verdict::Served,
@@ -128,7 +128,7 @@ fn verdict(image: &Image, signal: Option<i32>) -> Option<Verdict> {
     Some(verdict)
 }
 
-/// Every reason that the file shows for which the interposer cannot be loaded into the program.
+/// Every reason, visible in the file, why the interposer cannot be loaded into the program.
 pub fn causes_of_file(file: &Facts) -> Vec<Cause> {
     let mut causes = Vec::new();
     match &file.kind {
@@ -141,7 +141,7 @@ pub fn causes_of_file(file: &Facts) -> Vec<Cause> {
     causes
 }
 
-/// Every reason that the file shows, or else what the end of the program tells; at least one.
+/// Every reason that the file shows, or else what the program's end suggests. At least one.
 fn causes(ran: &Ran) -> Vec<Cause> {
     let mut causes = causes_of_file(&ran.file);
     if causes.is_empty() {
@@ -154,8 +154,8 @@ fn causes(ran: &Ran) -> Vec<Cause> {
     causes
 }
 
-/// Whether a loader is glibc's, by its name: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, and what distributions with
-/// folders of their own make of the path.
+/// Whether a loader is glibc's, by its name: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, and the paths of
+/// distributions that use other folders.
 fn is_glibc(loader: &str) -> bool {
     loader.rsplit('/').next().is_some_and(|name| name.starts_with("ld-linux"))
 }
@@ -193,7 +193,7 @@ mod tests {
             ("7 called cuMemAllocAsync\n7 exit driver=mapped\n", Verdict::NotOurs),
             ("7 called cuMemAlloc_v2\n7 passed size\n7 exit driver=mapped\n", Verdict::Passed),
             ("7 called cuMemAlloc_v2\n7 passed size\n7 served 512\n7 exit driver=mapped\n", Verdict::Served),
-            // What was seen counts also where the end was not.
+            // Observations count even if the end was not seen.
             ("7 looked-up dlsym cuMemAlloc_v2\n", Verdict::NotCalled),
             ("7 served 512\n", Verdict::Served),
         ] {
@@ -207,10 +207,10 @@ mod tests {
     fn a_signal_is_told_of_the_program_that_it_ended() {
         let ran = Ran { ended: Ended::Signal(11), ..plain() };
         assert_eq!(verdicts("7 loaded /opt/a\n", &ran), [Verdict::Silent(Some(11))]);
-        // It is not known for others, nor for one that another has replaced.
+        // It is unknown for other programs, and for one that another has replaced.
         let text = "7 loaded /bin/sh\n8 loaded /opt/b\n7 loaded /opt/a\n";
         assert_eq!(verdicts(text, &ran), [Verdict::Silent(None), Verdict::Silent(Some(11))]);
-        // Lost is only what was not seen before.
+        // Only what was not seen before is lost.
         assert_eq!(verdicts("7 loaded /opt/a\n7 served 512\n", &ran), [Verdict::Served]);
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let text = "7 loaded /bin/sh\n8 loaded /bin/ls\n8 exit driver=absent\n9 loaded /opt/a\n9 served 512\n\
                     9 exit driver=mapped\n7 exit driver=absent\n";
         assert_eq!(verdicts(text, &plain()), [Verdict::Served, Verdict::NoDriver, Verdict::NoDriver]);
-        // A shell that has become the program is not heard of.
+        // A shell that has become the program is not reported.
         let text = "7 loaded /bin/sh\n7 loaded /opt/a\n7 exit driver=mapped\n";
         assert_eq!(verdicts(text, &plain()), [Verdict::Hidden]);
     }
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(ended(Ended::Signal(9)), [Cause::Killed(9)]);
         assert_eq!(ended(Ended::Code(127)), [Cause::LoaderFailed]);
         assert_eq!(ended(Ended::Code(1)), [Cause::Unknown]);
-        // Where the file shows why, the end does not matter.
+        // If the file shows the reason, the end does not matter.
         let ran = Ran { ended: Ended::Signal(9), ..of_kind(Kind::Static) };
         assert_eq!(judge("", &ran).not_loaded, [Cause::Static]);
     }

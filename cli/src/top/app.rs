@@ -1,4 +1,4 @@
-//! What the screen of `bfc top` shows, and what keys do.
+//! The contents of the screen of `bfc top`, and the effect of keys.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::rates::{Rates, Row};
 use super::reader::Reading;
 
-/// By what the pools are sorted.
+/// The key by which the pools are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortKey {
     InUse,
@@ -39,7 +39,7 @@ impl SortKey {
         }
     }
 
-    /// Sorts rows, which come by process and device. Those that are equal stay so.
+    /// Sorts rows, which come by process and device. Equal rows keep their order.
     fn sort(self, rows: &mut [Row]) {
         match self {
             SortKey::InUse => rows.sort_by_key(|row| Reverse(row.get("bytes_in_use"))),
@@ -101,7 +101,7 @@ impl App {
         self.is_help_open
     }
 
-    /// The place of the selected pool. Without one it is the first.
+    /// The position of the selected pool. Without a selection it is the first.
     pub fn selected_index(&self) -> usize {
         let is_it = |row: &Row| Some((row.process.id, row.pool.device)) == self.selected;
         self.rows.iter().position(is_it).unwrap_or(0)
@@ -111,7 +111,7 @@ impl App {
         self.rows.get(self.selected_index())
     }
 
-    /// The first row of those that fit, so that the selected one is among them.
+    /// The first of the rows that fit, chosen so that the selected one is among them.
     pub fn first_shown(&self, height: usize) -> usize {
         (self.selected_index() + 1).saturating_sub(height.max(1))
     }
@@ -131,7 +131,7 @@ impl App {
         self.selected = self.rows.get(index.min(last)).map(|row| (row.process.id, row.pool.device));
     }
 
-    /// Does what a key is for. Returns false if it ends the command.
+    /// Handles a key. Returns false if it ends the command.
     pub fn press(&mut self, key: KeyEvent) -> bool {
         if key.kind == KeyEventKind::Release {
             return true;

@@ -21,7 +21,8 @@ impl Source for &Row {
     }
 }
 
-/// The text. Processes that have ended and pools that are disabled have no samples, because a sample is of now.
+/// The text. Processes that have ended and pools that are disabled have no samples, because a sample describes the
+/// present.
 pub fn text(rows: &[Row]) -> String {
     let now = rows.iter().filter(|row| row.process.state != State::Ended);
     let (failed, live): (Vec<_>, Vec<_>) = now.partition(|row| row.pool.is_failed);

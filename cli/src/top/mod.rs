@@ -34,10 +34,10 @@ use crate::size;
 use rates::Rates;
 use reader::{Reading, State};
 
-/// What `bfc top` is asked for.
+/// The arguments of `bfc top`.
 #[derive(Args, Clone)]
 pub struct Top {
-    /// Print the statistics once, as text: the default where standard input or output is no terminal
+    /// Print the statistics once, as text: the default if standard input or output is not a terminal
     #[arg(long, conflicts_with_all = ["json", "openmetrics"])]
     once: bool,
     /// Print one JSON document (fields: --help). With --interval one on a line for each reading, until the
@@ -53,7 +53,7 @@ pub struct Top {
         value_parser = serve::parse_address)]
     listen: Option<String>,
     /// With --openmetrics: write to a file, which readers see as a whole, for the textfile collector of the node exporter.
-    /// With --interval again and again
+    /// With --interval repeatedly
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Show only this process; may be repeated
@@ -85,17 +85,17 @@ pub use document::SCHEMA;
 const SHORT: Duration = Duration::from_millis(600);
 
 impl Top {
-    /// What clap cannot see.
+    /// Checks that clap cannot express.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.listen.is_some() && !self.openmetrics {
-            return Err("--listen needs --openmetrics: it answers with that text");
+            return Err("--listen needs --openmetrics: it serves that text");
         }
         if self.output.is_some() && !self.openmetrics {
             return Err("--output needs --openmetrics: it is the file for that text");
         }
         if self.openmetrics && self.interval.is_some() && self.output.is_none() {
             return Err(
-                "--openmetrics with --interval needs --output FILE: standard output has the text once",
+                "--openmetrics with --interval needs --output FILE: standard output gets the text only once",
             );
         }
         Ok(())
@@ -127,7 +127,7 @@ impl Top {
     }
 
     fn warn_of(&self, reading: &Reading) {
-        // It may still come: the first process that publishes makes it. A server may well be started before.
+        // It may appear later: the first process that publishes creates it, and a server may be started before.
         let missing = self.folder.iter().filter(|folder| self.listen.is_none() && !folder.exists());
         let missing = missing.map(|folder| (folder, "does not exist"));
         let unreadable = reading.unreadable.iter().map(|(file, why)| (file, why.as_str()));
@@ -138,7 +138,7 @@ impl Top {
     }
 }
 
-/// Shows what processes publish.
+/// Shows the statistics that processes publish.
 pub fn top(args: &Top, output: &mut Output) -> Result<()> {
     let first = args.read();
     args.require(&first)?;
@@ -164,7 +164,7 @@ fn openmetrics(args: &Top, first: &Reading, output: &mut Output) -> Result<()> {
     let Some(path) = &args.output else { return output.write(&text(first)) };
     loop {
         let now = text(&args.read());
-        // Another user's process may read it.
+        // Processes of other users may read it.
         new_file::write_shared(path, |out| Ok(out.write_all(now.as_bytes())?))?;
         if args.interval.is_none() {
             return Ok(());

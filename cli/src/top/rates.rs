@@ -1,4 +1,4 @@
-//! What is known of pools over time: rates between two readings, and the bytes in use of the last readings.
+//! Pools over time: rates between two readings, and the bytes in use of the last readings.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,8 +13,8 @@ pub const KEPT: usize = 120;
 pub struct Row {
     pub process: Process,
     pub pool: PoolReading,
-    /// Allocations and frees a second. `None` before the second reading, of a process that does not run, and where the
-    /// counters were set back.
+    /// Allocations and frees a second. `None` before the second reading, for a process that is not running, and if the
+    /// counters were reset.
     pub allocs_per_second: Option<f64>,
     pub frees_per_second: Option<f64>,
     /// The bytes in use in the last readings, the newest last.
@@ -64,7 +64,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Takes a reading, and returns a row for each of its pools, in its order.
+    /// Adds a reading, and returns a row for each of its pools, in the same order.
     pub fn take(&mut self, reading: &Reading) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut pools = HashMap::new();
@@ -116,7 +116,7 @@ fn follow(past: Option<Past>, process: &Process, pool: &PoolReading) -> Past {
 pub mod tests {
     use super::*;
 
-    /// A pool with these allocations, frees and bytes in use, at so many milliseconds.
+    /// A pool with these allocations, frees and bytes in use, at this time in milliseconds.
     pub fn pool(time: u64, allocs: u64, frees: u64, in_use: u64) -> PoolReading {
         let mut statistics = [0; STATISTICS.len()];
         let mut set = |name: &str, value| {

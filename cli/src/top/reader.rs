@@ -1,5 +1,5 @@
-//! Reads the files that processes publish. They may be written at the moment, damaged, or not what they seem: nothing in
-//! them is trusted.
+//! Reads the files that processes publish. They may be written at the same time, damaged, or something else, so nothing
+//! in them is trusted.
 
 use std::collections::HashSet;
 use std::env;
@@ -29,7 +29,7 @@ pub struct Reading {
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
-/// A process that publishes, or has published until its end.
+/// A process that publishes, or published until its end.
 #[derive(Debug, Clone)]
 pub struct Process {
     pub id: u32,
@@ -38,7 +38,7 @@ pub struct Process {
     pub state: State,
     /// When it last wrote, in nanoseconds since 1970.
     pub updated: u64,
-    /// Pools that have no place in its file.
+    /// Pools for which its file has no room.
     pub left_out: u64,
     /// By ordinal.
     pub pools: Vec<PoolReading>,
@@ -48,11 +48,11 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Running,
-    /// It runs, but has not written for some time: it is stopped, or has executed another program.
+    /// It is running, but has not written for some time: it is stopped, or has executed another program.
     Stalled,
     /// It has ended, without removing its file. The statistics are the last ones.
     Ended,
-    /// The system does not tell whether it runs.
+    /// The system does not report whether it is running.
     Unknown,
 }
 
@@ -119,7 +119,7 @@ pub fn read_all(folders: &[PathBuf]) -> Reading {
     for path in folders {
         match Folder::open(path) {
             Ok(None) => {}
-            // The same folder by another name.
+            // The same folder under another name.
             Ok(Some(folder)) if !seen.insert(folder.identity) => {}
             Ok(Some(folder)) => folder.read(&mut reading),
             Err(error) => reading.unreadable.push((path.clone(), format!("{error:#}"))),
@@ -214,7 +214,7 @@ fn read_file(path: &Path, is_named: bool, now: SystemTime) -> Result<Found> {
         return Ok(if is_long_ago(changed) { Found::Stale } else { Found::Nothing });
     }
     if !bytes.starts_with(FAMILY) {
-        bail!("is no file of published statistics");
+        bail!("is not a file of published statistics");
     }
     if !bytes.starts_with(&MAGIC) {
         bail!("is of another version of libbfc; use the bfc command of that version");
@@ -228,7 +228,7 @@ fn read_file(path: &Path, is_named: bool, now: SystemTime) -> Result<Found> {
         (number32(bytes, offset_of!(Header, records)), POOLS),
     ];
     if sizes.iter().any(|&(there, here)| there as usize != here) {
-        bail!("is damaged: the header has other sizes than this version's");
+        bail!("is damaged: the sizes in the header are not those of this version");
     }
     let mut process = head(bytes, now);
     for index in 0..POOLS {
@@ -248,7 +248,7 @@ fn head(bytes: &[u8], now: Duration) -> Process {
     let is_here = number64(bytes, offset_of!(Header, namespace)) == process::namespace();
     let state = match process::liveness(id, started) {
         _ if number32(bytes, offset_of!(Header, state)) == ENDED => State::Ended,
-        // A number of another container means another process here.
+        // A process number from another container denotes another process here.
         _ if !is_here => State::Unknown,
         Liveness::Ended => State::Ended,
         Liveness::Unknown => State::Unknown,
@@ -288,7 +288,7 @@ fn read_record(file: &File, bytes: &[u8], index: usize) -> Result<Option<PoolRea
         }
         sequence = after;
     }
-    bail!("is damaged: record {index} changes all the time")
+    bail!("is damaged: record {index} keeps changing")
 }
 
 fn of_record(pool: &Pool) -> Result<Option<PoolReading>> {

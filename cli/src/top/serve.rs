@@ -1,7 +1,7 @@
 //! `bfc top --openmetrics --listen`: the metrics by HTTP, for Prometheus. It answers `GET /metrics` and nothing else.
 //!
-//! A connection has one answer, a deadline and a thread of its own, and there are few at a time. So a client that sends or reads
-//! slowly, or nothing, neither holds up the others nor uses more than its share.
+//! Each connection gets one answer, a deadline and its own thread, and their number is limited. So a client that sends
+//! or reads slowly, or not at all, neither delays the others nor uses more than its share.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -17,14 +17,14 @@ use crate::output::complain;
 /// More than Prometheus sends. Its requests have some hundred bytes.
 const MOST_REQUEST: usize = 8 << 10;
 const MOST_CONNECTIONS: usize = 16;
-/// The time of a connection, from its first byte to its last.
+/// The maximum duration of a connection.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// What tells Prometheus that the text is OpenMetrics.
+/// Tells Prometheus that the text is OpenMetrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Reads `9465`, `127.0.0.1:9465`, `[::1]:9465` or `localhost:9465`. A port alone is one of the loopback device, because every
-/// client that reaches the address may read the metrics.
+/// Reads `9465`, `127.0.0.1:9465`, `[::1]:9465` or `localhost:9465`. A port alone listens on the loopback device,
+/// because every client that reaches the address may read the metrics.
 pub fn parse_address(text: &str) -> Result<String, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(format!("{}:{port}", Ipv4Addr::LOCALHOST));
@@ -53,7 +53,7 @@ pub fn serve(address: &str, metrics: impl Fn() -> String + Send + Sync + 'static
     let shared = Arc::new((metrics, AtomicUsize::new(0)));
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // The client has gone, or there are no descriptors left for the moment.
+            // The client has gone, or no descriptors are available at the moment.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -90,7 +90,7 @@ fn converse(stream: TcpStream, metrics: impl Fn() -> String) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     );
     client.write_all(answer.as_bytes())?;
-    // Closing with something unread would reset the connection, and the client might lose the answer.
+    // Closing with unread data would reset the connection, and the client might lose the answer.
     client.stream.shutdown(Shutdown::Write)?;
     let mut rest = [0; 1024];
     while client.read(&mut rest)? != 0 {}

@@ -1,4 +1,4 @@
-//! The terminal of `bfc top`: drawing, keys, and leaving it as it was.
+//! The terminal of `bfc top`: drawing, keys, and restoring it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ extern "C" fn end(_: libc::c_int) {
     HAS_TO_END.store(true, Ordering::Relaxed);
 }
 
-/// How long a signal may have to wait.
+/// The longest delay of a signal.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Shows the screen until a key or a signal ends it.

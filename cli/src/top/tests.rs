@@ -207,14 +207,14 @@ fn what_a_killed_process_left_is_removed_after_some_time() {
     assert_eq!((read.processes.len(), read.unreadable.len()), (2, 0));
     let left = ["590", "610", "620"].map(|name| folder.join(name).exists());
     assert_eq!(left, [true, false, true]);
-    // Of a process that was killed before it had written anything, and of one that is creating its file.
+    // For a process that was killed before it had written anything, and for one that is creating its file.
     for (name, bytes, age) in [("1", 0, 610), ("2.5", FILE_BYTES, 610), ("3", 0, 0), ("notes", 0, 610)] {
         fs::write(folder.join(name), vec![0; bytes]).expect("writable");
         let file = fs::OpenOptions::new().write(true).open(folder.join(name)).expect("it is there");
         file.set_modified(SystemTime::now() - Duration::from_secs(age)).expect("it is ours");
     }
     let read = read_all(std::slice::from_ref(&folder));
-    let notes = (folder.join("notes"), "is no file of published statistics".into());
+    let notes = (folder.join("notes"), "is not a file of published statistics".into());
     assert_eq!((read.processes.len(), read.unreadable), (2, vec![notes]));
     let left = ["1", "2.5", "3", "notes"].map(|name| folder.join(name).exists());
     assert_eq!(left, [false, false, true, true]);
@@ -231,12 +231,12 @@ fn what_is_no_such_file_is_named_with_the_reason() {
         file
     };
     let cases: [(&str, Vec<u8>, &str); 8] = [
-        ("empty", vec![], "is no file of published statistics"),
-        ("other", b"something else".to_vec(), "is no file of published statistics"),
+        ("empty", vec![], "is not a file of published statistics"),
+        ("other", b"something else".to_vec(), "is not a file of published statistics"),
         ("version", b"libbfc publish 2".to_vec(), "is of another version of libbfc"),
         ("short", good[..5000].to_vec(), "is damaged: it has 5000 bytes instead of 102400"),
         ("long", with(|file| file.push(0)), "is damaged: it has 102401 bytes instead of 102400"),
-        ("sizes", with(|file| file[16] = 1), "is damaged: the header has other sizes"),
+        ("sizes", with(|file| file[16] = 1), "is damaged: the sizes in the header"),
         ("device", file(&[live(1024, 1)]), "is damaged: record 0: there is no device 1024"),
         (
             "state",

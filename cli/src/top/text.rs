@@ -8,7 +8,7 @@ use super::rates::Row;
 use super::reader::{Reading, State};
 use crate::names::shown;
 
-/// Said where there is nothing to show.
+/// Printed if there is nothing to show.
 pub const NOTHING: &str =
     "no process publishes its statistics: start one with BFC_PUBLISH=1, or by bfc run --publish";
 
@@ -60,7 +60,7 @@ pub fn factor(factor: Option<f64>) -> String {
     factor.map_or("-".into(), |factor| if factor < 999.5 { format!("{factor:.2}x") } else { ">999x".into() })
 }
 
-/// A name without what could control a terminal or turn the direction of the text, cut to so many characters.
+/// A name without characters that control a terminal or the direction of text, truncated to this many characters.
 pub fn plain(name: &str, most: usize) -> String {
     let name = shown(name);
     if name.chars().count() <= most {
@@ -90,7 +90,7 @@ pub fn cells(row: &Row) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// What is to be known of a row beside its figures; empty for most.
+/// A remark on a row besides its figures, empty for most.
 pub fn remark(row: &Row) -> &'static str {
     match row.process.state {
         _ if row.pool.is_failed => "disabled after an internal error",

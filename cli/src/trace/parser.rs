@@ -1,6 +1,7 @@
 //! The lines of a trace: docs/trace-format.md.
 //!
-//! What is kept is bounded, and runs out as an error: an input that does not end must not take the machine's memory.
+//! The stored data is bounded, and exceeding the bounds is an error: an endless input must not exhaust the machine's
+//! memory.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
@@ -9,27 +10,27 @@ use anyhow::{Result, anyhow};
 
 use super::{ALIGNMENT, Event, Mark, Reusable, Trace};
 
-/// A line longer than this is not a trace's; binary data may not have a line end at all.
+/// Longer lines do not occur in traces, and binary data may have no line ends at all.
 const LONGEST_LINE: u64 = 64 << 10;
 
-/// So many lines with no event among them are not a trace's.
+/// A trace does not contain this many lines without an event.
 const MOST_IDLE_LINES: u64 = 1 << 20;
 
-/// The events of a trace, at most: 4 GiB of them.
+/// The maximum number of events of a trace: 4 GiB.
 const MOST_EVENTS: usize = 1 << 28;
 
-/// What is kept of a mark's text.
+/// The number of bytes kept of a mark's text.
 const LONGEST_MARK: usize = 256;
 
 const NO_MEMORY: &str = "no host memory for the rest of the trace; split it into shorter ones";
 
-/// What is known of an id: a trace names every allocation once.
+/// The state of an id: a trace names every allocation once.
 enum Id {
     Live { slot: u32, bytes: u64, line: u64 },
     Freed { line: u64 },
 }
 
-/// Makes a trace of lines, or of events one by one.
+/// Builds a trace from lines, or from events one by one.
 #[derive(Default)]
 pub struct Parser {
     trace: Trace,
@@ -39,7 +40,7 @@ pub struct Parser {
     line: u64,
     /// Lines since the last event.
     idle: u64,
-    /// 128 bits: the sum of wild 64-bit sizes must not wrap.
+    /// 128 bits, because the sum of arbitrary 64-bit sizes must not wrap.
     live: u128,
     live_requested: u128,
 }
@@ -51,7 +52,7 @@ impl Parser {
             line.clear();
             let read = input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
             let read = read.map_err(|error| anyhow!("{name}: {}", self.unreadable(&error)))?;
-            // A recording whose process was killed ends with zeros: room for lines that were not written any more.
+            // The recording of a process that was killed ends with zeros: room for lines that were never written.
             if read == 0 || line.first() == Some(&0) {
                 return Ok(());
             }
@@ -73,7 +74,7 @@ impl Parser {
         Trace { name: name.to_owned(), streams: self.streams.len(), ..self.trace }
     }
 
-    /// Says what a failed read means; for gzip the line is the only position that helps.
+    /// Explains a failed read. For gzip the line is the only useful position.
     fn unreadable(&self, error: &io::Error) -> String {
         let line = self.line;
         match error.kind() {
@@ -109,7 +110,7 @@ impl Parser {
             Some("%incomplete") => {
                 self.trace.incomplete = Some(cut(line["%incomplete".len()..].trim_ascii()).to_owned());
             }
-            // Information of a later version.
+            // Information from a later version.
             Some(first) if first.starts_with('%') => {}
             Some(other) => {
                 let letter: String = other.chars().take(20).collect();
@@ -171,7 +172,7 @@ impl Parser {
         self.event(Event::Free { slot, stream })
     }
 
-    /// Adds a request that the program was refused.
+    /// Adds a request that was refused in the program.
     pub fn refused(&mut self, bytes: u64, stream: u64) -> Result<(), String> {
         let stream = self.stream(stream)?;
         raise(&mut self.trace.peak_wanted_bytes, self.live + rounded(bytes));
@@ -185,7 +186,7 @@ impl Parser {
         self.trace.events.len() - self.trace.requests
     }
 
-    /// Notes that the memory of the first so many frees is reusable from here on.
+    /// Records that the memory of this many first frees is reusable after the last event.
     pub fn reusable(&mut self, frees: usize) {
         self.trace.reusable.push(Reusable { event: self.trace.events.len(), frees });
     }
@@ -194,7 +195,7 @@ impl Parser {
         self.trace.mark_count += 1;
         let mark = Mark { event: self.trace.events.len(), text: cut(text).to_owned() };
         match self.trace.marks.last_mut().filter(|last| last.event == mark.event) {
-            // No event belongs to the one before.
+            // No event belongs to the previous one.
             Some(last) => *last = mark,
             None => push(&mut self.trace.marks, mark)?,
         }
@@ -214,7 +215,7 @@ impl Parser {
         Ok(slot)
     }
 
-    /// Streams become numbers in order of appearance; 0 is kept for the default stream, seen or not.
+    /// Streams become numbers in order of appearance. 0 is reserved for the default stream, even if it does not occur.
     fn stream(&mut self, stream: u64) -> Result<u16, String> {
         if let Some(number) = self.streams.get(&stream) {
             return Ok(*number);
@@ -248,8 +249,8 @@ fn cut(text: &str) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-/// Exactly the numbers named, or what is wrong with the line. Behind them may be fields `KEY=VALUE`, which later versions
-/// write, and a remark.
+/// Returns exactly the named numbers, or the error of the line. They may be followed by fields `KEY=VALUE`, which later
+/// versions write, and by a remark.
 fn numbers<'a, const N: usize>(
     mut fields: impl Iterator<Item = &'a str>,
     letter: &str,
@@ -260,7 +261,7 @@ fn numbers<'a, const N: usize>(
         let Some(field) = fields.next() else {
             return Err(format!("{name} is missing; the line is '{letter} {}'", names.join(" ")));
         };
-        // Digits alone: `parse` would also take a sign.
+        // Digits only: `parse` would also accept a sign.
         if !field.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(format!("{name} is {field:?}, which is not a number"));
         }

@@ -1,4 +1,4 @@
-//! Reading traces: what is taken, and every way in which one can be wrong.
+//! Reading traces: what is accepted, and every way in which one can be wrong.
 
 use std::io::Write;
 
@@ -107,7 +107,7 @@ fn a_name_says_nothing_of_what_is_in_the_file() {
 
 #[test]
 fn truncated_and_damaged_gzip_are_named_with_the_line() {
-    // Stored, so that the first lines come out whole whatever the compressor would have done.
+    // Stored, so that the first lines can be read completely, independently of the compressor.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::none());
     encoder.write_all(b"+ 1 5 0\n- 1 0\n").expect("into memory");
     let packed = encoder.finish().expect("into memory");
@@ -140,7 +140,7 @@ fn refused_requests_are_requests() {
     let refused = |bytes, stream| Event::Refused { bytes, stream };
     assert_eq!((trace.events[1], trace.events[3]), (refused(1000, 1), refused(5, 0)));
     assert_eq!((trace.requests, trace.refused, trace.slots), (3, 2, 1));
-    // What the program had, and what it would have had.
+    // The bytes that the program had, and that it would have had.
     assert_eq!((trace.peak_live_bytes, trace.peak_wanted_bytes), (256, 256 + 1024));
     assert_eq!(refused_line("! 1000\n"), "STREAM is missing; the line is '! BYTES STREAM'");
 }
@@ -159,7 +159,7 @@ fn what_later_versions_add_is_passed_over() {
 
 #[test]
 fn a_recording_that_was_cut_short_ends_at_the_first_line_of_zeros() {
-    // The process was killed in the midst of a line, whose first byte is written last.
+    // The process was killed in the middle of a line, whose first byte is written last.
     for rest in ["\0".repeat(100_000), "\0 1 7 0\n\0\0".to_owned()] {
         let trace = parse(&format!("+ 0 5 0\n- 0 0\n{rest}")).expect("well-formed");
         assert_eq!(trace.events.len(), 2);
@@ -215,7 +215,7 @@ fn what_is_no_number_is_named() {
 fn numbers_that_overflow_are_named() {
     let error = refused("+ 1 18446744073709551616 0\n");
     assert_eq!(error, "t.trace:1: BYTES is 18446744073709551616, which does not fit in 64 bits");
-    // The largest 64-bit size is a request like any other: it is the library's to refuse.
+    // The largest 64-bit size is a request like any other. The library refuses it.
     let trace = parse("+ 1 18446744073709551615 0\n+ 2 18446744073709551615 0\n- 1 0\n").expect("fits");
     assert_eq!(trace.peak_live_bytes, u64::MAX);
 }

@@ -209,7 +209,7 @@ fn displaced_events_are_said_and_what_was_live_then_counts() {
     assert_eq!((&advice["is_reproduced"], &advice["limit"]), (&Value::Null, &(32 << 20).into()));
     assert_eq!(advice["live"], (4 + 4 + 1) << 20, "what no event made is live too");
     let notes = advice["notes"].to_string();
-    assert!(notes.contains(" of before the first event that is replayed"), "{notes}");
+    assert!(notes.contains(" from before the first replayed event"), "{notes}");
     assert!(notes.contains("4.00 MiB (4194304) were allocated by displaced events"), "{notes}");
     assert!(notes.contains("cannot be compared with the run"), "{notes}");
 }
@@ -220,5 +220,5 @@ fn what_is_no_history_has_no_advice() {
     let path = folder.join("text");
     std::fs::write(&path, "some text").expect("writable");
     let (_, error) = run_to(1, bfc().args(["report", "--advice"]).arg(&path));
-    assert!(error.contains("--advice is for a history"), "{error}");
+    assert!(error.contains("--advice needs a history"), "{error}");
 }

@@ -64,7 +64,7 @@ fn what_is_before_a_damaged_record_is_shown() {
         let (said, error) = reported(1, &path);
         assert_eq!(said.matches("process 0: ").count(), whole, "{said}");
         let wanted =
-            format!("bfc: record {} of {path} is damaged, and none behind it can be read; remove", whole + 1);
+            format!("bfc: record {} of {path} is damaged, and later ones cannot be read; remove", whole + 1);
         assert!(error.starts_with(&wanted), "{error}");
     }
 }
@@ -205,7 +205,7 @@ fn a_history_is_written_to_a_file_of_its_owner() {
     let error = run_to(1, bfc().arg("report").arg(&same).arg("-o").arg(&same)).1;
     assert!(error.contains("it is the history itself; name another file"), "{error}");
     let error = run_to(1, bfc().arg("report").arg(&trace).arg("-o").arg(&output)).1;
-    assert!(error.contains("--output is for a history"), "{error}");
+    assert!(error.contains("--output needs a history"), "{error}");
     assert_eq!(std::fs::read_to_string(&output).expect("written"), printed);
     assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 3);
 }
@@ -213,9 +213,9 @@ fn a_history_is_written_to_a_file_of_its_owner() {
 #[test]
 fn a_history_that_is_cut_off_or_of_another_version_is_refused() {
     let cases = [
-        (b"libbfc history 2".to_vec(), "is cut off: it has 16 of 4096 bytes; copy it again"),
+        (b"libbfc history 2".to_vec(), "is truncated: it has 16 of 4096 bytes; copy it again"),
         (b"libbfc history 3, later".to_vec(), "is a history of another version of libbfc"),
-        ([b"libbfc history 2".to_vec(), vec![0; 8000]].concat(), "is damaged: the header has other sizes"),
+        ([b"libbfc history 2".to_vec(), vec![0; 8000]].concat(), "is damaged: the sizes in the header"),
     ];
     for (content, words) in cases {
         let path = file("cut.history", content).display().to_string();
@@ -224,7 +224,7 @@ fn a_history_that_is_cut_off_or_of_another_version_is_refused() {
     }
     let path = file("no.history", "text").display().to_string();
     let (_, error) = run_to(1, bfc().args(["report", "--json", &path]));
-    assert!(error.contains("--json is for a history"), "{error}");
+    assert!(error.contains("--json needs a history"), "{error}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn an_option_that_needs_another_says_so() {
     for (words, said) in [
         (
             &["run", "--stacks", "native", "true"][..],
-            "--stacks needs --history FILE, which has the backtraces",
+            "--stacks needs --history FILE, which contains the backtraces",
         ),
         (&["run", "--leaks-exit-code", "3", "true"], "--leaks-exit-code needs --leaks"),
         (&["replay", "--growth-policy", "need", "t"], "--growth-policy needs --growth"),
@@ -186,7 +186,7 @@ fn the_library_that_is_named_is_the_one_that_is_used() {
     let (_, error) = run_to(1, bfc().arg("info").env("BFC_LIBRARY", "/nonexistent/libbfc.so"));
     assert!(error.contains("/nonexistent/libbfc.so (from BFC_LIBRARY)"), "{error}");
     let (_, error) = run_to(1, bfc().args(["info", "--library", "/"]));
-    assert!(error.contains("--library names the folder /, which holds no libbfc.so"), "{error}");
+    assert!(error.contains("--library names the folder /, which contains no libbfc.so"), "{error}");
     let mut command = bfc();
     command.arg("info").env_remove("BFC_LIBRARY").env_remove("LD_LIBRARY_PATH");
     let output = command.output().expect("the command starts");

@@ -130,8 +130,8 @@ impl Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Unusable(why) => why.fmt(f),
-            Failure::Foreign => f.write_str("the file is there and is not a report; name another"),
-            Failure::Damaged => f.write_str("a record is cut off in the file; remove it, or name another"),
+            Failure::Foreign => f.write_str("the file exists and is not a report; name another"),
+            Failure::Damaged => f.write_str("a record in the file is truncated; remove it, or name another"),
         }
     }
 }

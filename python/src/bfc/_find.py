@@ -48,7 +48,7 @@ def _inside(named: pathlib.Path) -> pathlib.Path:
     for name in NAMES:
         if (named / name).exists():
             return (named / name).absolute()
-    raise ImportError(f"{_VARIABLE} names the folder {named}, which holds no libbfc.so")
+    raise ImportError(f"{_VARIABLE} names the folder {named}, which contains no libbfc.so")
 
 
 def _opened(path: pathlib.Path, source: str) -> ctypes.CDLL:

@@ -15,7 +15,7 @@ const CAPACITY: u64 = 1 << 60;
 /// How a change is made.
 #[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// The environment variable. Of a program that creates its pools, if its options leave it open.
+    /// The environment variable. For a program that creates its own pools, if its options leave it open.
     pub variable: Option<String>,
     /// The field or flag of `bfc_options_t`.
     pub option: Option<String>,
@@ -24,7 +24,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Of a program that creates its pools.
+    /// For a program that creates its own pools.
     fn of_program(variable: &str, option: &str) -> Self {
         Setting { variable: Some(variable.to_owned()), option: Some(option.to_owned()), run: None }
     }
@@ -33,21 +33,21 @@ impl Setting {
         Setting { run: Some(option.into()), ..Setting::default() }
     }
 
-    /// The one that people see first.
+    /// The one that readers see first.
     pub fn shown(&self) -> &str {
         let Setting { variable, option, run } = self;
         run.as_deref().or(variable.as_deref()).or(option.as_deref()).unwrap_or_default()
     }
 }
 
-/// Who has created a pool.
+/// The creator of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// The program.
     Program,
     /// The interposer, for a device: `bfc run` has options for it.
     Run,
-    /// The interposer, for pinned memory, of which nothing can be set.
+    /// The interposer, for pinned memory, which has no options.
     RunPinned,
 }
 
@@ -82,9 +82,9 @@ pub fn baseline(program: &Program) -> Change {
     }
 }
 
-/// Each change that has an effect on the pool, and a limit of so many bytes that was found to be enough.
+/// Each change that has an effect on the pool, and a limit, in bytes, that was found to suffice.
 pub fn others(program: &Program, enough: Option<u64>) -> Vec<Change> {
-    // A device that has no more has none for a higher limit.
+    // A device without more memory has none for a higher limit.
     let enough = enough.filter(|_| !program.exceeds_device());
     match program.owner {
         Owner::Program => of_program(program, enough),
@@ -151,7 +151,8 @@ fn of_program(program: &Program, enough: Option<u64>) -> Vec<Change> {
         changes.push(Change { name, set, config, limit: program.limit, is_planned: false });
     };
     if !is_virtual {
-        // Memory that no driver has allocated is not mapped by one either, and pinned memory cannot be mapped by the granule.
+        // Memory that the driver did not allocate cannot be mapped by it either, and pinned memory cannot be mapped in
+        // granules.
         let set = match program.device {
             Some(BFC_PINNED_DEVICE) => None,
             Some(BFC_HOST_DEVICE..) => {
@@ -205,7 +206,7 @@ fn of_program(program: &Program, enough: Option<u64>) -> Vec<Change> {
     changes
 }
 
-/// The rules by which larger chunks are split, but that of the run.
+/// The rules by which larger chunks are split, except that of the run.
 fn split_rules(base: &PoolConfig, has_stamps: bool, add: &mut impl FnMut(String, Setting, PoolConfig)) {
     let is_default = !base.split_always && !base.two_ends && base.fragmentation_fraction.is_none();
     let plain =

@@ -45,15 +45,15 @@ pub struct Program {
 struct Facts {
     /// Allocations that were live before the first event that is replayed.
     earlier: usize,
-    /// Bytes that are live to the end and of which no event is known.
+    /// Bytes that are live to the end and that no known event explains.
     unknown: u64,
     /// The limit of the run, if the device gave less.
     unreached_limit: Option<u64>,
     streams: usize,
 }
 
-/// Returns the programs of all pools. The first `left_out` events are only followed, so that what is live behind them is
-/// known.
+/// Returns the programs of all pools. The first `left_out` events are only followed, to find out what is live after
+/// them.
 pub fn of(history: &History, left_out: usize) -> Vec<Program> {
     let mut pools: BTreeMap<u16, Follower> = BTreeMap::new();
     for (at, event) in history.events.iter().enumerate() {
@@ -83,7 +83,7 @@ enum Step {
     Refused {
         bytes: u64,
     },
-    /// The memory of the first so many frees is reusable.
+    /// The memory of this many first frees is reusable.
     Reusable {
         frees: usize,
     },
@@ -94,8 +94,8 @@ enum Step {
 struct Follower {
     state: PoolState,
     steps: Vec<Step>,
-    /// Addresses of what was in use in memory that was given back. It is gone if the pool goes on: the context was lost.
-    /// A destroyed pool frees nothing.
+    /// Addresses of allocations in memory that was given back. If the pool continues, they are gone, because the
+    /// context was lost. A destroyed pool frees nothing.
     lost: Vec<u64>,
     /// Address and bytes of what was live before the first step.
     earlier: BTreeMap<u64, u64>,
@@ -108,10 +108,10 @@ struct Follower {
     regions: Vec<Region>,
     recorded: Figures,
     streams: HashSet<u64>,
-    /// What was freed and not allocated again, with the number of its free, from 1.
+    /// Memory that was freed and not allocated again, with the number of its free, from 1.
     waiting: Ranges<usize>,
     frees: usize,
-    /// How many of the frees were reusable, as far as their memory was allocated again or given back.
+    /// How many of the frees were reusable, judging by memory that was allocated again or given back.
     reusable: usize,
     /// Whether a chunk was no multiple of 512 bytes.
     has_small_units: bool,
@@ -124,7 +124,7 @@ impl Follower {
         Follower { state: PoolState::of_pool(history, pool), ..Follower::default() }
     }
 
-    /// Begins to collect, with what is live.
+    /// Begins to collect, starting with what is live.
     fn begin(&mut self) {
         self.earlier = self.state.live.iter().map(|(&address, live)| (address, live.requested)).collect();
     }
@@ -189,8 +189,8 @@ impl Follower {
         }
     }
 
-    /// Memory that is used again shows that the work before its free was done, and that before every earlier free. If the
-    /// interposer would not have asked for it, the program has waited for its work.
+    /// Memory that is used again shows that the work before its free was done, and that before every earlier free. If
+    /// the interposer would not have queried it, the program must have waited for the work.
     fn see_reuse(&mut self, event: &Recorded) {
         let &Recorded { address, bytes, requested, .. } = event;
         let reused = self.waiting.remove(address, address.saturating_add(bytes));
@@ -249,8 +249,8 @@ impl Follower {
     }
 }
 
-/// Makes a trace of steps. What was live before them comes first, in the order of the addresses. A step that cannot be (the
-/// file is damaged, or an event is missing) is left out.
+/// Makes a trace of steps. Allocations that were live before come first, in the order of their addresses. An impossible
+/// step (the file is damaged, or an event is missing) is left out.
 fn trace(name: &str, earlier: &BTreeMap<u64, u64>, unknown: u64, steps: &[Step], alignment: u64) -> Trace {
     let rounded = |bytes: u64| bytes.checked_next_multiple_of(alignment).unwrap_or(bytes);
     let mut parser = Parser::default();
@@ -273,7 +273,7 @@ fn trace(name: &str, earlier: &BTreeMap<u64, u64>, unknown: u64, steps: &[Step],
     for (&address, &bytes) in earlier {
         alloc(&mut parser, &mut ids, address, bytes, 0);
     }
-    // Steps that cannot be are no events of the trace.
+    // Impossible steps are not events of the trace.
     let mut frees = Vec::new();
     for step in steps {
         match *step {
@@ -308,37 +308,37 @@ impl Program {
         self.facts.unreached_limit.is_some()
     }
 
-    /// Returns what the replays do not show. `replayed` is what the options of the run did.
+    /// Returns what the replays do not show. `replayed` is the result with the options of the run.
     pub fn notes(&self, replayed: Option<Figures>) -> Vec<String> {
         let Facts { earlier, unknown, unreached_limit, streams } = self.facts;
         let mut notes = Vec::new();
         if self.options.is_none() {
             notes.push(
-                "the options of the run are not in the file; those of bfc run are taken for them".to_owned(),
+                "the file does not contain the options of the run; those of bfc run are assumed".to_owned(),
             );
         }
         if earlier != 0 {
             let what = counted(earlier, "allocation");
             notes.push(format!(
-                "{what} of before the first event that is replayed: they come first, in the order of their addresses"
+                "{what} from before the first replayed event: they come first, in the order of their addresses"
             ));
         }
         if unknown != 0 {
             notes.push(format!(
-                "{} were allocated by displaced events and not freed: one allocation stands for them",
+                "{} were allocated by displaced events and not freed: one allocation represents them",
                 human(unknown)
             ));
         }
         if let Some(limit) = unreached_limit {
             notes.push(format!(
-                "the device had no more although the limit was {}: the replays have the {} that the run held at most",
+                "the device had no more memory although the limit was {}: the replays are limited to the {} that the run held at most",
                 size::limit(limit),
                 human(self.limit)
             ));
         }
         if self.frees == Some(Frees::Wait) {
             notes.push(
-                "freed memory waits in the replays as under bfc run, but the device's work is always done when bfc run asks"
+                "freed memory waits in the replays as under bfc run, but the device's work is always done when bfc run queries it"
                     .to_owned(),
             );
         } else if streams > 1 || (self.has(options::TIMESTAMPS) && self.frees.is_none()) {
@@ -348,14 +348,14 @@ impl Program {
             );
         }
         if self.owner == Owner::Run && self.recorded.failed != 0 && !self.exceeds_device() {
-            notes.push("a higher limit has an effect only on a device that has so much".to_owned());
+            notes.push("a higher limit has an effect only on a device with that much memory".to_owned());
         }
         if self.has(options::PLAN) {
-            notes.push("the run followed a plan, which the file does not have".to_owned());
+            notes.push("the run followed a plan, which the file does not contain".to_owned());
         }
         if self.trace.requests > MOST_PLANNED {
             notes.push(format!(
-                "no plan is computed for more than {MOST_PLANNED} requests; bfc plan has no such bound"
+                "no plan is computed for more than {MOST_PLANNED} requests; bfc plan has no such limit"
             ));
         }
         if self.recorded.failed != 0 {

@@ -1,7 +1,7 @@
 //! Writes a history as a snapshot for PyTorch's memory viewer, with the keys of `torch.cuda.memory._snapshot()`.
 //!
 //! ```text
-//!   trace      the events of a device without contradictions, and what is there at the end
+//!   trace      the events of a device without contradictions, and its state at the end
 //!   pickle     the file's format
 //! ```
 
@@ -21,7 +21,7 @@ use trace::{Action, Block, Entry, Origin, Trace};
 /// Devices with higher ordinals cannot have an allocator. The viewer wants a list for each ordinal up to the highest.
 const MOST_DEVICES: usize = 1024;
 
-/// The most marks in the traces of all devices: each trace has a copy.
+/// The maximum number of marks in the traces of all devices: each trace has a copy.
 const MOST_COPIES: usize = 100_000;
 
 /// Writes the snapshot: the trace of each device, and its segments with their blocks at the end.
@@ -74,7 +74,7 @@ impl Devices {
         for event in history.events.iter().filter(is_of_pool) {
             ordinals.entry(event.pool).or_insert_with(|| of_pool(event));
         }
-        // A pool whose name did not fit into the file comes after the others.
+        // A pool whose name did not fit into the file comes last.
         let mut next = ordinals.values().flatten().max().map_or(0, |highest| highest + 1);
         let mut place = |ordinal: Option<usize>| {
             ordinal.or_else(|| {
@@ -103,9 +103,9 @@ impl Devices {
 struct Writer<'a, W: Write> {
     history: &'a History,
     pickler: Pickler<W>,
-    /// Where lists of frames are in the memo.
+    /// The memo's numbers of lists of frames.
     frames: HashMap<(Action, Origin), u32>,
-    /// Where the frames of backtraces are, by the backtrace and the place in it.
+    /// The memo's numbers of frames, by the backtrace and the position in it.
     calls: HashMap<(u32, usize), u32>,
 }
 
@@ -115,7 +115,7 @@ impl<W: Write> Writer<'_, W> {
         for entry in &trace.entries {
             let (first, second) = match entry.action {
                 Action::Alloc => ("alloc", None),
-                // The viewer makes one event of both, if they are neighbours.
+                // The viewer merges both into one event if they are adjacent.
                 Action::Free => ("free_requested", Some("free_completed")),
                 Action::SegmentAlloc => ("segment_alloc", None),
                 Action::SegmentFree => ("segment_free", None),
@@ -199,7 +199,7 @@ impl<W: Write> Writer<'_, W> {
         self.pickler.end_dict()
     }
 
-    /// What the viewer shows as the settings of the allocator.
+    /// The settings of the allocator, as the viewer shows them.
     fn settings(&mut self, devices: &Devices) -> io::Result<()> {
         self.pickler.word("allocator_settings")?;
         self.pickler.begin_dict()?;
@@ -249,7 +249,7 @@ impl<W: Write> Writer<'_, W> {
                 self.pickler.recall(number)?;
                 continue;
             }
-            // PyTorch's name of a file that is not known.
+            // PyTorch's name for an unknown file.
             let file = frame.file.as_deref().unwrap_or("??");
             self.frame(file, frame.line.into(), &frame.function)?;
             self.calls.insert(key, self.pickler.memoize()?);

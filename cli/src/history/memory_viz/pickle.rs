@@ -1,7 +1,7 @@
 //! Writes a pickle of protocol 4 piece by piece, so that a large one needs no memory.
 //!
-//! PyTorch's memory viewer has a reader of its own. It knows the opcodes that are used here, takes integers of at most 8
-//! bytes, and lists only in pieces: it spreads each over the stack of a JavaScript call.
+//! PyTorch's memory viewer has its own reader. It supports the opcodes used here, integers of at most 8 bytes, and
+//! lists only in pieces, because it spreads each piece over the stack of a JavaScript call.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -98,7 +98,7 @@ impl<W: Write> Pickler<W> {
         self.out.write_all(text.as_bytes())
     }
 
-    /// Writes a text that occurs often: it is in the file once.
+    /// Writes a text that occurs often. The file contains it once.
     pub fn word(&mut self, text: &'static str) -> io::Result<()> {
         if let Some(&number) = self.texts.get(text) {
             return self.recall(number);

@@ -65,7 +65,7 @@ impl Viewer {
         }
     }
 
-    /// Every block has a segment: the viewer fails at the first that has none. No two overlap.
+    /// Every block is in a segment: the viewer fails at the first one that is not. No two overlap.
     fn check(&self) {
         let mut behind = 0;
         for (&address, &bytes) in &self.blocks {
@@ -179,7 +179,7 @@ fn a_backtrace_is_in_the_file_once() {
     assert_eq!((count("operation 7"), count("0xabcd1"), count("0xabcd2")), (1, 1, 1));
 }
 
-/// A damaged file must not take for ever.
+/// A damaged file must not take forever.
 #[test]
 fn many_contradictions_take_no_longer() {
     let regions = (0..200_000).map(|i| event(Kind::Obtained, 2 * i * PAGE, PAGE));

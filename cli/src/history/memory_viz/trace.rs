@@ -1,9 +1,9 @@
-//! Makes of a device's events a trace without contradictions.
+//! Turns a device's events into a trace without contradictions.
 //!
-//! PyTorch's viewer begins with the last moment and undoes one entry after another. It fails at an allocation outside of
-//! any segment and at a segment that is not there. A history may have such things, because it lacks its oldest events,
-//! or because the file is damaged. So memory whose beginning is not recorded belongs to the trace from its start on, and
-//! what cannot have been is left out.
+//! PyTorch's viewer begins with the last moment and undoes one entry after another. It fails at an allocation outside
+//! of any segment and at a missing segment. A history may have both, because it lacks its oldest events, or because the
+//! file is damaged. So memory whose allocation is not recorded exists since the start of the trace, and impossible
+//! events are left out.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use super::super::layout::Kind;
 use super::super::ranges::Ranges;
 use super::super::reader::Recorded;
 
-/// The most marks and steps in the trace of a device. Marks are in the trace of each.
+/// The maximum number of marks and steps in the trace of a device. Marks are in every device's trace.
 pub const MOST_MARKS: usize = 10_000;
 
-/// The stream of segments that are mapped in parts. The viewer merges the parts only if they are of one stream, and if
-/// all streams are 0 it compares 0 with null.
+/// The stream of segments that are mapped in parts. The viewer merges the parts only if they have the same stream, and
+/// if all streams are 0 it compares 0 with null.
 pub const MAPPED_STREAM: u64 = 1;
 
 /// What an entry says.
@@ -66,7 +66,7 @@ pub struct Block {
     pub origin: Origin,
 }
 
-/// The trace of a device, and what is there at its end.
+/// The trace of a device, and its state at the end.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub entries: Vec<Entry>,
@@ -79,7 +79,7 @@ pub struct Trace {
 impl Trace {
     /// Makes the trace of a device from its events and the marks, in their order.
     pub fn of<'a>(events: impl Iterator<Item = &'a Recorded> + Clone) -> Self {
-        // First what was there before the first event, then how segments change.
+        // First the memory that existed before the first event, then the changes of segments.
         let mut survey = Walker::new(Ranges::default(), true);
         survey.walk(events.clone());
         let mut plain = Walker::new(survey.found, false);
@@ -101,11 +101,11 @@ struct Walker {
     /// Whether memory was obtained, used or returned across the boundaries of segments.
     is_partial: bool,
     segments: Ranges,
-    /// The memory that was there before the first event and was not returned since.
+    /// The memory that existed before the first event and was not returned since.
     initial: Ranges,
     /// The memory that has ever been obtained or used.
     known: Ranges,
-    /// The memory that must have been there before the first event.
+    /// The memory that must have existed before the first event.
     found: Ranges,
     /// The memory that has ever been part of a block.
     used: Ranges,
@@ -145,7 +145,7 @@ impl Walker {
     fn walk<'a>(&mut self, events: impl Iterator<Item = &'a Recorded>) {
         for event in events {
             if self.is_partial && !self.is_expandable {
-                // The result is of no use. Going on could take long with a damaged file.
+                // The result is useless. Continuing could take long with a damaged file.
                 return;
             }
             self.see(event);
@@ -271,18 +271,18 @@ impl Walker {
         self.initial = Ranges::default();
     }
 
-    /// Sees that memory which is used is part of a segment.
+    /// Makes sure that used memory is part of a segment.
     fn cover(&mut self, time: u64, from: u64, to: u64) {
         self.cover_unknown(from, to);
         for (from, to) in self.segments.gaps(from, to).collect::<Vec<_>>() {
-            // It was there before, and its second beginning is not recorded.
+            // It existed before, and its second allocation is not recorded.
             self.add_to_segments(from, to);
             self.add_segment(true, time, from, to);
         }
         self.is_partial |= self.segments.overlapping(from, to).nth(1).is_some();
     }
 
-    /// Takes memory of which nothing is known for memory that was there from the beginning.
+    /// Treats unknown memory as memory that existed from the beginning.
     fn cover_unknown(&mut self, from: u64, to: u64) {
         for (from, to) in self.known.gaps(from, to).collect::<Vec<_>>() {
             let ranges = [&mut self.found, &mut self.initial, &mut self.segments, &mut self.known];

@@ -1,7 +1,7 @@
 //! Columns of numbers, as the page reads them.
 //!
-//! A column has the lowest bytes of all its numbers, then the next bytes, up to the highest that any of them needs. Alike
-//! bytes are side by side so, and compress well. cli/assets/report/data.js is the other side.
+//! A column contains the lowest bytes of all its numbers, then the next bytes, up to the highest that any of them
+//! needs. Similar bytes are thus adjacent, and compress well. cli/assets/report/data.js is the reader.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::MOST;
 
-/// What the page has to know to unpack a column.
+/// What the page needs to unpack a column.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Where its bytes begin.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// The free ranges inside what is held.
 #[derive(Default)]
 pub struct FreeSpace {
-    /// The ends of free ranges, by their beginnings. They are apart, or meet at a wall.
+    /// The ends of free ranges, by their beginnings. They do not touch, except at a wall.
     ranges: BTreeMap<u64, u64>,
     /// How many ranges have each size.
     sizes: BTreeMap<u64, usize>,
@@ -26,7 +26,7 @@ impl FreeSpace {
         if from >= to {
             return;
         }
-        // The last that begins before the end, and on downwards, as long as they reach into it.
+        // From the last one that begins before the end downwards, as long as they overlap with it.
         while let Some((begin, end)) = self.before(to).filter(|&(_, end)| end > from) {
             self.remove(begin, end);
             self.insert(begin, from.min(end));
@@ -34,7 +34,7 @@ impl FreeSpace {
         }
     }
 
-    /// Adds a range to what is free. It merges with free neighbours, unless there is a wall between: the end of a region.
+    /// Adds a free range. It merges with free neighbours, unless there is a wall in between: the end of a region.
     pub fn give(&mut self, mut from: u64, mut to: u64, is_wall: impl Fn(u64) -> bool) {
         self.take(from, to);
         if from >= to {

@@ -1,4 +1,4 @@
-//! When each chunk and each region was there, and where the page draws it.
+//! When each chunk and each region existed, and where the page draws it.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ pub struct Life {
     /// The number of the backtrace. 0 is none.
     pub stack: u32,
     pub stream: Option<u64>,
-    /// The step of the pool when it began.
+    /// The pool's step when it began.
     pub step: u64,
     /// The event of the pool that began it, from 0.
     pub first: u32,
     /// The event that ended it. The number of the pool's events if none did.
     pub last: u32,
-    /// Whether the file has the event that began it. Otherwise it was there before the first event.
+    /// Whether the file has the event that began it. Otherwise it existed before the first event.
     pub is_known: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Lives {
 }
 
 impl Lives {
-    /// Takes an event into account, the `at`th of the pool.
+    /// Takes into account an event, the `at`th of the pool.
     pub fn see(&mut self, event: &Recorded, at: u32) {
         let life = Life {
             address: event.address,
@@ -81,7 +81,7 @@ impl Lives {
         }
     }
 
-    /// Ends the regions of a range. One of which a part is left goes on with that.
+    /// Ends the regions of a range. If a part of a region is left, the region continues with that part.
     fn end_regions(&mut self, from: u64, to: u64, at: u32) {
         let touched: Vec<_> = self.held.overlapping(from, to).collect();
         for (base, whole_end, life) in touched {
@@ -122,7 +122,7 @@ pub struct Span {
     pub offset: u64,
 }
 
-/// The spans that hold all lives, in the order of addresses.
+/// The spans that contain all lives, in the order of addresses.
 pub fn spans(lives: &Lives) -> Vec<Span> {
     let all = lives.regions.iter().chain(&lives.chunks);
     let mut ranges: Vec<(u64, u64)> =
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(times(&lives.chunks), [(140, 10, 1, 3), (190, 10, 2, 4)]);
     }
 
-    /// Regions of a damaged file may lie in each other. If they did here, each return would cut all of them.
+    /// Regions of a damaged file may be nested. If they were here, each return would split all of them.
     #[test]
     fn a_region_ends_where_another_is_obtained() {
         let nested = (0..100).map(|at| event(Kind::Obtained, at, 10_000));

@@ -1,8 +1,8 @@
-//! `bfc report -o report.html`: a page of one file that shows a history in a browser without a network.
+//! `bfc report -o report.html`: a page in one file that shows a history in a browser without a network.
 //!
 //! ```text
-//!   mod      the page: cli/assets/report and the data     pool     what the page knows of a pool
-//!   columns  numbers, packed                              lives    when each chunk and region was there, and where
+//!   mod      the page: cli/assets/report and the data     pool     the page's data about a pool
+//!   columns  numbers, packed                              lives    when each chunk and region existed, and where
 //!                                                         free_space  what is free in one piece
 //! ```
 //!
@@ -31,7 +31,8 @@ use crate::json;
 use columns::Columns;
 use pool::Pool;
 
-// The vendored files are uPlot 1.6.32 (MIT) and d3-hierarchy 3.1.3 (ISC), from npm. LICENSE-THIRD-PARTY has the licences.
+// The vendored files are uPlot 1.6.32 (MIT) and d3-hierarchy 3.1.3 (ISC), from npm. LICENSE-THIRD-PARTY contains their
+// licences.
 const PAGE: &str = include_str!("../../../assets/report/page.html");
 const VENDORED_STYLE: &str = include_str!("../../../assets/report/vendor/uPlot.min.css");
 const STYLE: &str = include_str!("../../../assets/report/page.css");
@@ -39,7 +40,7 @@ const VENDORED_SCRIPTS: [&str; 2] = [
     include_str!("../../../assets/report/vendor/uPlot.iife.js"),
     include_str!("../../../assets/report/vendor/d3-hierarchy.js"),
 ];
-/// One script: a part uses those before it.
+/// One script, in which each part uses those before it.
 const SCRIPTS: [&str; 9] = [
     include_str!("../../../assets/report/format.js"),
     include_str!("../../../assets/report/data.js"),
@@ -87,7 +88,7 @@ pub fn write(history: &History, summary: &Summary, out: &mut dyn Write) -> Resul
     let document =
         Document { schema: "bfc-page/1", file: &history.file, summary, marks: marks.collect(), pools };
 
-    // Names are from the history, so the policy cannot rely on a word that they may contain.
+    // Names come from the history, so the policy cannot rely on a word that they may contain.
     let nonce = nonce();
     for (at, part) in PAGE.split("{{").enumerate() {
         let (slot, rest) = if at == 0 { ("", part) } else { part.split_once("}}").unwrap_or(("", part)) };
@@ -113,7 +114,7 @@ fn write_script(out: &mut dyn Write) -> Result<()> {
     for script in VENDORED_SCRIPTS {
         writeln!(out, "{script}")?;
     }
-    // Its names stay apart from those of the libraries.
+    // Its names do not collide with those of the libraries.
     out.write_all(b"(() => {\n\"use strict\";\n")?;
     SCRIPTS.iter().try_for_each(|part| out.write_all(part.as_bytes()))?;
     out.write_all(b"})();\n")?;

@@ -1,4 +1,4 @@
-//! What the page knows of a pool: a row for each event, for each chunk's life, and for each region's life.
+//! The page's data about a pool: a row for each event, for each chunk's life, and for each region's life.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,7 +15,7 @@ use super::columns::{Column, Columns};
 use super::free_space::FreeSpace;
 use super::lives::{Life, Lives, Span, place, spans};
 
-/// A pool. Columns of a kind have equal lengths.
+/// A pool. Columns of one kind have equal lengths.
 #[derive(Serialize)]
 pub struct Pool {
     device: Option<i32>,
@@ -56,7 +56,7 @@ struct Failure {
     stack: u64,
 }
 
-/// What is known of a pool after each of its events.
+/// The state of a pool after each of its events.
 #[derive(Default)]
 struct Rows {
     numbers: Vec<u64>,
@@ -127,7 +127,7 @@ impl Builder {
         }
         let is_request = matches!(event.kind, Kind::Alloc | Kind::OutOfMemory);
         let rows = &mut self.rows;
-        // The counters of processors may differ a little. Time does not go back on the page.
+        // The counters of processors may differ slightly. Time does not run backwards on the page.
         let time = event.time.max(rows.times.last().copied().unwrap_or(0));
         rows.numbers.push(event.number);
         rows.times.push(time);
@@ -150,12 +150,12 @@ impl Builder {
                 self.space.take(from, to);
                 self.held.remove(from, to);
             }
-            // Of memory that the file does not know to be held nothing is known to be free.
+            // No part of memory that the file does not record as held is known to be free.
             Kind::Free if state.regions.at(from).is_some_and(|(_, end, ())| is_range || end >= to) => {
                 self.space.give(from, to, is_wall);
             }
             Kind::Obtained => {
-                // Of what was held already the free space is known. To look at its chunks again could take long.
+                // The free space of memory that was held already is known. Examining its chunks again could take long.
                 for (from, to) in self.held.gaps(from, to) {
                     self.space.give(from, to, is_wall);
                     let before = state.live.range(..from).next_back();
@@ -314,8 +314,8 @@ fn region_columns(
     ])
 }
 
-/// The frames of a backtrace as texts, the outermost first. They are written one by one: each pool has its own list, and many
-/// backtraces have the same long names.
+/// The frames of a backtrace as texts, the outermost first. They are written one by one, because each pool has its own
+/// list, and many backtraces have the same long names.
 struct Stack(Backtrace);
 
 impl Serialize for Stack {

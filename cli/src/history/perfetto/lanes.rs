@@ -1,5 +1,5 @@
-//! The tracks of the largest allocations. Slices of a track must nest, which lifetimes do not, so each allocation has a
-//! track for itself while it is live.
+//! The tracks of the largest allocations. Slices of a track must nest, but lifetimes do not, so each allocation has a
+//! track to itself while it is live.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -10,7 +10,7 @@ use super::super::reader::{History, Recorded};
 /// How many allocations are shown.
 pub const SHOWN: usize = 1000;
 
-/// Returns the numbers of the events of the largest allocations, of equal ones the first.
+/// Returns the numbers of the events of the largest allocations, the first of equal ones.
 pub fn largest(history: &History) -> HashSet<u64> {
     let mut heap = BinaryHeap::new();
     for event in history.events.iter().filter(|event| matches!(event.kind, Kind::Alloc | Kind::Present)) {
@@ -22,7 +22,7 @@ pub fn largest(history: &History) -> HashSet<u64> {
     heap.into_iter().map(|Reverse((_, Reverse(number)))| number).collect()
 }
 
-/// Which allocation has which track, by pool.
+/// The tracks of allocations, by pool.
 pub struct Lanes {
     shown: HashSet<u64>,
     pools: HashMap<u16, OfPool>,

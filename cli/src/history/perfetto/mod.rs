@@ -30,7 +30,7 @@ use schema::{
 const SEQUENCE: u32 = 1;
 /// The track of the process, with the marks.
 const PROCESS: u64 = 1;
-/// The tracks of a pool, from its own number on.
+/// The tracks of a pool, starting with its own number.
 const COUNTERS: [&str; 4] = ["live", "in use", "held", "limit"];
 const STEPS: u64 = 5;
 const OPERATIONS: u64 = 6;
@@ -226,7 +226,7 @@ impl Writer<'_> {
         let uuid = tracks(event.pool) + LANES + lane;
         if lane >= shown.lanes {
             shown.lanes = lane + 1;
-            // Tracks of one name are shown as one.
+            // Tracks with the same name are shown as one.
             let track = Track {
                 uuid: Some(uuid),
                 parent_uuid: Some(tracks(event.pool)),
@@ -259,7 +259,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Ends what has no end in the history.
+    /// Ends slices that have no end in the history.
     fn finish(mut self) -> io::Result<()> {
         let pools: Vec<u16> = self.pools.keys().copied().collect();
         for pool in pools {

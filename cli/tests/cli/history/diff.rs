@@ -150,7 +150,7 @@ fn what_cannot_be_compared_is_refused() {
         (at(&history, ""), "a moment has no name"),
         (whole(&other), "is neither a history nor a memory map"),
         (whole(&map), "is neither a history nor a memory map"),
-        (at(&map, "end"), "is a memory map, which is of one moment: leave @end out"),
+        (at(&map, "end"), "is a memory map, which describes one moment: leave @end out"),
         (whole(&notes), "is neither a history nor a memory map"),
         ("/".to_owned(), "cannot read /"),
     ] {

@@ -116,7 +116,7 @@ fn an_interposer_that_cannot_be_loaded_is_nothing_in_the_file() {
     let (_, error) = run_to(3, &mut command);
     // The loader's own words, and then ours, which lead to them.
     assert!(error.contains("cannot be preloaded"), "{error}");
-    assert!(unwrapped(&error).contains("shows why. Did the loader say above that"), "{error}");
+    assert!(unwrapped(&error).contains("shows why. Does a message of the loader above say that"), "{error}");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_history_that_is_damaged_does_not_hide_the_others() {
     };
     let (_, error) = run_to(9, &mut command);
     assert!(
-        error.contains("is cut off: it has 5000 of") && error.contains("process 4711: second"),
+        error.contains("is truncated: it has 5000 of") && error.contains("process 4711: second"),
         "{error}"
     );
 }

@@ -64,7 +64,7 @@ fn what_cannot_be_run_is_told_as_a_shell_tells_it() {
         ("/no/such/program".to_owned(), 127, "there is no /no/such/program".to_owned()),
         (place("plain"), 126, "may not be executed: chmod +x".to_owned()),
         (place(""), 126, "is a folder".to_owned()),
-        (place("orphan"), 127, "needs /nonexistent/interpreter, which is not there".to_owned()),
+        (place("orphan"), 127, "needs /nonexistent/interpreter, which does not exist".to_owned()),
         (place("empty.elf"), 126, "cannot be executed: ".to_owned()),
     ];
     if foreign {
@@ -116,7 +116,7 @@ fn without_an_interposer_nothing_runs() {
         unwrapped(&error)
     };
     assert!(refused(125, "/nonexistent").contains("there is no /nonexistent (from --preload)"));
-    assert!(refused(125, "/").contains("names the folder /, which holds no libbfc_preload.so"));
+    assert!(refused(125, "/").contains("names the folder /, which contains no libbfc_preload.so"));
     // The library is missing; then the name of the folder is none for LD_PRELOAD.
     let alone = folder("alone with a space");
     let library = alone.join("libbfc_preload.so");

@@ -107,7 +107,7 @@ fn a_trace_is_written_anew_and_not_lost_for_nothing() {
 
     let inside = folder.join("none/of.trace").display().to_string();
     for (path, words) in
-        [(&*folder.display().to_string(), "not a regular file"), (&inside, "no file can be made there")]
+        [(&*folder.display().to_string(), "not a regular file"), (&inside, "no file can be created there")]
     {
         let mut command = run(&["--trace", path, "true"]).expect("there was a compiler before");
         let (_, error) = run_to(125, &mut command);
@@ -136,7 +136,7 @@ fn a_file_that_is_no_trace_is_not_removed() {
         let Some(mut command) = run(&["--trace", &path, "true"]) else { return };
         let (_, error) = run_to(if is_removed { 0 } else { 125 }, &mut command);
         let refusal =
-            format!("bfc: --trace {path}: the file is there and is not a trace; remove it, or name another");
+            format!("bfc: --trace {path}: the file exists and is not a trace; remove it, or name another");
         assert_eq!(file.exists(), !is_removed, "{error}");
         assert_eq!(error.starts_with(&refusal), !is_removed, "{error}");
     }
@@ -169,8 +169,8 @@ fn the_trace_of_a_process_that_runs_is_left_to_it() {
     let cases = [
         (head(started, &boot, namespace), Some("which runs")),
         (head(started + 1, &boot, namespace) + "\0", None),
-        (head(started, "other", namespace) + "\0", Some("which may still run")),
-        (head(started, &boot, namespace + 1) + "\0", Some("which may still run")),
+        (head(started, "other", namespace) + "\0", Some("which may still be running")),
+        (head(started, &boot, namespace + 1) + "\0", Some("which may still be running")),
         (head(started, &boot, namespace + 1), None),
     ];
     for (content, runs) in cases {
@@ -195,8 +195,8 @@ fn a_report_that_cannot_be_kept_is_told_before_the_program_runs() {
     for (path, words) in [
         ("/nonexistent/f", "cannot be written; name another file: No such file or directory"),
         (&folder.display().to_string(), "not a regular file; name another"),
-        (&notes, "the file is there and is not a report; remove it, or name another"),
-        (&cut, "a record is cut off in the file; remove it, or name another"),
+        (&notes, "the file exists and is not a report; remove it, or name another"),
+        (&cut, "a record in the file is truncated; remove it, or name another"),
     ] {
         let option = format!("--report={path}");
         let Some(mut command) = run(&[&option, "echo", "ran"]) else { return };
@@ -223,7 +223,7 @@ fn a_history_that_cannot_be_kept_is_told_before_the_program_runs() {
     let [inside, new] = ["none/h", "new.history"].map(|name| folder.join(name).display().to_string());
     let Some(mut command) = run(&["--history", &inside, "echo", "ran"]) else { return };
     let (stdout, error) = run_to(125, &mut command);
-    let words = "no file can be made there; name another: No such file or directory";
+    let words = "no file can be created there; name another: No such file or directory";
     assert!(stdout.is_empty() && error.starts_with(&format!("bfc: --history {inside}: {words}")), "{error}");
     // The library makes the file, when the program allocates for the first time.
     run_to(0, &mut run(&["--history", &new, "true"]).expect("there was a compiler before"));
@@ -232,8 +232,9 @@ fn a_history_that_cannot_be_kept_is_told_before_the_program_runs() {
     for (path, notes) in [(&inside, 1), (&new, 0)] {
         let mut command = run(&["true"]).expect("there was a compiler before");
         let (_, error) = run_to(0, command.env("BFC_HISTORY_FILE", path));
-        let note =
-            format!("bfc: note: BFC_HISTORY_FILE={path} has no effect: no file can be made there: No such");
+        let note = format!(
+            "bfc: note: BFC_HISTORY_FILE={path} has no effect: no file can be created there: No such"
+        );
         assert_eq!((error.lines().count(), error.starts_with(&note)), (notes, notes == 1), "{error}");
     }
     assert!(fs::read_dir(&folder).expect("it is there").next().is_none());
