@@ -116,7 +116,7 @@ def test_libdir_and_destdir(xtask, tmp_path, version, libdir):
 
 def test_a_libdir_outside_of_the_prefix_is_refused(xtask, tmp_path):
     said = xtask("install", "--debug", "--prefix", tmp_path / "prefix", "--libdir", "../lib", status=1)
-    assert "it is no folder below" in said and not (tmp_path / "prefix").exists()
+    assert "it is not a folder below" in said and not (tmp_path / "prefix").exists()
 
 
 def test_a_target_that_is_named(xtask, installed, root, tmp_path, version):

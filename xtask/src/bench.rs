@@ -19,19 +19,19 @@ use crate::tools;
 use crate::uv;
 use crate::workspace::Workspace;
 
-/// The sections that are scripts, which print their own tables.
+/// The sections that are scripts and print their own tables.
 const SCRIPTS: [&str; 5] = ["waste", "preload", "driver_calls", "instructions", "cliffs"];
 
-/// The folder of the C++ program, which has the other sections, and of the suite with TensorFlow's package.
+/// The folder of the C++ program, which measures the other sections, and of the suite with TensorFlow's package.
 pub const TENSORFLOW: &str = "ffi-tests/tensorflow";
 
-/// The sections that give no figures.
+/// The sections that produce no figures.
 const PEERS: &str = "peers";
 const LOCKS: &str = "locks";
-/// The section that is measured by name only: it takes an hour, and fetches PyTorch.
+/// The section that is measured only by name, because it takes an hour and fetches PyTorch.
 const CPU: &str = "cpu";
 
-/// What `cargo xtask bench` takes.
+/// The arguments of `cargo xtask bench`.
 #[derive(Args)]
 pub struct Bench {
     /// Measure only this; may be repeated: first_allocation, host_memory, traces, random_sizes,
@@ -61,7 +61,7 @@ impl Bench {
         let wanted = |section: &str| all || self.only.iter().any(|name| name == section);
         let no_figures = |name: &String| [PEERS, LOCKS, CPU].contains(&name.as_str());
         let has_figures = all || !self.only.iter().all(no_figures);
-        // Before anything is measured for minutes.
+        // Before minutes of measurements.
         ensure!(
             has_figures || (self.json.is_none() && !self.check),
             "--json and --check are about the allocators' figures, and {PEERS}, {LOCKS} and {CPU} give none"
@@ -95,7 +95,7 @@ impl Bench {
         if !has_figures {
             return Ok(());
         }
-        // At the very end, where it is seen.
+        // At the very end, where it is noticed.
         let targets = targets::judge(&figures);
         print!("\n{}", targets::table(&targets));
         let missed = targets.iter().filter(|target| target.met == Some(false)).count();
@@ -103,14 +103,14 @@ impl Bench {
         Ok(())
     }
 
-    /// Builds and runs the C++ program; the figures it wrote.
+    /// Builds and runs the C++ program. Returns the figures that it wrote.
     fn allocators(&self, workspace: &Workspace, prefix: &Path, sections: &[&String]) -> Result<Value> {
         println!("Building {TENSORFLOW}/bench");
         let mut command = workspace.command(program(workspace, prefix)?);
-        // TensorFlow says things before `main` is reached, so it has to be told from outside to be quiet.
+        // TensorFlow prints messages before `main` is reached, so it has to be silenced from outside.
         command.env("TF_CPP_MIN_LOG_LEVEL", "3").env("TF_ENABLE_ONEDNN_OPTS", "0");
         let file = self.file(workspace)?;
-        // An older one must not be taken for what is measured now.
+        // An older file must not be taken for the current figures.
         files::remove(&file)?;
         command.arg("--json").arg(&file);
         command.args(self.quick.then_some("--quick"));
@@ -134,8 +134,8 @@ impl Bench {
     }
 }
 
-/// Compiles the C++ program, with TensorFlow's own allocator from its wheel on PyPI, which is headers and one library;
-/// without that it is for libbfc alone.
+/// Compiles the C++ program with TensorFlow's own allocator, from the headers and the library in its wheel on PyPI.
+/// Without the wheel the program measures libbfc alone.
 fn program(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
     let mut sources = files::below(&workspace.path(TENSORFLOW), "cc")?;
     sources
@@ -149,7 +149,7 @@ fn program(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
             ("-D_GLIBCXX_USE_CXX11_ABI=1", vec![package.join("include")])
         }
         Err(why) => {
-            println!("TensorFlow cannot be had, so libbfc is measured alone. Why: {why:#}\n");
+            println!("TensorFlow is unavailable, so only libbfc is measured: {why:#}\n");
             ("-DBFC_WITHOUT_TENSORFLOW", vec![])
         }
     };
@@ -160,15 +160,15 @@ fn program(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Runs a command whose output is for the user, and fails if it does.
+/// Runs a command whose output is for the user, and fails if it fails.
 pub fn succeed(mut command: Command) -> Result<()> {
     let what = command.get_program().display().to_string();
     let status = command.status().with_context(|| format!("cannot start {what}"))?;
-    ensure!(status.success(), "{what}: {status}; it says why above");
+    ensure!(status.success(), "{what}: {status}; see its output above");
     Ok(())
 }
 
-/// The recorded traces, decompressed: the C++ program does without a library for that.
+/// The recorded traces, decompressed, because the C++ program has no library for that.
 fn traces(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     let mut unpacked = Vec::new();
     for packed in files::below(&workspace.path("tests/traces"), "gz")? {

@@ -9,7 +9,7 @@ use crate::files;
 use crate::uv;
 use crate::workspace::Workspace;
 
-/// What `cargo xtask book` takes.
+/// The arguments of `cargo xtask book`.
 #[derive(Args)]
 pub struct Book {
     /// Open it in the browser
@@ -18,7 +18,7 @@ pub struct Book {
 }
 
 impl Book {
-    /// Builds the book; what MkDocs warns of is an error.
+    /// Builds the book. Warnings of MkDocs are errors.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let bfc = cargo::build(workspace, Profile::Debug)?.command;
         let folder = workspace.path("xtask/book");

@@ -1,4 +1,4 @@
-//! Building with cargo, and where it put what it built.
+//! Building with cargo, and finding the files that it built.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -38,7 +38,7 @@ pub struct Built {
     pub command: PathBuf,
 }
 
-/// The cargo that runs us, else the one on the PATH.
+/// The cargo that runs this program, else the one on the PATH.
 pub fn program() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
@@ -47,13 +47,13 @@ pub fn program() -> OsString {
 pub fn cargo(workspace: &Workspace, args: &[&str]) -> Command {
     let mut command = workspace.command(program());
     command.args(args);
-    // What `cargo run` set for this xtask would look like a setting of the package being built.
+    // The variables that `cargo run` sets for this xtask would look like settings of the package being built.
     without(&mut command, &["CARGO_PKG_", "CARGO_MANIFEST_"]);
     command
 }
 
-/// A command of another toolchain's cargo, through rustup. The variables that rustup and cargo set for
-/// this xtask would lead it back to the present one.
+/// A command of another toolchain's cargo, through rustup. The variables that rustup and cargo set for this xtask would
+/// select the current toolchain again.
 pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Command {
     let mut command = workspace.command("rustup");
     command.args(["run", toolchain, "cargo"]).args(args);
@@ -63,7 +63,7 @@ pub fn of_toolchain(workspace: &Workspace, toolchain: &str, args: &[&str]) -> Co
     command
 }
 
-/// Fails where there is no nightly toolchain, or it lacks that component.
+/// Fails if there is no nightly toolchain, or it lacks that component.
 pub fn need_nightly(workspace: &Workspace, component: Option<&str>) -> Result<()> {
     let mut list = workspace.command("rustup");
     list.args(["component", "list", "--installed", "--toolchain", "nightly"]);
@@ -90,13 +90,13 @@ pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
     Ok(built)
 }
 
-/// Gives the library its SONAME beside itself. The interposer loads it by that name, so that `bfc run` works from the folder
-/// that cargo builds into.
+/// Adds a link with the library's SONAME beside it. The interposer loads the library by that name, so `bfc run` works
+/// from the folder that cargo builds into.
 fn link_soname(shared: &Path, soname: &str) -> Result<()> {
     let link = shared.with_file_name(soname);
     let target =
         shared.file_name().and_then(OsStr::to_str).context("cargo built a library without a name")?;
-    // One that is right is left alone: programs of another build may be loading it.
+    // A correct link is kept, because programs of another build may be loading it.
     if fs::read_link(&link).is_ok_and(|old| old == Path::new(target)) {
         Ok(())
     } else {
@@ -104,7 +104,7 @@ fn link_soname(shared: &Path, soname: &str) -> Result<()> {
     }
 }
 
-/// The same by a subcommand of cargo that takes the options of `build`.
+/// Builds by a subcommand of cargo that takes the options of `build`.
 pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -> Result<Built> {
     command.args(["--package=libbfc", "--package=bfc-preload", "--package=bfc-cli"]);
     if profile == Profile::Release {
@@ -124,9 +124,9 @@ pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -
     })
 }
 
-/// Adds the options of a release build. What is shipped names no folder of this machine: the same sources give the same files
-/// in any folder, and no user's name. Cargo joins these flags with `build.rustflags` of the user's configuration. `RUSTFLAGS` and
-/// flags of a target replace them, and then folders are in the files.
+/// Adds the options of a release build. Shipped files name no folder of this machine, so the same sources result in the
+/// same files in any folder, without a user's name. Cargo joins these flags with `build.rustflags` of the user's
+/// configuration. `RUSTFLAGS` and flags of a target replace them, and then the files name folders.
 pub fn release(workspace: &Workspace, command: &mut Command) {
     if std::env::var_os("RUSTFLAGS").is_some_and(|flags| !flags.is_empty()) {
         println!("note: RUSTFLAGS is set, so the files name folders of this machine: see docs/install.md");
@@ -151,21 +151,21 @@ fn vendored(workspace: &Workspace) -> Option<PathBuf> {
     Some(Path::new(manifest["manifest_path"].as_str()?).ancestors().nth(2)?.to_owned())
 }
 
-/// Runs a building command of cargo; the files that cargo says it built. Guessing paths below target/ instead would miss a
-/// build.target or a target-dir of the user's.
+/// Runs a building command of cargo. Returns the files that it reports. Guessing paths below target/ would miss the
+/// user's build.target or target-dir.
 pub fn artifacts(mut command: Command) -> Result<Vec<PathBuf>> {
     command.arg("--message-format=json-render-diagnostics");
     let messages = match std::io::stderr().is_terminal() {
         true => capture(&mut command),
         false => capture_watched(&mut command),
     };
-    let messages = messages.context("the compiler says why above")?;
+    let messages = messages.context("see the compiler's message above")?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
     Ok(files.filter_map(|file| file.as_str().map(PathBuf::from)).collect())
 }
 
-/// The same as [`capture`], for a cargo whose progress no terminal shows.
+/// Like [`capture`], for a cargo whose progress is not on a terminal.
 fn capture_watched(command: &mut Command) -> Result<String> {
     let what = format!("{command:?}");
     // Without a width cargo shows none.
@@ -194,11 +194,11 @@ fn capture_watched(command: &mut Command) -> Result<String> {
     let output = child.wait_with_output()?;
     let _ = watcher.join();
     ensure!(output.status.success(), "{what}: {}", output.status);
-    String::from_utf8(output.stdout).with_context(|| format!("{what} printed something else than text"))
+    String::from_utf8(output.stdout).with_context(|| format!("{what} did not print text"))
 }
 
-/// What cargo says that it does, which is a word at the end of twelve columns; of its progress bar how many crates are built.
-/// Nothing of a compiler's line.
+/// Returns what a line of cargo says about its progress: a word at the end of twelve columns, or the number of crates
+/// in its progress bar. None for a line of a compiler.
 fn status(line: &str) -> Option<&str> {
     let (word, rest) = line.split_at_checked(12)?;
     let is_word = word.starts_with(' ') && word.trim_start().chars().all(char::is_alphabetic);
@@ -220,7 +220,7 @@ mod tests {
         let shared = folder.join("libbfc.so");
         fs::write(&shared, "the library").expect("writable");
         let link = folder.join("libbfc.so.0");
-        // Twice: the second build finds the link of the first. An old one is replaced.
+        // Twice, because the second build finds the link of the first. An outdated one is replaced.
         for old in [None, Some("libbfc.so"), Some("elsewhere")] {
             if let Some(old) = old {
                 files::link(old, &link).expect("writable");

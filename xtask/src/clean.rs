@@ -1,4 +1,4 @@
-//! `cargo xtask clean`: removing what the chores have built and fetched.
+//! `cargo xtask clean`: removes what the commands have built and fetched.
 
 use anyhow::Result;
 use clap::Args;
@@ -8,7 +8,7 @@ use crate::progress::Waiting;
 use crate::uv;
 use crate::workspace::Workspace;
 
-/// What `cargo xtask clean` takes.
+/// The arguments of `cargo xtask clean`.
 #[derive(Args)]
 pub struct Clean {
     /// Also remove ~/.cache/libbfc, which all checkouts share: the packages that tests have fetched

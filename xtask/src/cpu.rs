@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::workspace::Workspace;
 use crate::{bench, simcuda, simulate, uv};
 
-/// Programs and rounds for a check that all of it runs.
+/// Programs and rounds for a check that everything runs.
 const QUICK: [&str; 8] =
     ["--rounds=1", "--seconds=0.2", "--only", "small", "--only", "numpy_chain", "--only", "arrow_query"];
 
@@ -20,7 +20,7 @@ pub fn measure(workspace: &Workspace, prefix: &Path, is_quick: bool) -> Result<(
     bench::succeed(command)
 }
 
-/// The command that does it. Fetches what the programs are made of.
+/// The measuring command. Fetches what the programs need.
 pub fn command(workspace: &Workspace, prefix: &Path, is_quick: bool) -> Result<Command> {
     let torch = uv::environment(workspace, &workspace.path("ffi-tests/pytorch-cpu"))?;
     let arrays = uv::environment(workspace, &workspace.path("ffi-tests/arrow"))?;
@@ -29,7 +29,7 @@ pub fn command(workspace: &Workspace, prefix: &Path, is_quick: bool) -> Result<C
         false => vec![("--tensorflow", "ffi-tests/tensorflow"), ("--onnx", "ffi-tests/onnxruntime")],
     };
     let simulation = simcuda::build(workspace)?;
-    // PyTorch's wheel wants NVIDIA's libraries although no GPU is asked for.
+    // PyTorch's wheel requires NVIDIA's libraries although no GPU is used.
     let libraries = [simulate::stubs(workspace, &torch, &simulation)?, simulation];
     let mut command = workspace.command("python3");
     command

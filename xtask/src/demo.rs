@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the first thing a newcomer sees of the library.
+//! `cargo xtask demo`: a newcomer's first impression of the library.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::cargo::{self, Built, Profile};
 use crate::files;
 use crate::workspace::{VERSION, Workspace, capture, without};
 
-/// The modes of golden.tsv: the options of `bfc replay` for each, and what a reader is told who has not seen it before.
+/// The modes of golden.tsv: the options of `bfc replay` for each, and its description for new readers.
 const MODES: [(&str, &[&str], &str); 5] = [
     ("fixed", &[], "one region, roomy"),
     ("tight", &[], "one region, too small for all"),
@@ -21,7 +21,7 @@ const MODES: [(&str, &[&str], &str); 5] = [
     ("backpedal", &["--growth", "--gc"], "on demand, a device nearly full"),
 ];
 
-/// What `cargo xtask demo` takes.
+/// The arguments of `cargo xtask demo`.
 #[derive(Args)]
 pub struct Demo {
     /// The recorded trace to replay, one of those in tests/traces
@@ -41,7 +41,7 @@ impl Demo {
         let (trace, names) = (&self.trace, known.join(", "));
         ensure!(known.contains(&&**trace), "there is no recorded trace {trace}; there are {names}");
         println!("libbfc {}: TensorFlow's best-fit-with-coalescing (BFC) allocator as a library.\n", VERSION);
-        println!("[1/3] Building libbfc.so and the bfc command (release; a minute at the first time)");
+        println!("[1/3] Building libbfc.so and the bfc command (release; a minute the first time)");
         let start = Instant::now();
         let built = cargo::build(workspace, Profile::Release)?;
         println!("      done in {:.1} s\n", start.elapsed().as_secs_f64());
@@ -52,7 +52,7 @@ impl Demo {
 
         println!("\n[3/3] Replaying it on a simulated device, beside TensorFlow");
         let all_equal = beside_tensorflow(replay, rows.iter().filter(|row| row[0] == *trace))?;
-        ensure!(all_equal, "libbfc placed the trace otherwise than TensorFlow: this build is not to be used");
+        ensure!(all_equal, "libbfc placed the trace differently from TensorFlow: do not use this build");
         println!("{}", next_steps(workspace, &built));
         Ok(())
     }
@@ -60,18 +60,18 @@ impl Demo {
 
 /// The result of one trace by `bfc replay --json` with more options.
 fn replay(workspace: &Workspace, built: &Built, trace: &str, options: &[&str]) -> Result<Value> {
-    // Relative to the root, where it runs: the name is shown.
+    // Relative to the root, where it runs, because the name is shown.
     let trace = Path::new("tests/traces").join(format!("{trace}.trace.gz"));
     let mut command = workspace.command(&built.command);
     command.arg("--library").arg(&built.shared);
     command.args(["replay", "--json", "--quiet"]).args(options).arg(trace);
-    // A demonstration is of the library and not of what the user's shell has set.
+    // The demonstration must not depend on the variables of the user's shell.
     let document: Value = serde_json::from_str(&capture(without(&mut command, &["BFC_"]))?)
-        .context("bfc replay --json printed something else than JSON")?;
+        .context("bfc replay --json did not print JSON")?;
     Ok(document["traces"][0].clone())
 }
 
-/// The result of the run on host memory, for a reader who sees these figures for the first time.
+/// The result of the run on host memory, for readers who see these figures for the first time.
 fn host(result: &Value) -> Result<String> {
     let figure = |path: &str| {
         let value = result.pointer(path).and_then(Value::as_f64);
@@ -111,7 +111,7 @@ fn host(result: &Value) -> Result<String> {
     ))
 }
 
-/// Every mode that the trace was recorded in. Whether all addresses are TensorFlow's.
+/// Replays in every mode in which the trace was recorded. Returns whether all addresses are TensorFlow's.
 fn beside_tensorflow<'a>(
     replay: impl Fn(&[&str]) -> Result<Value>,
     rows: impl Iterator<Item = &'a Vec<&'a str>>,
@@ -150,16 +150,16 @@ fn beside_tensorflow<'a>(
 }
 
 fn next_steps(workspace: &Workspace, built: &Built) -> String {
-    // As one would type it in the checkout.
+    // As typed in the checkout.
     let relative = |path: &Path| {
         let inside = path.strip_prefix(&workspace.root).unwrap_or(path);
         inside.display().to_string()
     };
     let replay = format!("{} replay", relative(&built.command));
     let steps = [
-        (format!("{replay} --help"), "all that can be replayed and how"),
+        (format!("{replay} --help"), "all options of a replay"),
         (format!("{replay} --report tests/traces/vit.trace.gz"), "where the memory went"),
-        (format!("{replay} --find-limit tests/traces/*.gz"), "the least memory that is enough"),
+        (format!("{replay} --find-limit tests/traces/*.gz"), "the least memory that suffices"),
         (
             format!("{} run --check -- PROGRAM", relative(&built.command)),
             "a program with libbfc's cudaMalloc",

@@ -1,4 +1,4 @@
-//! Files and folders: small helpers that name the path when something fails.
+//! Files and folders: helpers that name the path in their errors.
 
 use std::env;
 use std::fs;
@@ -19,9 +19,9 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Copies a file, unless the same is there already: then it stays as old as it is, and what was built of
-/// it stays up to date. Another file that was there is unlinked first and not overwritten: a program may
-/// have it mapped, and then goes on with the old one.
+/// Copies a file, unless the same file exists already. That one keeps its time, so that what was built from it stays up
+/// to date. A different file is unlinked first instead of overwritten, because a program may have it mapped, and
+/// continues with the old one.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let copy = || -> io::Result<()> {
         if to.exists() && fs::read(from)? == fs::read(to)? {
@@ -34,7 +34,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     copy().with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
-/// Copies a folder with everything in it, but for what version control would not keep either.
+/// Copies a folder with everything in it, except files that version control ignores.
 pub fn copy_all(from: &Path, to: &Path) -> Result<()> {
     for file in all(from)? {
         let inside = file.strip_prefix(from)?;
@@ -45,7 +45,7 @@ pub fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A link to a name in its own folder.
+/// Creates a link to a name in its own folder.
 pub fn link(target: &str, path: &Path) -> Result<()> {
     parents(path)?;
     remove(path)?;
@@ -62,7 +62,7 @@ pub fn remove_all(path: &Path) -> Result<()> {
     unless_absent(fs::remove_dir_all(path)).with_context(|| format!("cannot remove {}", path.display()))
 }
 
-/// What is in a folder, by name; nothing if it is not there.
+/// The contents of a folder, by name. Empty if it does not exist.
 pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -85,7 +85,7 @@ pub fn below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     Ok(all(folder)?.into_iter().filter(is_of).collect())
 }
 
-/// Where a program lies on the PATH.
+/// The path of a program on the PATH.
 pub fn program(name: &str) -> Option<PathBuf> {
     let folders = env::var_os("PATH")?;
     env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| {

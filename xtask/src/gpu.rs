@@ -1,7 +1,8 @@
 //! `cargo xtask gpu`: the folder `target/gpu`, which checks libbfc on a machine with an NVIDIA GPU. ffi-tests/gpu describes it.
 //!
-//! That machine needs a driver and Python, but no Rust, no compiler and no network, so the folder has everything else: the
-//! release build, test programs, the Python package with the sources of its shims, and Python packages that are not usual.
+//! That machine needs a driver and Python, but no Rust, no compiler and no network. So the folder contains everything
+//! else: the release build, test programs, the Python package with the sources of its shims, and less common Python
+//! packages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,19 +17,19 @@ use crate::tools;
 use crate::uv;
 use crate::workspace::{Workspace, capture};
 
-/// What is carried to such a machine has to be smaller.
+/// The folder must be smaller, to be carried to such a machine.
 const MOST_BYTES: u64 = 45 << 20;
 
-/// The suite that runs on every backend, as programs of their own.
+/// The suite that runs on every backend, as separate programs.
 const CONFORMANCE: [&str; 2] = ["conformance_cuda", "conformance_cuda_vmm"];
 
-/// The CPython of the machine that was at hand.
+/// The CPython version of a typical machine.
 pub const PYTHON: &str = "3.12";
 
 /// The sources of the pack.
 const SOURCES: &str = "ffi-tests/gpu";
 
-/// What `cargo xtask gpu` takes.
+/// The arguments of `cargo xtask gpu`.
 #[derive(Args)]
 pub struct Gpu {
     /// Write docs/gpu.md from the result files in docs/gpu instead of printing how to run the pack
@@ -92,7 +93,7 @@ fn copy_libbfc(workspace: &Workspace, built: &Built, pack: &Path) -> Result<()> 
     for file in ["lib/libbfc_preload.so", "bin/bfc"] {
         files::copy(&stage.join(file), &pack.join(file))?;
     }
-    // The library itself and no link to it: links are not carried everywhere.
+    // The library itself and no link to it, because some ways of copying lose links.
     let soname = Path::new("lib").join(&workspace.soname);
     files::copy(&stage.join(&soname), &pack.join(&soname))?;
     files::copy_all(&stage.join("include"), &pack.join("include"))?;
@@ -144,8 +145,8 @@ fn compile_programs(workspace: &Workspace, pack: &Path) -> Result<()> {
     workspace.run_well("compile bfc-gpu", command).map(drop)
 }
 
-/// Python packages that such machines do not have, for the Python that they do have. Without a network the pack lacks them, and
-/// its rows that need them are skipped.
+/// Python packages that such machines lack, for their version of Python. Without a network the pack lacks them, and the
+/// checks that need them are skipped.
 fn copy_carried(workspace: &Workspace, pack: &Path) -> Result<()> {
     let list = workspace.path(SOURCES).join("requirements-carried.txt");
     let site = pack.join("site");
@@ -153,7 +154,7 @@ fn copy_carried(workspace: &Workspace, pack: &Path) -> Result<()> {
         println!("  without the packages of {}: {error:#}", list.display());
         return files::remove_all(&site);
     }
-    // Four fifths of them are for compilers.
+    // Four fifths of the headers are for compilers.
     for file in files::all(&site)? {
         let inside = file.strip_prefix(&site)?;
         let is_for_compilers =

@@ -1,7 +1,7 @@
 //! `cargo xtask header`: generates bfc.h and bfc_adapters.h from src/capi by cbindgen, and from them what clients in Rust
 //! and Python declare.
 //!
-//! A build of the library does not: a Rust user of the crate needs no header, and no cbindgen.
+//! A build of the library does not generate them: a Rust user of the crate needs no header, and no cbindgen.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// Writes it, and says whether anything changed.
+    /// Writes it, and prints whether anything changed.
     pub fn write(&self, workspace: &Workspace) -> Result<()> {
         let Self { path, text } = self;
         if files::read(&workspace.path(path)).is_ok_and(|old| old == *text) {
@@ -36,7 +36,7 @@ impl Generated {
         Ok(())
     }
 
-    /// An error with the first line that differs, unless the file is as it is generated.
+    /// Returns an error with the first line that differs, unless the file is up to date.
     pub fn check(&self, workspace: &Workspace) -> Result<()> {
         let Self { path, text } = self;
         let checked_in = files::read(&workspace.path(path))?;
@@ -81,7 +81,7 @@ pub fn headers(workspace: &Workspace) -> Result<Vec<Generated>> {
     Ok(vec![main, Generated { path: format!("include/{}", NAMES[1]), text }])
 }
 
-/// What some files of a folder export, as a header.
+/// Returns a header with the exports of some files of a folder.
 fn text(config: Config, folder: &Path, files: &[&str]) -> Result<String> {
     let sources = files.iter().map(|file| folder.join(file).with_extension("rs"));
     let builder = sources.fold(Builder::new().with_config(config), Builder::with_src);
@@ -89,11 +89,11 @@ fn text(config: Config, folder: &Path, files: &[&str]) -> Result<String> {
     let mut header = Vec::new();
     bindings.write(&mut header);
     let header = String::from_utf8(header).context("cbindgen writes UTF-8")?;
-    // What Rust heads as safety is to a C reader what must hold before the call.
+    // Rust's section on safety tells a C reader what must hold before the call.
     Ok(header.replace("// # Safety\n// ", "// Precondition: "))
 }
 
-/// Writes the headers to include/ and what is generated from them, and says whether anything changed.
+/// Writes the headers to include/ and the files generated from them, and prints whether anything changed.
 pub fn write(workspace: &Workspace) -> Result<()> {
     headers(workspace)?.iter().try_for_each(|header| header.write(workspace))?;
     bindings::generate(workspace)?.iter().try_for_each(|bindings| bindings.write(workspace))

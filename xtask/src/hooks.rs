@@ -1,4 +1,4 @@
-//! `cargo xtask hooks`: docs/hooks.md is made from the interposer's one list of hooks.
+//! `cargo xtask hooks`: generates docs/hooks.md from the interposer's list of hooks.
 
 #[path = "../../preload/src/hook_list.rs"]
 mod hook_list;
@@ -53,14 +53,14 @@ pub fn generate() -> Generated {
     Generated { path: "docs/hooks.md".to_owned(), text: page }
 }
 
-/// Rows in which a function stands beside those before it that are handled in the same way.
+/// Rows that combine each function with the previous ones if they are handled in the same way.
 fn rows_of_the_same(page: &mut String, hooks: &[Hook]) {
     let mut rows: Vec<(String, HookKind, &str)> = Vec::new();
     let mut before = "";
     for &Hook { symbol, kind, why } in hooks {
         match rows.last_mut() {
             Some((names, of, _)) if why == "the same" && *of == kind => {
-                // Of a twin for the per-thread default stream only the suffix, after its function.
+                // A twin for the per-thread default stream is shown only by its suffix, after its function.
                 let suffix = symbol.strip_prefix(before).filter(|suffix| suffix.starts_with("_pt"));
                 let _ = write!(names, ", `{}`", suffix.unwrap_or(symbol));
             }
@@ -73,7 +73,7 @@ fn rows_of_the_same(page: &mut String, hooks: &[Hook]) {
     }
 }
 
-/// Rows with the names of functions, which spaces separate.
+/// Rows with the names of functions, separated by spaces.
 fn rows_of_functions(page: &mut String, rows: &[(&str, &str)]) {
     for (names, why) in rows {
         let _ = writeln!(page, "| `{}` | {why} |", names.replace(' ', "`, `"));
@@ -144,7 +144,7 @@ mod tests {
             let known = names.contains(driver)
                 || unanalyzed.contains(driver)
                 || NOT_HOOKED.iter().any(|(names, _)| names.contains(driver));
-            assert!(known, "{name} ends in {driver}, of which the list says nothing");
+            assert!(known, "{name} ends in {driver}, which is not in the list");
         }
     }
 }

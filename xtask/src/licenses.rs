@@ -1,5 +1,5 @@
-//! `cargo xtask licenses`: generates LICENSE-THIRD-PARTY, the licences of all that the shipped binaries contain, in the format of
-//! Debian's copyright files. Debian packages have it as their copyright file.
+//! `cargo xtask licenses`: generates LICENSE-THIRD-PARTY, the licences of everything that the shipped binaries contain,
+//! in the format of Debian's copyright files. It is the copyright file of the Debian packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,15 +12,15 @@ use crate::files;
 use crate::header::Generated;
 use crate::workspace::{Workspace, capture};
 
-/// The packages that are built, and the files in which all that they link ends.
+/// The packages that are built, and the files that contain everything they link.
 const SHIPPED: [(&str, &str); 3] =
     [("libbfc", "libbfc.so and libbfc.a"), ("bfc-preload", "libbfc_preload.so"), ("bfc-cli", "bfc")];
 
 /// What is released for these.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// The licences that are accepted, as SPDX and as Debian names them, and how a text of each begins. Where a crate offers others too,
-/// these are chosen. deny.toml allows the same.
+/// The licences that are accepted, as SPDX and as Debian names them, and how a text of each begins. If a crate also
+/// offers others, these are chosen. deny.toml allows the same ones.
 const ACCEPTED: [(&str, &str, &str); 4] = [
     ("Apache-2.0", "Apache-2.0", ""),
     ("MIT", "Expat", "Permission is hereby granted"),
@@ -73,7 +73,7 @@ pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
     let mut text = HEAD.replace("@REPOSITORY@", env!("CARGO_PKG_REPOSITORY"));
     text = text.replace("@AUTHORS@", env!("CARGO_PKG_AUTHORS"));
     let vendored: Value = serde_json::from_str(&files::read(&workspace.path(PAGE).join("packages.json"))?)?;
-    for (name, package) in vendored.as_object().context("packages.json is no object")? {
+    for (name, package) in vendored.as_object().context("packages.json is not an object")? {
         let field = |key: &str| package[key].as_str().with_context(|| format!("{name} has no {key}"));
         let version = field("version")?;
         let within = package["files"].as_object().into_iter().flat_map(|files| files.keys());
@@ -92,7 +92,7 @@ pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
         for (license, body) in of_crate {
             let first: &String = texts.entry(*license).or_insert(body.clone());
             let is_same = first.split_whitespace().eq(body.split_whitespace());
-            ensure!(is_same, "{name} has another text of {license} than the crates before it");
+            ensure!(is_same, "{name} has a different text of {license} than the previous crates");
         }
     }
     text += APACHE;
@@ -110,7 +110,7 @@ fn paragraph(files: &str, comment: &str, copyright: &str, licenses: &[&str]) -> 
     format!("\nFiles: {files}\nComment: {comment}\nCopyright: {copyright}\nLicense: {licenses}\n")
 }
 
-/// The crates that are linked, by name. What only a compiler runs, as a macro, is not among them.
+/// The crates that are linked, by name. Crates that only a compiler runs, such as macros, are not included.
 fn linked(workspace: &Workspace) -> Result<Vec<Linked>> {
     let mut within: BTreeMap<(String, String), Vec<&'static str>> = BTreeMap::new();
     for (package, file) in SHIPPED {
@@ -118,7 +118,7 @@ fn linked(workspace: &Workspace) -> Result<Vec<Linked>> {
         let mut command = cargo::cargo(workspace, &edges);
         command.args(["--package", package]).args(TARGETS.map(|target| format!("--target={target}")));
         let tree = capture(&mut command)?;
-        // Those of the workspace have a path behind the version, and what is listed already an asterisk.
+        // Packages of the workspace have a path after the version, and packages listed earlier have an asterisk.
         let names: BTreeSet<_> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
         for line in names.into_iter().filter(|line| !line.is_empty() && !line.ends_with(')')) {
             let (name, version) = line.split_once(" v").with_context(|| format!("cargo tree: {line}"))?;
@@ -128,7 +128,7 @@ fn linked(workspace: &Workspace) -> Result<Vec<Linked>> {
     let mut command = cargo::cargo(workspace, &["metadata", "--locked", "--format-version=1"]);
     command.arg(format!("--filter-platform={}", TARGETS[0]));
     let metadata: Value =
-        serde_json::from_str(&capture(&mut command)?).context("cargo metadata is no JSON")?;
+        serde_json::from_str(&capture(&mut command)?).context("cargo metadata did not print JSON")?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let find = |((name, version), within): ((String, String), _)| {
         let package =
@@ -173,13 +173,13 @@ impl Linked {
     }
 }
 
-/// The lines of a licence file that name who has the copyright.
+/// The lines of a licence file that name the copyright holders.
 fn notices(head: &str) -> Vec<String> {
     let lines = head.lines().map(str::trim).filter(|line| line.starts_with("Copyright"));
     lines.map(str::to_owned).collect()
 }
 
-/// The accepted ones of the licences between which an expression of SPDX lets choose.
+/// The accepted licences among those that an SPDX expression offers.
 fn accepted(expression: &str) -> Result<Vec<&'static str>> {
     let expression = expression.replace('/', " OR ");
     let choices: Vec<_> = expression.split(" OR ").map(str::trim).collect();
@@ -194,7 +194,7 @@ fn accepted(expression: &str) -> Result<Vec<&'static str>> {
 mod tests {
     use super::*;
 
-    /// What the licence of a package with the binaries is, as SPDX writes it.
+    /// The licence of a package with the binaries, as an SPDX expression.
     fn expression(workspace: &Workspace) -> Result<String> {
         let own = "(Apache-2.0 OR MIT)".to_owned();
         let only = linked(workspace)?.into_iter().filter(|linked| linked.licenses.len() == 1);

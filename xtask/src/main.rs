@@ -1,7 +1,8 @@
-//! The project's chores: `cargo xtask demo`, `test`, `bench`, `budget`, `cliffs`, `gpu`, `header`, `install`, `package` and `wheel`.
+//! The project's commands: `cargo xtask demo`, `test`, `bench`, `budget`, `cliffs`, `gpu`, `header`, `install`,
+//! `package` and `wheel`.
 //!
-//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow,
-//! PyTorch and NVIDIA's headers, which all checkouts share, into the user's cache), and say what to do where that fails.
+//! They work from any folder of the checkout, fetch what they need into `target/` (TensorFlow, PyTorch and NVIDIA's
+//! headers into the user's cache, which all checkouts share), and say what to do if that fails.
 
 mod bench;
 mod bindings;
@@ -65,13 +66,13 @@ enum Chore {
     Header,
     /// Generate docs/hooks.md from the interposer's list of hooks
     Hooks,
-    /// Generate LICENSE-THIRD-PARTY from Cargo.lock and what is vendored
+    /// Generate LICENSE-THIRD-PARTY from Cargo.lock and the vendored files
     Licenses,
     /// Build docs/ and the C API as a book, in target/book
     Book(book::Book),
     /// Build target/gpu, a folder that checks libbfc on a machine with an NVIDIA GPU
     Gpu(gpu::Gpu),
-    /// Run a program on the simulated CUDA driver, also with PyTorch
+    /// Run a program on the simulated CUDA driver, optionally with PyTorch
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(simulate::Simulate),
     /// Remove target/, and with --cache also ~/.cache/libbfc
@@ -96,7 +97,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// With the most similar command first: clap lists it last.
+/// Puts the most similar command first. clap lists it last.
 fn best_first(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) {
         let names = names.into_iter().rev().collect();

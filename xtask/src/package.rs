@@ -1,4 +1,5 @@
-//! `cargo xtask package`: a tarball, and Debian and RPM packages by CPack. cmake/package says what is in those.
+//! `cargo xtask package`: a tarball, and Debian and RPM packages by CPack. cmake/package defines the contents of the
+//! latter.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -14,7 +15,7 @@ use crate::install;
 use crate::tools::{self, CMake};
 use crate::workspace::{VERSION, Workspace, capture};
 
-/// What `cargo xtask package` takes.
+/// The arguments of `cargo xtask package`.
 #[derive(Args)]
 pub struct Package {
     /// Only these: TGZ, DEB, RPM [default: all whose tools are installed]
@@ -23,10 +24,10 @@ pub struct Package {
 }
 
 impl Package {
-    /// Builds the packages, each with a file with its checksum beside it.
+    /// Builds the packages, and writes a file with the checksum beside each.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let multiarch = format!("lib/{ARCH}-linux-gnu");
-        // With the folder for libraries that such systems have, and the tool that makes it.
+        // The folder for libraries on such systems, and the tool that builds the format.
         let formats =
             [("TGZ", "lib", "tar"), ("DEB", &*multiarch, "dpkg-shlibdeps"), ("RPM", "lib64", "rpmbuild")];
         let is_made = |(format, _, tool): &(&str, &str, &str)| {
@@ -66,8 +67,8 @@ impl Package {
     }
 }
 
-/// The time of all files in archives, so that two runs give the same: the user's, as reproducible-builds.org specifies it, else that
-/// of the commit, else that of the source in which there is no git.
+/// The time of all files in archives, so that two runs give the same result: the user's, as reproducible-builds.org
+/// specifies it, else that of the commit, else that of the source if there is no git.
 fn source_date(workspace: &Workspace) -> Result<String> {
     let Ok(date) = std::env::var("SOURCE_DATE_EPOCH") else { return date_of(workspace) };
     ensure!(date.parse::<u64>().is_ok(), "SOURCE_DATE_EPOCH is \"{date}\" and not a number of seconds");
@@ -88,7 +89,7 @@ fn archive(workspace: &Workspace, stage: &Path, date: &str) -> Result<()> {
     let name = stage.file_name().and_then(|name| name.to_str()).context("it was named")?;
     let work = stage.parent().context("it lies in a folder")?;
     let file = format!("{name}.tar.gz");
-    // Neither the order on the disk, nor the user, nor the umask.
+    // Independent of the order on the disk, the user and the umask.
     let same =
         ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=a+rX,u+w,go-w", "--format=gnu"];
     let mut command = workspace.command("tar");

@@ -1,5 +1,5 @@
-//! libbfc beside other allocators: the section `peers` of the benchmark. benches/peers does it; here its peers that are
-//! no crates are compiled, as far as they can be had.
+//! libbfc beside other allocators: the section `peers` of the benchmark. benches/peers does the work. This file
+//! compiles those peers that are not crates, as far as they are available.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,15 +25,15 @@ pub fn measure(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<()> 
 pub fn cargo(workspace: &Workspace, args: &[&str]) -> Command {
     let mut command = cargo::cargo(workspace, args);
     command.arg("--manifest-path").arg(workspace.path(FOLDER).join("Cargo.toml"));
-    // Not beside what this workspace builds: it is another one's.
+    // Not beside this workspace's files, because it belongs to another workspace.
     command.arg("--target-dir").arg(workspace.target.join("bench/peers-build"));
     command
 }
 
-/// A peer that is not there, and why.
+/// A peer that is unavailable, and the reason.
 pub type Missing = (&'static str, anyhow::Error);
 
-/// The benchmark, with the peers that can be had compiled.
+/// The benchmark, with the available peers compiled.
 pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<(Command, Vec<Missing>)> {
     let natives = Natives { workspace, prefix, simulation: simcuda::build(workspace)? };
     let all: [(&'static str, Result<PathBuf>); 5] = [
@@ -59,7 +59,7 @@ pub fn command(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<(Com
     }
     command.args(quick.then_some("--quick"));
     command.arg("--out").arg(workspace.target.join("bench/peers"));
-    // Two show that it runs: one of training, and one of serving.
+    // Two are enough to show that it runs: one of training, and one of serving.
     let is_used = |trace: &&PathBuf| {
         !quick || trace.ends_with("gpt2.trace.gz") || trace.ends_with("serve_mix.trace.gz")
     };
@@ -97,7 +97,7 @@ impl Natives<'_> {
         self.compile("pytorch", "pytorch.cpp", "c++20", &[], &include, &links)
     }
 
-    /// RMM 25.4, which has no library of its own.
+    /// RMM 25.4, which is headers only.
     fn rmm(&self, name: &str, defines: &[&str]) -> Result<PathBuf> {
         let packages = uv::packages(self.workspace, "ffi-tests/rmm/headers-25")?;
         let (rmm, logger) = (packages.join("librmm/include"), packages.join("rapids_logger"));

@@ -1,4 +1,4 @@
-//! What is shown of a program while it runs: its last line, or how many of its tests have ended.
+//! The progress of a running program: its last line, or how many of its tests have ended.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,13 +11,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 #[path = "../../cli/src/lines.rs"]
 mod lines;
 
-/// Without a terminal, a line so often shows that a long suite goes on.
+/// Without a terminal, a line at this interval shows that a long suite is still running.
 const EVERY: Duration = Duration::from_secs(20);
 
-/// Whether a spinner is shown: two would write over each other.
+/// Whether a spinner is shown. Two would overwrite each other.
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// Shows that a program runs which is part of a chore: on a terminal cleared at its end, elsewhere by a line now and then.
+/// Shows that a program is running as part of a command: on a terminal until it ends, elsewhere by a line from time to
+/// time.
 pub struct Waiting(Option<ProgressBar>);
 
 impl Waiting {
@@ -27,7 +28,7 @@ impl Waiting {
         Self(is_free.then(|| spinner(name)))
     }
 
-    /// Shows what the program has said last.
+    /// Shows the program's last line.
     pub fn line(&self, last: &str) {
         if let Some(spinner) = &self.0 {
             spinner.set_message(last.trim().to_owned());
@@ -59,7 +60,7 @@ fn spinner(name: &str) -> ProgressBar {
     spinner
 }
 
-/// A time to the second: one in minutes is the same in three lines, as if nothing went on.
+/// A time to the second. In minutes, three lines would show the same time, as if nothing happened.
 fn spoken(time: Duration) -> String {
     let (minutes, seconds) = (time.as_secs() / 60, time.as_secs() % 60);
     match (minutes / 60, minutes % 60) {
@@ -82,13 +83,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Says what runs before it runs: it may take minutes.
+    /// Prints the name before the program runs, because it may take minutes.
     pub fn begin(name: &str, is_verbose: bool) -> Self {
         let spinner = (console::user_attended() && !is_verbose).then(|| spinner(name));
         IS_SHOWN.store(true, Relaxed);
         if spinner.is_none() {
             print!("   {name} ... ");
-            // A line that comes late is no reason to fail.
+            // A line that cannot be printed is no reason to fail.
             let _ = io::stdout().flush();
         }
         let now = Instant::now();
@@ -103,7 +104,7 @@ impl Progress {
         self.line(test);
     }
 
-    /// Shows what was counted so far, and what has happened last.
+    /// Shows the counts so far, and the last test.
     pub fn line(&mut self, last: &str) {
         let failed = match self.failed {
             0 => String::new(),

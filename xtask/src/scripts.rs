@@ -1,4 +1,4 @@
-//! Chores in Python: scripts in ffi-tests, with the installed library and the simulated driver.
+//! Commands in Python: scripts in ffi-tests, with the installed library and the simulated driver.
 
 use std::path::Path;
 
@@ -38,7 +38,8 @@ fn run(workspace: &Workspace, prefix: &Path, script: &str, arguments: &[String])
     bench::succeed(command)
 }
 
-/// A section of the benchmark, which prints its own table; its rows. Nothing where valgrind is needed and not there.
+/// Runs a section of the benchmark, which prints its own table. Returns its rows, or nothing if it needs valgrind and
+/// that is missing.
 pub fn measure(workspace: &Workspace, prefix: &Path, section: &str) -> Result<Vec<Value>> {
     let file = workspace.target.join("bench").join(section).with_extension("json");
     let path = file.display().to_string();

@@ -39,7 +39,7 @@ Examples:
                                                           the same with libbfc under it
   SIMCUDA_MEMORY=8589934592 cargo xtask simulate ./app    a device of 8 GiB
 
-The program runs in the current folder. ffi-tests/simcuda/README.md lists the variables that steer the driver.";
+The program runs in the current folder. ffi-tests/simcuda/README.md lists the variables that control the driver.";
 
 impl Simulate {
     /// Builds what is needed and becomes the program. Returns only if it cannot be started.
@@ -88,7 +88,7 @@ fn program<'a>(built: &'a Built, name: &'a OsStr) -> &'a OsStr {
     if name == "bfc" { built.command.as_os_str() } else { name }
 }
 
-/// Fails if the PyTorch of an interpreter cannot run on the simulated driver: its own errors would not say why.
+/// Fails if the PyTorch of an interpreter cannot run on the simulated driver, because its own errors would not say why.
 fn check(workspace: &Workspace, python: &Path) -> Result<()> {
     let mut command = Command::new(python);
     let why = capture(command.arg(workspace.path("ffi-tests/pytorch/usable.py")))?;
@@ -96,7 +96,7 @@ fn check(workspace: &Workspace, python: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds libraries in the place of those of NVIDIA that PyTorch is linked with. Returns their folder.
+/// Builds replacements for NVIDIA's libraries that PyTorch is linked with. Returns their folder.
 pub fn stubs(workspace: &Workspace, python: &Path, simulation: &Path) -> Result<PathBuf> {
     const PROGRAM: &str =
         "import running, stub_libraries; print(stub_libraries.build(running.TORCH / 'lib'))";

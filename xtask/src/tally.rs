@@ -1,9 +1,9 @@
-//! Counting what test programs report: `cargo test` in its output, pytest and CTest in JUnit's XML.
+//! Counts the results of test programs: of `cargo test` from its output, of pytest and CTest from JUnit's XML.
 
 use anyhow::{Context, Result};
 use roxmltree::{Document, Node};
 
-/// What ran in a suite, or in one program of it.
+/// The results of a suite, or of one program of it.
 #[derive(Debug, Default, PartialEq)]
 pub struct Tally {
     /// How many passed.
@@ -12,7 +12,7 @@ pub struct Tally {
     pub failed: Vec<String>,
     /// What did not run, and why.
     pub skipped: Vec<Skip>,
-    /// Seconds that tests took; of `cargo test` those of its programs.
+    /// The seconds that tests took. For `cargo test` those of its programs.
     pub seconds: Vec<(String, f64)>,
 }
 
@@ -21,7 +21,7 @@ pub struct Tally {
 pub struct Skip {
     /// What it is.
     pub name: String,
-    /// Why, and what would make it run.
+    /// The reason, and what would make it run.
     pub why: String,
 }
 
@@ -41,7 +41,7 @@ impl Tally {
         self.seconds.extend(other.seconds);
     }
 
-    /// Counts what `cargo test` has printed, and the lines of it that do not say that something went well.
+    /// Counts the output of `cargo test`, and collects its lines that do not report success.
     pub fn of_cargo(text: &str) -> (Self, String) {
         let (mut tally, mut rest, mut program) = (Self::default(), String::new(), "");
         for line in text.lines() {
@@ -57,7 +57,7 @@ impl Tally {
             let test = line.strip_prefix("test ").and_then(|line| line.rsplit_once(" ... "));
             match test.map(|(name, result)| (name, result.split_once(", ").unwrap_or((result, "")))) {
                 Some((name, ("FAILED", _))) => tally.failed.push(name.to_owned()),
-                Some((name, ("ignored", ""))) => tally.skipped.push(Skip::new(name, "it does not say why")),
+                Some((name, ("ignored", ""))) => tally.skipped.push(Skip::new(name, "no reason given")),
                 Some((name, ("ignored", why))) => tally.skipped.push(Skip::new(name, why)),
                 Some((_, ("ok", _))) => continue,
                 _ => {}
@@ -69,7 +69,7 @@ impl Tally {
         (tally, rest)
     }
 
-    /// Counts a report in JUnit's XML, and what the tests that failed have said.
+    /// Counts a report in JUnit's XML, and collects the output of failed tests.
     pub fn of_junit(report: &str) -> Result<(Self, String)> {
         let report = Document::parse(report).context("a report in JUnit's XML")?;
         let (mut tally, mut troubles) = (Self::default(), String::new());
@@ -87,9 +87,9 @@ impl Tally {
                 troubles = format!("{troubles}{name}:\n{}\n{output}\n", text(Some(failure)));
                 tally.failed.push(name);
             } else if let Some(skipped) = part("skipped") {
-                // Of CTest the message is a number, and the reason the last thing that the test has said.
+                // CTest's message is a number, and the reason is the last line of the test's output.
                 let message = skipped.attribute("message");
-                let why = output.lines().next_back().or(message).unwrap_or("it does not say why");
+                let why = output.lines().next_back().or(message).unwrap_or("no reason given");
                 tally.skipped.push(Skip::new(name, why));
             } else {
                 tally.passed += 1;
@@ -103,13 +103,13 @@ fn text<'a>(node: Option<Node<'a, '_>>) -> &'a str {
     node.and_then(|node| node.text()).unwrap_or_default().trim()
 }
 
-/// The number before a word, the last one of them.
+/// The last number before a word.
 fn before<T: std::str::FromStr>(text: &str, word: &str) -> Option<T> {
     text.rsplit_once(word)?.0.rsplit(' ').next()?.parse().ok()
 }
 
-/// Whether a test has passed that ends with this line, and its name. Only for what is shown meanwhile: what counts is the
-/// report at the end.
+/// Returns whether the test that ends with this line has passed, and its name. Only for the progress: the results come
+/// from the report at the end.
 pub fn ended(line: &str) -> Option<(bool, &str)> {
     // `[gw0] [ 25%] PASSED a.py::test` of pytest, ` 3/12 Test  #3: name ....   Passed    0.01 sec` of CTest, and
     // `test name ... ok` of cargo.
@@ -151,7 +151,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let (tally, troubles) = Tally::of_cargo(CARGO);
         assert_eq!(tally.seconds[0], ("tests/fork.rs".to_owned(), 12.5));
         assert_eq!((tally.passed, &*tally.failed), (2, &["fork::child".to_owned()][..]));
-        let slow = Skip::new("slow", "it does not say why");
+        let slow = Skip::new("slow", "no reason given");
         assert_eq!(tally.skipped, [Skip::new("cuda::first - should panic", "no GPU on this machine"), slow]);
         assert!(troubles.starts_with("test fork::child ... FAILED\n") && !troubles.contains("rounds"));
         assert_eq!(

@@ -106,10 +106,10 @@ impl<'a> Figures<'a> {
         value.ok_or_else(|| Missing::Fault(format!("{key} of {section}, {name} is {}", row[key])))
     }
 
-    /// The figures of all recorded programs, whose rows end so, or all but one of them.
+    /// The figures of all recorded programs, whose rows end in this way, or of all but one.
     fn column(&self, section: &str, rows: &str, key: &str) -> Found<Vec<f64>> {
         let (end, left_out) = rows.split_once(" but ").unwrap_or((rows, ""));
-        // The first pass over a fresh allocator is over at once, so its time is noisy: it has another end.
+        // The first pass over a new allocator is short, so its time is noisy, and its row ends differently.
         let is_one =
             |name: &str| name != left_out && name.strip_suffix(end).is_some_and(|it| !it.contains(','));
         let large =
@@ -136,7 +136,7 @@ pub fn table(targets: &[Target]) -> String {
         text += &format!("{not_measured} more were not measured.\n");
     }
     if targets.iter().any(|target| target.met == Some(false)) {
-        text += "A target is missed. Times are noisy: see whether it is again, on an idle machine.\n";
+        text += "A target is missed. Times are noisy: repeat the run on an idle machine.\n";
     }
     text
 }
@@ -156,7 +156,7 @@ mod tests {
         rows.iter_mut().find(|row| is_it(row)).expect("it is there")[key] = value.into();
     }
 
-    /// Figures each of which just meets its target; but for one, which is worse by as much.
+    /// Figures each of which just meets its target, except for one, which misses it by as much.
     fn figures(worse: &str, by: f64) -> Rows {
         let mut rows = Vec::new();
         for [what, section, name, figure, wanted, _] in targets().filter(|target| !target[2].starts_with('*'))

@@ -1,5 +1,5 @@
-//! The tools that are not a matter of course: compilers by their usual names, and Python packages in
-//! virtual environments, CMake among them.
+//! Tools that may be missing: compilers by their usual names, and Python packages in virtual environments, such as
+//! CMake.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,8 @@ use crate::files;
 use crate::uv;
 use crate::workspace::Workspace;
 
-/// What this machine cannot have, for want of a network say: a test that needs it is skipped. Every other error is a fault.
+/// A tool that is unavailable on this machine, for example without a network. A test that needs it is skipped. Every
+/// other error is a failure.
 #[derive(Debug)]
 pub struct Unavailable(pub String);
 
@@ -48,7 +49,7 @@ pub fn works(compiler: &OsStr) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Fails where there is no compiler of C or of C++.
+/// Fails if there is no compiler for C or for C++.
 pub fn need_compilers() -> Result<()> {
     match [c_compiler(), cxx_compiler()].into_iter().find(|compiler| !works(compiler)) {
         Some(compiler) => Err(Unavailable(format!("there is no {}", compiler.display())).into()),
@@ -56,23 +57,24 @@ pub fn need_compilers() -> Result<()> {
     }
 }
 
-/// CMake, with what lies beside it, and Ninja.
+/// CMake, with the programs beside it, and Ninja.
 pub struct CMake {
     cmake: PathBuf,
     ninja: PathBuf,
 }
 
-/// The oldest that has all options which are used.
+/// The oldest version with all options that are used.
 const OLDEST_CMAKE: (u32, u32) = (3, 24);
 
 impl CMake {
-    /// Those in the user's cache, as ffi-tests/package/requirements.txt lists them: a test is about these.
+    /// Those in the user's cache, as ffi-tests/package/requirements.txt lists them, because a test needs these
+    /// versions.
     pub fn pinned(workspace: &Workspace) -> Result<Self> {
         let python = uv::environment(workspace, &workspace.path("ffi-tests/package"))?;
         Ok(Self { cmake: python.with_file_name("cmake"), ninja: python.with_file_name("ninja") })
     }
 
-    /// Those on the PATH if they are new enough, which need no network; else those in the user's cache.
+    /// Those on the PATH, which need no network, if they are new enough, else those in the user's cache.
     pub fn found(workspace: &Workspace) -> Result<Self> {
         let there = files::program("cmake").zip(files::program("ninja"));
         match there.filter(|(cmake, _)| version(cmake).is_some_and(|version| version >= OLDEST_CMAKE)) {
@@ -111,8 +113,8 @@ pub fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Configures a project and builds it. What CMake found before is forgotten, so that it looks for everything anew. A user
-/// may run several commands at once, and two builds in one folder would remove each other's files.
+/// Configures a project and builds it. CMake's cache is removed, so that it searches for everything again. A user may
+/// run several commands at once, and two builds in one folder would remove each other's files.
 pub fn cmake_build(
     workspace: &Workspace,
     tools: &CMake,
@@ -135,8 +137,7 @@ pub fn cmake_build(
     workspace.run_well(&format!("cmake --build {name}"), command).map(drop)
 }
 
-/// A compiler with its standard, and folders of headers: our own, and those of others, which are not clean under our
-/// warnings.
+/// A compiler with its standard, and folders of headers: the project's, and foreign ones, which would cause warnings.
 pub fn compiler_of(workspace: &Workspace, standard: &str, own: &Path, others: &[PathBuf]) -> Command {
     let compiler = if standard.contains("++") { cxx_compiler() } else { c_compiler() };
     let mut command = workspace.command(compiler);
@@ -148,7 +149,7 @@ pub fn compiler_of(workspace: &Workspace, standard: &str, own: &Path, others: &[
     command
 }
 
-/// Compiles files to one that finds its libraries, given by their exact names, where they are now.
+/// Compiles files to a binary that finds its libraries, given by their exact names, in their current folders.
 pub fn compile(
     workspace: &Workspace,
     mut command: Command,

@@ -14,13 +14,13 @@ use crate::workspace::{Workspace, without};
 /// From PyPI, in a virtual environment of its own.
 const UV: &str = "uv==0.13.9";
 
-/// Names [`cache`] to the tests, whose own XDG_CACHE_HOME is another, and to the chores that they run.
+/// Passes [`cache`] to the tests, whose own XDG_CACHE_HOME differs, and to the commands that they run.
 pub const CACHE: &str = "LIBBFC_TESTS_CACHE";
 
-/// What to ask oneself where packages could not be fetched.
+/// The question for a user whose packages could not be fetched.
 const PYPI: &str = "is PyPI reachable, and Python new enough?";
 
-/// The file in an environment that says that all of it is there.
+/// The file in an environment that marks it as complete.
 const COMPLETE: &str = "complete";
 
 /// The folder in the user's cache with all that is fetched for tests, which all checkouts share.
@@ -31,9 +31,7 @@ pub fn cache() -> Result<PathBuf> {
     // An empty or relative XDG_CACHE_HOME counts as unset, by its specification.
     let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = named.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
-    Ok(cache
-        .context("there is no home folder to keep what is fetched in: set XDG_CACHE_HOME")?
-        .join("libbfc"))
+    Ok(cache.context("there is no home folder for fetched files: set XDG_CACHE_HOME")?.join("libbfc"))
 }
 
 /// The packages in the virtual environment of a folder of tests.
@@ -45,8 +43,8 @@ pub fn packages(workspace: &Workspace, folder: &str) -> Result<PathBuf> {
 }
 
 /// The interpreter of a virtual environment that holds exactly what the requirements.txt of a folder of tests lists, and
-/// that of ffi-tests: both are lock files, and name dependencies too. What is there already is not fetched again, and what
-/// was cut off is completed.
+/// that of ffi-tests: both are lock files, and name dependencies too. Existing packages are not fetched again, and an
+/// interrupted installation is completed.
 pub fn environment(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let Environment { folder, lists, about } = Environment::of(workspace, folder)?;
     let python = folder.join("bin/python");
@@ -79,17 +77,17 @@ pub fn unpack(workspace: &Workspace, list: &Path, python: &str, folder: &Path) -
     fetch(workspace, "uv pip install --target", PYPI, install)
 }
 
-/// The same interpreter, if it is there already.
+/// The same interpreter, if it exists already.
 pub fn existing(workspace: &Workspace, folder: &Path) -> Result<Option<PathBuf>> {
     let Environment { folder, .. } = Environment::of(workspace, folder)?;
     Ok(is_complete(&folder).then(|| folder.join("bin/python")))
 }
 
-/// An environment that may not be there yet.
+/// An environment that may not exist yet.
 struct Environment {
     folder: PathBuf,
     lists: Vec<PathBuf>,
-    /// What it is and how large: the first line of its list.
+    /// Its description and size: the first line of its list.
     about: String,
 }
 
@@ -102,7 +100,7 @@ impl Environment {
         let name = folder.file_name().context("it is a folder")?;
         let mut hasher = DefaultHasher::new();
         listed.hash(&mut hasher);
-        // Other checkouts may want other versions at the same time.
+        // Other checkouts may need other versions at the same time.
         let folder = cache()?.join("env").join(format!("{}-{:016x}", name.display(), hasher.finish()));
         let about = listed.last().and_then(|list| list.lines().next()).unwrap_or_default();
         Ok(Self { folder, lists, about: about.trim_start_matches(['#', ' ']).to_owned() })
@@ -113,14 +111,14 @@ fn is_complete(folder: &Path) -> bool {
     folder.join(COMPLETE).exists() && tools::works(folder.join("bin/python").as_os_str())
 }
 
-/// The PATH with the programs of such an environment in front.
+/// The PATH, beginning with the programs of such an environment.
 pub fn path(python: &Path) -> Result<OsString> {
     let rest = std::env::var_os("PATH").unwrap_or_default();
     let bin = python.parent().map(PathBuf::from);
     Ok(std::env::join_paths(bin.into_iter().chain(std::env::split_paths(&rest)))?)
 }
 
-/// The text of a list, and of those that it includes by `-r`.
+/// The text of a list, and of the lists that it includes by `-r`.
 fn read_list(list: &Path) -> Result<String> {
     let text = files::read(list)?;
     let included = text.lines().filter_map(|line| line.strip_prefix("-r "));
@@ -129,23 +127,23 @@ fn read_list(list: &Path) -> Result<String> {
     Ok(text + &included)
 }
 
-/// A command of uv's with the cache of ours.
+/// A command of uv with the project's cache.
 fn uv_command(workspace: &Workspace, args: &[&str]) -> Result<Command> {
     let mut command = workspace.command(uv(workspace)?);
     without(&mut command, &["UV_"]).env("UV_CACHE_DIR", cache()?.join("uv-cache"));
-    // Options of all its commands come first: the last of the arguments may want a value.
+    // Options of all its commands come first, because the last of the arguments may need a value.
     command.args(["--quiet", "--no-python-downloads"]).args(args);
     Ok(command)
 }
 
-/// The program, which is fetched if it is not there.
+/// The program, which is fetched if it is missing.
 fn uv(workspace: &Workspace) -> Result<PathBuf> {
     let folder = cache()?.join("uv").join(UV);
     let uv = folder.join("bin/uv");
     if !tools::works(uv.as_os_str()) {
         let mut venv = workspace.command("python3");
         venv.args(["-m", "venv", "--clear"]).arg(&folder);
-        // Debian has the module in a package of its own.
+        // Debian has the module in a separate package.
         fetch(
             workspace,
             "python3 -m venv",
@@ -159,7 +157,8 @@ fn uv(workspace: &Workspace) -> Result<PathBuf> {
     Ok(uv)
 }
 
-/// Runs what fetches packages; the question is for a user for whom it fails. What the user's variables name would count as installed, and not be there when a test runs.
+/// Runs a command that fetches packages. The question is for a user for whom it fails. Packages in the user's variables
+/// would count as installed, and would be missing when a test runs.
 fn fetch(workspace: &Workspace, name: &str, question: &str, mut command: Command) -> Result<()> {
     without(&mut command, &["PYTHON", "VIRTUAL_ENV", "CONDA_"]);
     let ended = workspace.run(name, command).with_context(|| Unavailable(format!("{name} failed")))?;

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use crate::tally::Tally;
 
-/// Failures of a suite that are named at the end; who has more looks further up.
+/// How many failures of a suite are named at the end. Further ones are in the output above.
 const SHOWN: usize = 20;
 
-/// Tests that are named for the time that they took.
+/// How many of the slowest tests are named.
 const SLOWEST: usize = 10;
 
 /// One suite's result.
@@ -20,8 +20,7 @@ pub struct Verdict {
     pub seconds: f64,
 }
 
-/// The whole account: the table, what was skipped and why, what failed, and the closing line, alone on
-/// the last line.
+/// The whole summary: the table, what was skipped and why, what failed, and the closing line, alone on the last line.
 pub fn account(verdicts: &[Verdict]) -> String {
     let mut text = format!(
         "{:<14}{:<9}{:>7}{:>7}{:>8}{:>9}\n",

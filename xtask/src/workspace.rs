@@ -1,4 +1,4 @@
-//! Where things are, and running programs there.
+//! The folders of the workspace, and running programs in it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::files;
 use crate::progress::Waiting;
 
-/// The library's version, which is the same for all packages of the workspace; Cargo.toml is its one source.
+/// The library's version, which is that of all packages of the workspace. Cargo.toml is its only source.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The checkout.
@@ -21,9 +21,9 @@ pub struct Workspace {
     pub root: PathBuf,
     /// Cargo's target folder, wherever the user has put it.
     pub target: PathBuf,
-    /// The library's SONAME, of the number that Cargo.toml has as `abi`.
+    /// The library's SONAME, with the number `abi` of Cargo.toml.
     pub soname: String,
-    /// Whether what programs say is shown as they say it.
+    /// Whether the output of programs is shown while they run.
     pub verbose: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Ended {
     pub success: bool,
     /// How it ended, in words.
     pub status: String,
-    /// What it said on both of its streams, in order.
+    /// The output on both of its streams, in order.
     pub text: String,
     /// Where that is kept.
     pub log: PathBuf,
@@ -43,7 +43,7 @@ impl Workspace {
     /// Asks cargo, which knows about CARGO_TARGET_DIR and its own configuration.
     pub fn find() -> Result<Self> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = here.parent().context("xtask lies in the workspace")?;
+        let root = here.parent().context("xtask is in the workspace")?;
         if !root.join("Cargo.toml").exists() {
             bail!(
                 "{} is gone: this xtask was built in a checkout that has moved; run it as `cargo xtask`",
@@ -53,7 +53,7 @@ impl Workspace {
         let mut command = Command::new(crate::cargo::program());
         command.args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
         let text = capture(command.current_dir(root))?;
-        let metadata: Value = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
+        let metadata: Value = serde_json::from_str(&text).context("cargo metadata did not print JSON")?;
         let target =
             metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?;
         let mut packages = metadata["packages"].as_array().into_iter().flatten();
@@ -81,19 +81,19 @@ impl Workspace {
         command
     }
 
-    /// The file that keeps what a program says.
+    /// The file for the output of a program.
     pub fn log(&self, name: &str) -> PathBuf {
         self.target.join("xtask/logs").join(format!("{}.log", slug(name)))
     }
 
-    /// Runs a program to its end. What it says goes to a log under target/xtask/ and, if the user wants
-    /// it, to the terminal too. It has no standard input: nothing here may wait for an answer.
+    /// Runs a program to its end. Its output goes to a log below target/xtask/ and, if requested, to the terminal too.
+    /// It has no standard input, because nothing here may wait for an answer.
     pub fn run(&self, name: &str, command: Command) -> Result<Ended> {
         let waiting = Waiting::begin(name, self.verbose);
         self.run_watched(name, command, |line| waiting.line(line))
     }
 
-    /// The same; `watch` gets each line.
+    /// Like [`Self::run`]. `watch` gets each line.
     pub fn run_watched(
         &self,
         name: &str,
@@ -111,7 +111,7 @@ impl Workspace {
             let program = command.get_program().display();
             format!("cannot start {program}: is it installed?")
         })?;
-        // The command holds our copies of the writing end: while they are open the reader sees no end.
+        // The command holds copies of the writing end. While they are open the reader sees no end.
         drop(command);
         let mut text = String::new();
         let mut reader = BufReader::new(reader);
@@ -131,7 +131,7 @@ impl Workspace {
         Ok(Ended { success: status.success(), status: status.to_string(), text, log })
     }
 
-    /// As `run`, and an error with the end of what it said if it ended badly.
+    /// Like `run`. If the program fails, returns an error with the end of its output.
     pub fn run_well(&self, name: &str, command: Command) -> Result<String> {
         let ended = self.run(name, command)?;
         if !ended.success {
@@ -142,7 +142,7 @@ impl Workspace {
 }
 
 impl Ended {
-    /// How it ended and the end of what it said, for a person who looks for the reason.
+    /// How the program ended and the end of its output, to find the reason.
     pub fn complaint(&self) -> String {
         let Self { status, text, log, .. } = self;
         let lines: Vec<&str> = text.lines().collect();
@@ -151,7 +151,7 @@ impl Ended {
     }
 }
 
-/// The standard output of a program that has to end well; its complaints go where ours go.
+/// The standard output of a program that must succeed. It shares standard error with this program.
 pub fn capture(command: &mut Command) -> Result<String> {
     let what = format!("{command:?}");
     let output = command
@@ -162,11 +162,11 @@ pub fn capture(command: &mut Command) -> Result<String> {
     if !output.status.success() {
         bail!("{what}: {}", output.status);
     }
-    String::from_utf8(output.stdout).with_context(|| format!("{what} printed something else than text"))
+    String::from_utf8(output.stdout).with_context(|| format!("{what} did not print text"))
 }
 
-/// A command without the user's variables whose names begin so: what runs is about the checkout and not about what the
-/// user has set.
+/// A command without the user's variables whose names begin with these prefixes, because its result must not depend on
+/// the user's settings.
 pub fn without<'a>(command: &'a mut Command, prefixes: &[&str]) -> &'a mut Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -177,14 +177,14 @@ pub fn without<'a>(command: &'a mut Command, prefixes: &[&str]) -> &'a mut Comma
     command
 }
 
-/// Without the variables that steer the library, a framework, Python, a sanitizer or the simulation: a test is about the checkout and
-/// not about what the user has set.
+/// Without the variables that control the library, a framework, Python, a sanitizer or the simulation, because a test
+/// must not depend on the user's settings.
 pub fn plainly(command: &mut Command) {
     const OF_THE_USER: [&str; 15] = [
         "ASAN_", "LSAN_", "UBSAN_", "BFC_", "PYTORCH_", "TORCH_", "CUDA_", "SIMCUDA_", "PYTHON", "TF_",
         "KERAS_", "HF_", "CUPY_", "NUMBA_", "LD_",
     ];
-    // What Python compiles of ours would lie in the checkout.
+    // Otherwise Python would write compiled files into the checkout.
     without(command, &OF_THE_USER).env("PYTHONDONTWRITEBYTECODE", "1");
 }
 
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn variables_of_the_user_are_taken_away_by_the_beginning_of_their_names() {
-        // The test itself is run by cargo, which sets these.
+        // cargo, which runs the test itself, sets these.
         let mut command = Command::new("env");
         let names: Vec<_> = without(&mut command, &["CARGO_PKG_"]).get_envs().collect();
         assert!(

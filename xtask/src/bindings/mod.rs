@@ -1,4 +1,4 @@
-//! What is generated from the headers in include/ for clients in Rust and Python.
+//! The files generated from the headers in include/ for clients in Rust and Python.
 //!
 //! bindgen reads the headers (bfc-sys/generate). Its result is the source of Python's prototypes too.
 
@@ -18,11 +18,11 @@ pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
     let folder = workspace.target.join("xtask");
     let mut command = cargo::cargo(workspace, &["run", "--package", "bfc-sys-generate", "--"]);
     command.arg("include/bfc_adapters.h").arg(&folder).arg("-Iinclude");
-    // libclang comes without the headers that belong to a compiler, such as stddef.h.
+    // libclang lacks the headers of a compiler, such as stddef.h.
     let mut compiler = workspace.command(tools::c_compiler());
     let builtin = capture(compiler.arg("-print-file-name=include"))?;
     command.arg(format!("-I{}", builtin.trim()));
-    // Which libclang it is makes no difference to the result; bindgen needs 9 or later.
+    // The version of libclang makes no difference to the result. bindgen needs 9 or later.
     if std::env::var_os("LIBCLANG_PATH").is_none() {
         command.env("LIBCLANG_PATH", uv::packages(workspace, "bfc-sys/generate")?.join("clang/native"));
     }

@@ -23,7 +23,7 @@ pub fn module(bindings: &str) -> Result<String> {
     for item in &file.items {
         let Item::ForeignMod(block) = item else { continue };
         for item in &block.items {
-            let ForeignItem::Fn(function) = item else { bail!("something else than a function is extern") };
+            let ForeignItem::Fn(function) = item else { bail!("an extern item is not a function") };
             let (name, signature) = (&function.sig.ident, &function.sig);
             let arguments = arguments(signature.inputs.iter().map(|input| match input {
                 FnArg::Typed(argument) => &*argument.ty,
@@ -122,7 +122,7 @@ fn ctype(of: &Type) -> Result<String> {
     let text = match of {
         Type::Ptr(pointer) => match name(&pointer.elem)?.as_str() {
             "c_void" => "c_void_p".to_owned(),
-            // What the library writes is no string of Python's, so it is a buffer by its address.
+            // Text written by the library is not a Python string, so it is a buffer passed by its address.
             "c_char" if pointer.mutability.is_some() => "c_void_p".to_owned(),
             "c_char" => "c_char_p".to_owned(),
             _ => format!("POINTER({})", ctype(&pointer.elem)?),

@@ -1,4 +1,4 @@
-//! Building for another machine, and what an installation for one does otherwise.
+//! Building for another machine, and the differences of an installation for one.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -26,7 +26,7 @@ fn check(triple: &str) -> Result<()> {
     let ask = |words: &[&str]| {
         let mut command = Command::new(&rustc);
         let output = command.args(words).stdin(Stdio::null()).output().context("cannot start rustc")?;
-        let text = String::from_utf8(output.stdout).context("rustc printed something else than text")?;
+        let text = String::from_utf8(output.stdout).context("rustc did not print text")?;
         anyhow::Ok(output.status.success().then_some(text))
     };
     let Some(properties) = ask(&["--print", "cfg", "--target", triple])? else {
@@ -41,7 +41,7 @@ fn check(triple: &str) -> Result<()> {
     Ok(())
 }
 
-/// The processor that a library is for, as CMake names it. Read from the file, because cargo's configuration may name a target
+/// The processor of a library, by CMake's name. Read from the file, because cargo's configuration may name a target
 /// too.
 pub fn processor(library: &Path) -> Result<&'static str> {
     let head = fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
@@ -70,7 +70,7 @@ pub fn strip(processor: &str) -> Option<PathBuf> {
     names.iter().find_map(|name| files::program(name))
 }
 
-/// The bfc command as a program for this machine: one for another cannot write its man pages.
+/// The bfc command as a program for this machine, because one for another machine cannot write its man pages here.
 pub fn command(workspace: &Workspace, built: &Built, processor: &str) -> Result<PathBuf> {
     if processor == ARCH {
         return Ok(built.command.clone());

@@ -1,5 +1,5 @@
-//! The list of what an installation has put below a prefix, in the form of `sha256sum`. `cargo xtask uninstall` removes
-//! what it names.
+//! The list of the files that an installation has put below a prefix, in the format of `sha256sum`. `cargo xtask
+//! uninstall` removes the files that it names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::files;
 use crate::workspace::{Workspace, capture};
 
-/// Where it lies below the prefix.
+/// Its path below the prefix.
 pub const FILE: &str = "share/bfc/install-manifest.txt";
 
-/// How the remarks begin that name the folders which were made.
+/// The beginning of the remarks that name the folders which were created.
 const FOLDER: &str = "# folder ";
 
 /// The paths that a manifest names, all of them below the prefix.
@@ -23,7 +23,7 @@ struct Named {
     files: BTreeSet<PathBuf>,
 }
 
-/// Copies a tree below `root`, and removes what an earlier installation had there and this one has not.
+/// Copies a tree below `root`, and removes files of an earlier installation that this one lacks.
 pub fn install(workspace: &Workspace, tree: &Path, root: &Path) -> Result<()> {
     let place = root.join(FILE);
     let old = if place.exists() { named(&files::read(&place)?)? } else { Named::default() };
@@ -32,7 +32,7 @@ pub fn install(workspace: &Workspace, tree: &Path, root: &Path) -> Result<()> {
     let mut command = workspace.command("sha256sum");
     let sums = capture(command.args(&names).current_dir(tree)).context("sha256sum is part of coreutils")?;
 
-    // The outer ones before those inside. An empty path is the prefix itself.
+    // Outer folders before those inside them. An empty path is the prefix itself.
     let mut folders = old.folders;
     for name in names.iter().copied().chain([Path::new(FILE)]) {
         let above: Vec<_> = name.ancestors().skip(1).collect();
@@ -56,7 +56,8 @@ pub fn install(workspace: &Workspace, tree: &Path, root: &Path) -> Result<()> {
     files::write(&place, folders.chain([sums]).collect::<String>())
 }
 
-/// Removes what the manifest below `root` names, and the folders that were made for it, if they are empty then.
+/// Removes the files that the manifest below `root` names, and the folders that were created for them, if they are then
+/// empty.
 pub fn uninstall(workspace: &Workspace, root: &Path) -> Result<()> {
     let place = root.join(FILE);
     let shown = place.display();
@@ -68,13 +69,13 @@ pub fn uninstall(workspace: &Workspace, root: &Path) -> Result<()> {
     }
     files::remove(&place)?;
     for folder in folders.iter().rev() {
-        // One that holds something else stays.
+        // A folder with other contents stays.
         let _ = fs::remove_dir(root.join(folder));
     }
     Ok(())
 }
 
-/// Removes the files that are as they were installed. Names the others and returns their number.
+/// Removes the files that are unchanged since the installation. Prints the others and returns their number.
 fn remove(workspace: &Workspace, root: &Path, files: impl IntoIterator<Item = PathBuf>) -> Result<usize> {
     if !root.join(FILE).exists() {
         return Ok(0);
@@ -98,7 +99,7 @@ fn remove(workspace: &Workspace, root: &Path, files: impl IntoIterator<Item = Pa
     Ok(kept)
 }
 
-/// The paths in a manifest. One that leads out of the prefix is refused.
+/// The paths in a manifest. A path that leads out of the prefix is refused.
 fn named(text: &str) -> Result<Named> {
     let mut found = Named::default();
     for line in text.lines() {
@@ -107,7 +108,7 @@ fn named(text: &str) -> Result<Named> {
         let path =
             folder.as_ref().or(file.as_ref()).with_context(|| format!("{FILE} has the line {line}"))?;
         let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
-        ensure!(inside, "{FILE} names {}, which is no path below the prefix", path.display());
+        ensure!(inside, "{FILE} names {}, which is not a path below the prefix", path.display());
         found.folders.extend(folder.clone());
         found.files.extend(file.filter(|_| folder.is_none()));
     }

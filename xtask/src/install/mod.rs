@@ -1,7 +1,7 @@
 //! `cargo xtask install` and `uninstall`: the library as its clients find it.
 //!
-//! The installed tree has no absolute path in it: CMake's files and pkg-config's compute theirs from
-//! where they lie, and the bfc command looks for the library beside itself.
+//! The installed tree contains no absolute path: the files for CMake and pkg-config compute paths relative to
+//! themselves, and the bfc command looks for the library beside itself.
 
 mod cross;
 mod manifest;
@@ -17,17 +17,17 @@ use crate::files;
 use crate::header::NAMES;
 use crate::workspace::{VERSION, Workspace, capture};
 
-/// Where the library lies below the prefix, if nothing else is said.
+/// The folder of the library below the prefix, by default.
 const LIB: &str = "lib";
 
-/// What the archive needs of the system, in the linker's order: what `rustc --print native-static-libs`
-/// says, which a test compares, but for gcc_s. That would rule -static out, and compilers link it anyway.
+/// The system libraries that the archive needs, in the linker's order: the output of `rustc --print
+/// native-static-libs`, which a test compares, without gcc_s. That would prevent -static, and compilers link it anyway.
 const SYSTEM_LIBRARIES: [&str; 6] = ["util", "rt", "pthread", "m", "dl", "c"];
 
-/// What the interposer is called in lib/.
+/// The name of the interposer in lib/.
 pub const INTERPOSER: &str = "libbfc_preload.so";
 
-/// What `cargo xtask install` takes.
+/// The arguments of `cargo xtask install`.
 #[derive(Args)]
 pub struct Install {
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub struct Install {
     target: Option<String>,
 }
 
-/// What `cargo xtask uninstall` takes.
+/// The arguments of `cargo xtask uninstall`.
 #[derive(Args)]
 pub struct Uninstall {
     #[command(flatten)]
@@ -53,8 +53,8 @@ pub struct Uninstall {
 
 #[derive(Args)]
 struct Place {
-    /// The folder for bin/, include/, lib/ and share/. `install` puts it below $DESTDIR if that is set, a folder that should
-    /// be empty: no list of the files is kept there
+    /// The folder for bin/, include/, lib/ and share/. If $DESTDIR is set, `install` puts it below that folder, which
+    /// should be empty, and writes no list of the files
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }
@@ -76,7 +76,7 @@ fn staging() -> Option<OsString> {
 }
 
 impl Install {
-    /// Builds the library, installs it, and says how it is used.
+    /// Builds the library, installs it, and prints how to use it.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         let profile = if self.debug { Profile::Debug } else { Profile::Release };
         let prefix = std::path::absolute(&self.place.prefix)?;
@@ -93,7 +93,7 @@ impl Install {
         let root = self.place.root()?;
         install_into(workspace, &root, &libdir, &built)?;
         if staging().is_some() {
-            // A package's tools strip and compress files, and its manager has a list of its own.
+            // A package's tools strip and compress files, and its manager keeps its own list.
             files::remove(&root.join(manifest::FILE))?;
         }
         match staging() {
@@ -121,7 +121,7 @@ impl Uninstall {
 fn below(prefix: &Path, libdir: &Path) -> Result<PathBuf> {
     let inside = libdir.strip_prefix(prefix).unwrap_or(libdir);
     let is_below = inside.components().all(|part| matches!(part, Component::Normal(_)));
-    ensure!(is_below, "--libdir {}: it is no folder below {}", libdir.display(), prefix.display());
+    ensure!(is_below, "--libdir {}: it is not a folder below {}", libdir.display(), prefix.display());
     Ok(inside.to_owned())
 }
 
@@ -131,7 +131,7 @@ pub fn install(workspace: &Workspace, prefix: &Path, built: &Built) -> Result<()
 }
 
 fn install_into(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built) -> Result<()> {
-    // Two may be installed at the same time.
+    // Two installations may run at the same time.
     let stage = workspace.target.join(format!("xtask/stage-{}", std::process::id()));
     let installed = stage_tree(workspace, &stage, libdir, built)
         .and_then(|()| manifest::install(workspace, &stage, root))
@@ -139,7 +139,7 @@ fn install_into(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built
     installed.and(files::remove_all(&stage))
 }
 
-/// Makes the tree that is installed in a fresh folder.
+/// Creates the tree to install, in a new folder.
 pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Built) -> Result<()> {
     files::remove_all(root)?;
     let processor = cross::processor(&built.shared)?;
@@ -149,12 +149,12 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
     let binaries = [
         (&built.shared, lib.join(&shared)),
         (&built.archive, lib.join("libbfc.a")),
-        // It finds libbfc.so beside itself, and is found by its path: no links to it.
+        // It finds libbfc.so beside itself, and is found by its path, so it needs no links.
         (&built.interposer, lib.join(INTERPOSER)),
         (&built.command, root.join("bin/bfc")),
     ];
-    // The debug information is nine tenths of a release build, and the compiler's intermediate code, which no linker of a
-    // program reads, three quarters of what is left of the archive. With them the files are as good, only larger.
+    // Debug information is nine tenths of a release build, and the compiler's intermediate code, which no linker of a
+    // program reads, is three quarters of the rest of the archive. With them the files would only be larger.
     let is_release = built.profile == Profile::Release;
     let strip = is_release.then(|| cross::strip(processor)).flatten();
     if is_release && strip.is_none() {
@@ -188,7 +188,7 @@ pub fn stage_tree(workspace: &Workspace, root: &Path, libdir: &Path, built: &Bui
     }
 
     let (share, doc) = (root.join("share"), root.join("share/doc/bfc"));
-    // README and ARCHITECTURE are about the source.
+    // README and ARCHITECTURE describe the source.
     files::copy_all(&workspace.path("docs"), &doc)?;
     files::copy_all(&workspace.path("examples"), &share.join("bfc/examples"))?;
     for name in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-THIRD-PARTY", "CHANGELOG.md"] {
@@ -205,7 +205,7 @@ fn filled(workspace: &Workspace, template: String, libdir: &Path, processor: &st
         ("@VERSION@", VERSION.to_owned()),
         ("@SONAME@", workspace.soname.clone()),
         ("@LIBDIR@", libdir.display().to_string()),
-        // From the folder for libraries to the prefix.
+        // The relative path from the folder for libraries to the prefix.
         ("@UP@", vec![".."; libdir.components().count()].join("/")),
         ("@ARCH@", processor.to_owned()),
         ("@SYSTEM_LIBS_CMAKE@", SYSTEM_LIBRARIES.join(";")),
@@ -213,12 +213,12 @@ fn filled(workspace: &Workspace, template: String, libdir: &Path, processor: &st
     ];
     let filled = values.iter().fold(template, |text, (name, value)| text.replace(name, value));
     match filled.lines().find(|line| line.contains('@')) {
-        Some(line) => bail!("a placeholder that xtask does not know: {line}"),
+        Some(line) => bail!("an unknown placeholder: {line}"),
         None => Ok(filled),
     }
 }
 
-/// What a user wants to know who has just installed the library.
+/// The information for a user who has just installed the library.
 fn usage(prefix: &Path, libdir: &Path) -> String {
     let prefix = shell_quoted(&prefix.display().to_string());
     let lib = libdir.display();
@@ -259,7 +259,7 @@ mod tests {
             usage(Path::new("/with space/it's"), Path::new(LIB))
                 .contains(r"PREFIX_PATH='/with space/it'\''s' ...")
         );
-        // What most users do first comes first.
+        // The most common first steps come first.
         let text = usage(Path::new("/opt/bfc"), Path::new(LIB));
         let [path, run] =
             ["export PATH=/opt/bfc/bin:$PATH\n", "bfc run -- ./train\n"].map(|line| text.find(line));

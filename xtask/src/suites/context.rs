@@ -1,4 +1,4 @@
-//! What a suite is given: the workspace, what was built already, and the count of its tests.
+//! The context of a suite: the workspace, what was built already, and the count of its tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,13 +26,13 @@ pub enum Count {
     Junit(&'static str),
 }
 
-/// What tests in Python need of the checkout.
+/// What tests in Python need from the checkout.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 pub enum Needs {
     Nothing,
     /// An installed library.
     Prefix,
-    /// That, and the simulated driver and runtimes.
+    /// The installed library, and the simulated driver and runtimes.
     Simulation,
 }
 
@@ -71,7 +71,7 @@ impl Context {
         cargo::build(&self.workspace, profile)
     }
 
-    /// A folder with the library installed in it, from the release build.
+    /// A folder in which the library is installed, from the release build.
     pub fn prefix(&mut self) -> Result<PathBuf> {
         if let Some(prefix) = &self.prefix {
             return Ok(prefix.clone());
@@ -82,8 +82,8 @@ impl Context {
         Ok(self.prefix.insert(prefix).clone())
     }
 
-    /// A command of cargo without the variables that steer the library: a test is about the checkout and not about what
-    /// the user has set.
+    /// A command of cargo without the variables that control the library, because a test must not depend on the user's
+    /// settings.
     pub fn cargo(&self, args: &[&str]) -> Command {
         self.plain(cargo::cargo(&self.workspace, args))
     }
@@ -94,7 +94,7 @@ impl Context {
         command
     }
 
-    /// A test that is a program of its own, or has many of them in it.
+    /// A program that is a test, or contains many.
     pub fn program(&mut self, name: &str, mut command: Command, count: Count) -> Result<Ended> {
         let report = self.workspace.log(name).with_extension("xml");
         if let Count::Junit(option) = count {
@@ -117,7 +117,7 @@ impl Context {
             Count::Junit(_) if report.exists() => Tally::of_junit(&files::read(&report)?)?,
             Count::Junit(_) => (Tally::default(), String::new()),
         };
-        // It may have failed before, or besides, a test of its own: a compiler's error, a crash.
+        // It may have failed outside of its tests: a compiler's error, a crash.
         if !ended.success && tally.failed.is_empty() {
             tally.failed.push(name.to_owned());
             troubles.clone_from(&ended.text);
@@ -142,15 +142,15 @@ impl Context {
         Ok(ended)
     }
 
-    /// The tests of a folder of ffi-tests, in its virtual environment in the user's cache. What they need of the checkout
-    /// is built before, and named to them, and so is what they need besides; see ffi-tests/conftest.py.
+    /// The tests of a folder of ffi-tests, in its virtual environment in the user's cache. What they need from the
+    /// checkout is built first, and passed to them by variables, together with `more`; see ffi-tests/conftest.py.
     pub fn pytest(&mut self, suite: &str, needs: Needs, more: &[(&str, &Path)]) -> Result<()> {
         let folder = self.workspace.path("ffi-tests").join(suite);
         let python = uv::environment(&self.workspace, &folder)?;
         let mut command = self.workspace.command(&python);
         plainly(&mut command);
         command.env(uv::CACHE, uv::cache()?).env("PATH", uv::path(&python)?);
-        // A folder in this one may have another version of the same packages.
+        // A subfolder may need another version of the same packages.
         for inner in files::entries(&folder)?.iter().filter(|inner| inner.join("requirements.txt").exists()) {
             let name = inner.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
             let python = uv::environment(&self.workspace, inner)?;
@@ -172,7 +172,7 @@ impl Context {
         self.program(&format!("pytest {suite}"), command, Count::Junit("--junit-xml")).map(drop)
     }
 
-    /// A test that is a piece of work which may go wrong.
+    /// A test that consists of work which may fail.
     pub fn check(&mut self, name: &str, work: impl FnOnce(&Workspace) -> Result<()>) {
         let progress = Progress::begin(name, self.workspace.verbose);
         let start = Instant::now();
@@ -191,7 +191,7 @@ impl Context {
         }
     }
 
-    /// Something went wrong outside of any test.
+    /// Records a failure outside of any test.
     pub fn fail(&mut self, name: &str, why: &str) {
         println!("   {name}");
         indent(why);
@@ -199,7 +199,7 @@ impl Context {
         self.tally.failed.push(format!("{name}: {line}"));
     }
 
-    /// Something cannot run here; the summary at the end says why.
+    /// Records that something cannot run here. The summary at the end gives the reason.
     pub fn skip(&mut self, name: &str, why: &str) {
         let line = why.lines().next().unwrap_or_default();
         println!("   {name} ... skipped: {line}");

@@ -8,7 +8,7 @@ use super::context::{Context, Needs};
 use crate::files;
 use crate::tools;
 
-/// All of it is compiled or read, and nothing is run.
+/// Everything is compiled or read, and nothing is run.
 pub fn run(context: &mut Context) -> Result<()> {
     tools::need_compilers()?;
     let file = context.workspace.target.join("xtask/cuda-lists.json");

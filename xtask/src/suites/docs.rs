@@ -5,9 +5,9 @@ use anyhow::Result;
 use super::context::{Context, Count, Needs};
 use crate::hooks;
 
-/// rustdoc's warnings are errors, its examples run, and so does what is on the pages.
+/// rustdoc's warnings are errors, its examples are run, and so is the code on the pages.
 pub fn run(context: &mut Context) -> Result<()> {
-    // Each by itself: the library and the command are both called bfc, and their pages would collide.
+    // Each separately, because the library and the command are both called bfc, and their pages would collide.
     for package in ["libbfc", "xtask"] {
         let mut command = context.cargo(&["doc", "--no-deps", "--package", package]);
         command.env("RUSTDOCFLAGS", "-D warnings");

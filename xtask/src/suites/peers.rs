@@ -1,5 +1,5 @@
-//! The suite `peers`: the benchmarks beside other allocators, for a moment. It is there to see that each of them runs, that
-//! none returns memory that overlaps, and that programs have the same results with each. It does not compare.
+//! The suite `peers`: short runs of the benchmarks beside other allocators. It checks that each of them runs, that none
+//! returns memory that overlaps, and that programs have the same results with each. It does not compare times.
 
 use anyhow::Result;
 
@@ -24,7 +24,7 @@ pub fn run(context: &mut Context) -> Result<()> {
             false => context.fail(peer, &format!("{why:#}")),
         }
     }
-    context.program("all that can be had runs, and nothing overlaps", command, Count::One)?;
+    context.program("available allocators run, and nothing overlaps", command, Count::One)?;
     let command = cpu::command(&context.workspace, &prefix, true)?;
     context.program("real programs on the CPU have equal results", command, Count::One).map(drop)
 }

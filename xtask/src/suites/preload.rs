@@ -1,5 +1,5 @@
-//! The suite `preload`: libbfc_preload.so, and programs that know nothing of it, on the simulated driver, see
-//! ffi-tests/preload. The suite `races`: many random programs on the simulated driver, optimized, and under the interposer.
+//! The suite `preload`: libbfc_preload.so with unmodified programs on the simulated driver, see ffi-tests/preload. The
+//! suite `races`: many random programs on the simulated driver, optimized, and under the interposer.
 //!
 //! A long run: `RACES_PROGRAMS=1000000 cargo xtask test --suite races --verbose`, which prints each minute how far it is.
 //! Under the interposer each kind runs a quarter of that.
@@ -12,14 +12,15 @@ use super::context::{Context, Count, Needs};
 use crate::simcuda;
 use crate::tools;
 
-/// Of each kind, a quarter as many of threads at once and of the kinds with contexts, receives and captures of all modes, and
-/// an eighth of those with granules.
+/// The programs of each kind. A quarter as many have concurrent threads, or are of the kinds with contexts, receives
+/// and captures of all modes, and an eighth as many have granules.
 const PROGRAMS: u64 = 5_000;
 
-/// That of the tests, in Cargo.toml.
+/// The profile of the tests, in Cargo.toml.
 const PROFILE: &str = "--profile=races";
 
-/// Builds interposer and simulation, and runs programs on both. Some random ones with the interposer are the suite rust's.
+/// Builds interposer and simulation, and runs programs on both. Some random ones with the interposer are in the suite
+/// rust.
 pub fn run(context: &mut Context) -> Result<()> {
     tools::need_compilers()?;
     context.pytest("preload", Needs::Simulation, &[])
@@ -31,7 +32,7 @@ pub fn races(context: &mut Context) -> Result<()> {
         Ok(text) => text.parse().context("RACES_PROGRAMS is not a number")?,
         Err(_) => PROGRAMS,
     };
-    // The library's own are the fastest, and the debug build runs few of them.
+    // The library's own are the fastest, and the debug build runs only a few of them.
     let inside = ["core::tests::queues", "pool::order::tests"];
     let mut command = context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--lib", "--"]);
     command.args(inside).env("RACES_PROGRAMS", programs.to_string());
@@ -39,7 +40,7 @@ pub fn races(context: &mut Context) -> Result<()> {
     let command = random_programs(context, "races", programs)?;
     context.program("random programs on held streams", command, Count::Cargo)?;
 
-    // Reuse races through cudaMalloc and cudaFree. The tests themselves build the mutation that they are to see.
+    // Reuse races through cudaMalloc and cudaFree. The tests themselves build the mutation that they must detect.
     let interposer = context.prefix()?.join("lib").join(crate::install::INTERPOSER);
     let mut command = random_programs(context, "preload_races", programs / 4)?;
     command.env_remove("LD_PRELOAD").env("PRELOAD_LIBRARY", interposer);
@@ -50,7 +51,7 @@ pub fn races(context: &mut Context) -> Result<()> {
 fn random_programs(context: &Context, test: &str, programs: u64) -> Result<Command> {
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
     let mut command = context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--test", test]);
-    // The suite rust shows that the programs see defects.
+    // The suite rust shows that the programs detect defects.
     command.args(["--", "--nocapture", "--skip", "mutation"]);
     command.env("SIMCUDA_LIBRARY", driver).env("RACES_PROGRAMS", programs.to_string());
     Ok(command)

@@ -6,19 +6,19 @@ use super::context::{Context, Count};
 use crate::cargo::Profile;
 use crate::files;
 
-/// All tests with the debug build, whose internal checks look on; then the recorded traces through the
-/// release build, which is what is shipped; and the examples, which say themselves whether all is well.
+/// All tests with the debug build and its internal checks, then the recorded traces with the release build, which is
+/// shipped, and the examples, which check themselves.
 pub fn run(context: &mut Context) -> Result<()> {
-    // The bfc command's tests load the library as any client would.
+    // The tests of the bfc command load the library as any client would.
     let debug = context.built(Profile::Debug)?;
-    // The interposer's functions stand before the process's own: it is preloaded, by the suite preload, and has no tests
-    // inside. The examples in the documentation are the suite doc's.
+    // The interposer's functions precede those of the process, so it contains no tests. The suite preload tests it. The
+    // suite docs runs the examples in the documentation.
     let args = "test --workspace --exclude=bfc-preload --no-fail-fast --lib --bins --tests --examples";
     let mut command = context.cargo(&args.split(' ').collect::<Vec<_>>());
     command.env("BFC_LIBRARY", &debug.shared);
     context.program("cargo test", command, Count::Cargo)?;
 
-    // As a test program an example is compiled and its main never called.
+    // As a test program, an example is compiled and its main is never called.
     for example in files::below(&context.workspace.path("examples"), "rs")? {
         let name = example.file_stem().unwrap_or_default().to_string_lossy();
         let command = context.cargo(&["run", "--quiet", "--package=libbfc", "--example", &name]);

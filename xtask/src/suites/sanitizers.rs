@@ -1,5 +1,5 @@
 //! The suite `sanitizers`: the compilers' sanitizers over the programs of ffi-tests and over the library's own tests, and Miri
-//! over parts that need no system call. What valgrind cannot see is undefined behaviour, data races, and accesses beside a
+//! over parts that need no system call. Valgrind does not detect undefined behaviour, data races, and accesses beside a
 //! variable on the stack or a global one.
 
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use crate::files;
 use crate::tools::{self, Unavailable};
 use crate::workspace::{Workspace, plainly};
 
-/// For C and C++. Frame pointers give backtraces whole.
+/// For C and C++. Frame pointers make backtraces complete.
 const FLAGS: &str = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer";
 
-/// One defect of each kind, chosen by the argument, and what is said of it.
+/// One defect of each kind, chosen by the argument, and its report.
 const DEFECTS: &str = "
 #include <limits.h>
 #include <stdlib.h>
@@ -36,8 +36,8 @@ const FOUND: [(&str, &str); 3] = [
     ("undefined", "signed integer overflow"),
 ];
 
-/// What Miri runs of the library's tests, by the beginnings of their names: those with few steps, because it is thousands of times
-/// slower. The core has no unsafe code of its own.
+/// The library's tests that Miri runs, by the beginnings of their names: those with few steps, because it is thousands
+/// of times slower. The core has no unsafe code of its own.
 const MIRI: &[&str] = &[
     "core::heap::region_growth",
     "core::lifetimes",
@@ -50,7 +50,7 @@ const MIRI: &[&str] = &[
     "sys::zeroed::tests::it_grows",
 ];
 
-/// Each part is skipped by itself where its tool is absent.
+/// Each part is skipped separately if its tool is missing.
 pub fn run(context: &mut Context) -> Result<()> {
     for (name, part) in [
         ("C and C++", programs as fn(&mut Context) -> Result<()>),
@@ -82,7 +82,7 @@ fn programs(context: &mut Context) -> Result<()> {
     ctest::sanitized(context, FLAGS)
 }
 
-/// A program with the defects. Where it cannot be built, neither can any other.
+/// A program with the defects. If it cannot be built, no other can.
 fn defects(workspace: &Workspace) -> Result<PathBuf> {
     let program = workspace.target.join("sanitizers/defects");
     let source = program.with_extension("c");
@@ -99,12 +99,12 @@ fn defects(workspace: &Workspace) -> Result<PathBuf> {
 fn address(context: &mut Context) -> Result<()> {
     cargo::need_nightly(&context.workspace, None)?;
     let mut command = tests(context, "address", &["--lib"]);
-    // Tests leave pools behind.
+    // Tests do not destroy all pools.
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     context.program("address sanitizer, cargo test", command, Count::Cargo).map(drop)
 }
 
-/// Data races. The standard library is compiled too: where it is not watched, it orders nothing.
+/// Data races. The standard library is compiled too, because the synchronization of uninstrumented code is not seen.
 fn thread(context: &mut Context) -> Result<()> {
     cargo::need_nightly(&context.workspace, Some("rust-src"))?;
     let command = tests(context, "thread", &["-Zbuild-std", "--lib", "--test=threads"]);
@@ -115,10 +115,10 @@ fn thread(context: &mut Context) -> Result<()> {
 fn tests(context: &Context, sanitizer: &str, options: &[&str]) -> Command {
     let mut command = nightly(context, &["test"], sanitizer);
     plainly(&mut command);
-    // Flags for a target are not those of build scripts and procedural macros, which run in the compiler.
+    // Flags for a target do not apply to build scripts and procedural macros, which run in the compiler.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     command.args(options).args(["--target", &target, "--package=libbfc", "--no-fail-fast", "--"]);
-    // The models take most of the time, with safe code and one thread. The simulated driver is not watched.
+    // The models take most of the time, with safe code and one thread. The simulated driver is not instrumented.
     command.args(["--skip=core::tests", "--skip=backend::cuda"]);
     command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("RACES_PROGRAMS", "30");
     command
@@ -133,8 +133,8 @@ fn miri(context: &mut Context) -> Result<()> {
     context.program("Miri, cargo test", command, Count::Cargo).map(drop)
 }
 
-/// The nightly toolchain's cargo, with a folder of its own: other flags and compilers would build everything anew in the usual
-/// one, and then the usual again.
+/// The nightly toolchain's cargo, with its own folder: in the usual one, other flags and compilers would rebuild
+/// everything, and so would the usual ones afterwards.
 fn nightly(context: &Context, args: &[&str], tool: &str) -> Command {
     let workspace = &context.workspace;
     let mut command = context.plain(cargo::of_toolchain(workspace, "nightly", args));

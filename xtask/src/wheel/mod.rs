@@ -1,8 +1,8 @@
 //! `cargo xtask wheel`: Python's package (python/) as a wheel, which carries the library.
 //!
-//! The library and the bfc command are built and put into the package (`stage`), of which hatchling then makes a wheel.
-//! `pip install .` does the same two steps in reverse: python/backend asks for the first. For manylinux zig links them,
-//! which has the symbols of old systems.
+//! The library and the bfc command are built and put into the package (`stage`), from which hatchling then builds a
+//! wheel. `pip install .` does the same two steps in reverse: python/backend calls the first. For manylinux zig links
+//! the binaries, because it has the symbols of old systems.
 
 mod stage;
 mod toolchain;
@@ -23,7 +23,7 @@ use toolchain::Toolchain;
 /// Where the tested release of PyTorch is listed.
 const PYTORCH: &str = "ffi-tests/pytorch";
 
-/// What `cargo xtask wheel` takes.
+/// The arguments of `cargo xtask wheel`.
 #[derive(Args)]
 pub struct Wheel {
     /// Build for glibc 2.28 and newer (fetches zig, 100 MB, once) instead of for this system
@@ -32,14 +32,14 @@ pub struct Wheel {
     /// Only build the library and copy it to python/src/bfc, like the first step of `pip install .`
     #[arg(long, conflicts_with = "manylinux")]
     stage: bool,
-    /// Without shims for PyTorch: bfc.torch and bfc.torch_cpu then compile theirs at the first use. Else they are compiled
-    /// against the release that the suite pytorch tests (fetches it, 600 MB, once)
+    /// Without shims for PyTorch: bfc.torch and bfc.torch_cpu then compile theirs at the first use. Otherwise they are
+    /// compiled against the release that the suite pytorch tests (fetches it, 600 MB, once)
     #[arg(long)]
     no_pytorch: bool,
 }
 
 impl Wheel {
-    /// Builds it, and says where it is.
+    /// Builds it, and prints its path.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
         if self.stage {
             // pip does this on users' machines: nothing is fetched.
@@ -50,7 +50,7 @@ impl Wheel {
         let python = uv::environment(workspace, &workspace.path(folder))?;
         let toolchain = if self.manylinux { Toolchain::of_zig(&python) } else { Toolchain::of_the_system() };
         stage::stage(workspace, &toolchain, self.pytorch(workspace)?.as_deref())?;
-        // Anew, so that the one that is found is the one that was built.
+        // In a new folder, so that the only wheel there is the one that was built.
         let folder = workspace.target.join("wheels").join(toolchain.platform());
         files::remove_all(&folder)?;
         let mut command = workspace.command(python.with_file_name("hatchling"));
@@ -64,7 +64,8 @@ impl Wheel {
         Ok(())
     }
 
-    /// The interpreter of an environment with the tested PyTorch. Without it the wheel works, so offline it is left out.
+    /// The interpreter of an environment with the tested PyTorch. The wheel works without it, so it is left out
+    /// offline.
     fn pytorch(&self, workspace: &Workspace) -> Result<Option<PathBuf>> {
         let why = if self.no_pytorch {
             "--no-pytorch".to_owned()

@@ -1,7 +1,8 @@
-//! Puts an installed tree into the package, and the shim for PyTorch that needs no compiler any more.
+//! Puts an installed tree into the package, and the prebuilt shim for PyTorch.
 //!
-//! A wheel keeps no links. So the library is there once, by its SONAME: by that the interposer asks for it, and two files
-//! of it would be two libraries in one process. `libbfc.so`, for the linker's -lbfc, is a text that leads there.
+//! A wheel cannot contain links. So it contains the library once, under its SONAME: the interposer loads it by that
+//! name, and two files would be two libraries in one process. `libbfc.so`, for the linker's -lbfc, is a text that
+//! refers to it.
 
 use std::path::Path;
 
@@ -13,15 +14,15 @@ use crate::files;
 use crate::install;
 use crate::workspace::Workspace;
 
-/// Where the installed tree lies below python/.
+/// The folder of the installed tree below python/.
 pub const PREFIX: &str = "src/bfc/_prefix";
 
 const SHIM: &str = "src/bfc/shims/torch_alloc";
 
-/// Where shims for certain releases of PyTorch lie below python/.
+/// The folder of shims for certain releases of PyTorch below python/.
 const PREBUILT: &str = "src/bfc/shims/prebuilt";
 
-/// What the shim wants of the C++ library, which is libstdc++ as for all of PyTorch's builds.
+/// The functions of the C++ library that the shim needs, which is libstdc++ as for all of PyTorch's builds.
 const OF_LIBSTDCXX: [&str; 9] = [
     "_ZNSt9exceptionD2Ev",
     "_ZSt9terminatev",
@@ -44,14 +45,14 @@ pub fn stage(workspace: &Workspace, toolchain: &Toolchain, pytorch: Option<&Path
     let package = workspace.path("python");
     copy(workspace, &installed, &package.join(PREFIX))?;
     prebuilt(workspace, toolchain, &package, &built.shared).context("the shim for PyTorch")?;
-    // Those of an earlier source would not be loaded, and would be in the wheel all the same.
+    // Those of an earlier source would not be loaded, but would be in the wheel.
     files::remove_all(&package.join(PREBUILT))?;
     let Some(python) = pytorch else { return Ok(()) };
     torch_shims::prebuild(workspace, toolchain, python, &built.shared)
         .context("the shims for PyTorch's tested release")
 }
 
-/// The parts of an installed tree that belong into a wheel, without links. The archive is twenty times as large as the
+/// The parts of an installed tree that belong in a wheel, without links. The archive is twenty times as large as the
 /// library. The command becomes one of the wheel's scripts.
 fn copy(workspace: &Workspace, installed: &Path, prefix: &Path) -> Result<()> {
     files::remove_all(prefix)?;
@@ -68,13 +69,15 @@ fn copy(workspace: &Workspace, installed: &Path, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compiles the shim as far as that is possible without PyTorch. Linked with stand-ins, so that no version of libstdc++
-/// is asked for.
+/// Compiles the shim as far as that is possible without PyTorch. Linked with stand-ins, so that it requires no version
+/// of libstdc++.
 fn prebuilt(workspace: &Workspace, toolchain: &Toolchain, package: &Path, library: &Path) -> Result<()> {
     let shim = package.join(SHIM).with_extension("so");
     files::remove(&shim)?;
     let Some(mut compile) = toolchain.cxx(workspace) else {
-        println!("  there is no C++ compiler: without one where it is used, this wheel cannot serve PyTorch");
+        println!(
+            "  there is no C++ compiler: without one on the user's machine, this wheel cannot serve PyTorch"
+        );
         return Ok(());
     };
     let folder = workspace.target.join("wheels/shim");
@@ -96,9 +99,9 @@ fn prebuilt(workspace: &Workspace, toolchain: &Toolchain, package: &Path, librar
 
     let mut link = toolchain.cc(workspace);
     link.args(["-shared", "-s", "-Wl,-z,defs", "-Wl,-z,nodelete"]);
-    // libbfc.so is loaded already where it is used; auditwheel wants to know where it is.
+    // libbfc.so is already loaded where the shim is used, but auditwheel needs its path.
     link.args(["-Wl,-rpath,$ORIGIN/../_prefix/lib", "-Wl,--enable-new-dtags", "-o"]);
-    // dlsym, which is in a library of its own before glibc 2.34.
+    // dlsym, which is in a separate library before glibc 2.34.
     link.arg(&shim).arg(object).arg(stand_in).arg(library).arg("-ldl");
     workspace.run_well("shim: link", link).map(drop)
 }

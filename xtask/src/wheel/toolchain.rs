@@ -1,4 +1,4 @@
-//! What compiles and links the wheel: the system's compilers, or zig for older systems than this one.
+//! The tools that compile and link the wheel: the system's compilers, or zig for older systems than this one.
 
 use std::env::consts::ARCH;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
-    /// The compilers that there are.
+    /// The available compilers.
     pub fn of_the_system() -> Self {
         Self { zig: None }
     }
@@ -47,7 +47,7 @@ impl Toolchain {
     pub fn build(&self, workspace: &Workspace) -> Result<Built> {
         let Some(zig) = &self.zig else { return cargo::build(workspace, Profile::Release) };
         let mut command = cargo::cargo(workspace, &["zigbuild", "--target"]);
-        // Zig and cargo-zigbuild lie beside each other.
+        // Zig and cargo-zigbuild are in the same folder.
         command.arg(format!("{ARCH}-unknown-linux-gnu.{OLDEST_GLIBC}")).env("PATH", uv::path(zig)?);
         cargo::build_by(workspace, Profile::Release, command)
     }
@@ -57,7 +57,7 @@ impl Toolchain {
         self.zig_as(workspace, "cc").unwrap_or_else(|| workspace.command(tools::c_compiler()))
     }
 
-    /// The C++ compiler; nothing where there is none.
+    /// The C++ compiler. None if there is none.
     pub fn cxx(&self, workspace: &Workspace) -> Option<Command> {
         let compiler = tools::cxx_compiler();
         let of_system = || tools::works(&compiler).then(|| workspace.command(&compiler));

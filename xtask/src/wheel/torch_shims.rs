@@ -1,11 +1,11 @@
 //! The shims that are compiled against PyTorch, prebuilt for the release that the suites test.
 //!
-//! How they are compiled and where the package looks for them is said by the package itself (python/backend/torch_release.py):
-//! the file name has a hash of all that a shim depends on, which is computed again where it is used.
+//! The package itself defines how they are compiled and where it looks for them (python/backend/torch_release.py): the
+//! file name contains a hash of everything that a shim depends on, which is computed again where it is used.
 //!
-//! They are compiled by the system's compiler for manylinux too, because PyTorch's headers and libraries want libstdc++, and
-//! zig has another C++ library. Zig links them, so that the symbols of glibc are those of old systems; auditwheel finds
-//! symbols of libstdc++ that are too new.
+//! They are compiled by the system's compiler for manylinux too, because PyTorch's headers and libraries need
+//! libstdc++, and zig has another C++ library. Zig links them, so that the symbols of glibc are those of old systems;
+//! auditwheel finds symbols of libstdc++ that are too new.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,8 @@ use crate::files;
 use crate::tools;
 use crate::workspace::{Workspace, plainly};
 
-/// Tells the C++ library whether there is a second thread. Before glibc 2.32 there is no such variable: it always says yes.
+/// Tells the C++ library whether there is a second thread. glibc before 2.32 lacks this variable, so this one always
+/// says yes.
 const THREADS: &str = "__attribute__((visibility(\"hidden\"))) char __libc_single_threaded = 0;\n";
 
 /// Compiles each shim, for the PyTorch in the environment of an interpreter.
@@ -73,7 +74,7 @@ impl Shim<'_> {
         files::write(&self.file, "")?;
         let mut link = toolchain.cc(workspace);
         link.args(["-shared", "-s", "-Wl,-z,defs", "-Wl,-z,nodelete"]);
-        // Both are loaded already where it is used; auditwheel wants to know where ours is.
+        // Both are already loaded where the shim is used, but auditwheel needs the path of libbfc.so.
         link.args(["-Wl,-rpath,$ORIGIN/../../../_prefix/lib", "-Wl,--enable-new-dtags", "-o"]);
         link.arg(&self.file).arg(&object);
         if toolchain.is_for_old_systems() {
@@ -82,7 +83,7 @@ impl Shim<'_> {
             link.arg("-fPIC").arg(threads);
         }
         link.arg(self.torch).arg(library);
-        // The unwinder is the one that PyTorch has loaded; zig would link one of its own.
+        // The unwinder is the one that PyTorch has loaded. zig would link its own.
         for name in ["libstdc++.so", "libgcc_s.so.1"] {
             link.arg(of_compiler(workspace, name)?);
         }
@@ -91,7 +92,7 @@ impl Shim<'_> {
     }
 }
 
-/// Where the C++ compiler has a library of its own.
+/// The path of a library of the C++ compiler.
 fn of_compiler(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     let mut ask = workspace.command(tools::cxx_compiler());
     ask.arg(format!("-print-file-name={name}"));

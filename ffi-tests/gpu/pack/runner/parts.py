@@ -57,7 +57,7 @@ def parts():
         Part("graphs", "captured graphs", 20, 1, [tasks.program(name) for name in GRAPHS]),
         Part(
             "interposer",
-            "programs that know nothing of libbfc",
+            "unmodified programs",
             75,
             # Python loads such a framework on one core for seconds.
             3 if cores > 3 else 1,
