@@ -1,7 +1,7 @@
 """What the tests in Python share: where the installed library and the simulated driver are, and tests that have a process
 of their own.
 
-`cargo xtask test --suite NAME` builds both and runs the tests of a folder in its virtual environment. Arguments behind `--`
+`cargo xtask test --suite NAME` builds both and runs the tests of a folder in its virtual environment. Arguments after `--`
 are pytest's: `cargo xtask test --suite cupy -- -k captured`.
 """
 

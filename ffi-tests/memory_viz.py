@@ -118,7 +118,7 @@ class Viewer:
         assert not self.errors, self.errors
 
     def _hovered(self, selector):
-        """What the view shows for each element, as the pointer enters it. Others may be in front of it, so the event is sent."""
+        """What the view shows for each element, as the pointer enters it. Others may cover it, so the event is sent."""
         return self.page.evaluate(
             """selector => {
                 const view = [...document.querySelectorAll('body > div')].find(

@@ -186,8 +186,8 @@ fn on_a_thread_that_ends(work: impl FnOnce() + Send) {
 /// The thread ends in a capture of its own default stream, or of another one that only it can end. Nothing can then
 /// wait for that context, not even the program, but memory is reused, there and elsewhere.
 #[test]
-fn a_thread_that_ends_in_a_capture_is_not_counted_for_ever() {
-    preloaded("a_thread_that_ends_in_a_capture_is_not_counted_for_ever", &[], |gpu| {
+fn a_thread_that_ends_in_a_capture_is_not_counted_forever() {
+    preloaded("a_thread_that_ends_in_a_capture_is_not_counted_forever", &[], |gpu| {
         let (second, there) = begin(gpu, 1);
         let (first, here) = begin(gpu, 0);
         for (is_created, mode) in [(false, MODES[1]), (false, MODES[2]), (true, MODES[1])] {

@@ -39,7 +39,7 @@ fn regions_come_from_the_driver_and_go_back() {
         assert_eq!((pool.trim(0), sim.used(0)), (4 * MIB, 2 * MIB));
         let calls = sim.calls("cuMemAlloc");
         let c = pool.get(512 * KIB);
-        assert_eq!(sim.calls("cuMemAlloc"), calls, "from the region that is there");
+        assert_eq!(sim.calls("cuMemAlloc"), calls, "from the existing region");
         for address in [a, c] {
             pool.put(address);
         }

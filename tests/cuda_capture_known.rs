@@ -46,7 +46,7 @@ const WAYS: [Way; 6] = [
         end: end_of_torch,
     },
     Way {
-        name: "a temporary in front of the capture",
+        name: "a temporary before the capture",
         begin: |gpu, _, stream| {
             begin_to_pool(ID, stream);
             temporary(stream);

@@ -227,7 +227,7 @@ fn options_without_effect_come_with_the_reason() {
     let expected =
         json!([{"setting": "garbage_collection", "reason": "it has no effect with a virtual range"}]);
     assert_eq!((&vmm["ignored"], &vmm["huge_pages"]), (&expected, &json!("auto")));
-    assert_eq!(resolved("258 host_vmm limit", &[])["ignored"], json!([]), "what nobody asked for");
+    assert_eq!(resolved("258 host_vmm limit", &[])["ignored"], json!([]), "settings that were not requested");
 }
 
 #[test]

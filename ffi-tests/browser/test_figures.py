@@ -51,7 +51,7 @@ def holders(page):
 def test_recorded_programs(trace, recorded, opened):
     history, replayed = recorded(trace)
     page = opened(page_of(history)).ready()
-    # Those behind it are of the replays that look at the peak.
+    # The later ones belong to the replays that inspect the peak.
     pool = summary(history)["pools"][0]
     assert cards(page) == {name: of(pool) for name, of in CARDS.items()}
 

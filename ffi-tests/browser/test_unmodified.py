@@ -1,4 +1,4 @@
-"""The page of a program that knows nothing of libbfc: it names no operations, and may have no backtraces."""
+"""The page of an unmodified program: it names no operations, and may have no backtraces."""
 
 import pytest
 

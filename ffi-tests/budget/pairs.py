@@ -17,7 +17,7 @@ WAYS = [
     ("four_streams", "cuda"),
 ]
 CALLS = ("bfc_alloc", "bfc_free", "bfc_alloc_async", "bfc_free_async")
-# The first pairs warm the pool; the second so many count.
+# The first pairs warm the pool. The next ones, as many, are counted.
 PAIRS = 10_000
 
 

@@ -409,7 +409,7 @@ static void scopes_too_deep_and_too_long(void) {
   free(report);
   CHECK_OK(bfc_free(HOST, ptr));
   CHECK_OK(bfc_scope_end());
-  /* They nest, but not for ever. */
+  /* They nest, but not endlessly. */
   while (depth < 1000 && bfc_scope_begin("deep", depth) == BFC_OK) depth++;
   CHECK(depth >= 8 && depth < 1000);
   CHECK_REFUSED_ON(HOST, bfc_scope_begin("deep", depth), BFC_ERROR_INVALID_ARGUMENT, "bfc_scope_end");

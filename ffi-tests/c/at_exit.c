@@ -78,7 +78,7 @@ static void call_before_and_at_exit_child(void) {
 
 static void call_before_and_at_exit(void) { in_a_child(call_before_and_at_exit_child); }
 
-/* An allocator that nobody destroyed is there until the very end. */
+/* An allocator that was not destroyed exists until the very end. */
 static char *left;
 
 static void free_what_was_left(void) {
@@ -110,7 +110,7 @@ static void at_thread_exit(void *value) {
   CHECK(value == &key);
   use_everything();
   CHECK(bfc_last_error(words, sizeof(words)) > 0);
-  /* Once more behind everything else, as destructors may ask. */
+  /* Once more after everything else, because destructors may ask. */
   if (rounds++ == 0) CHECK(pthread_setspecific(key, &key) == 0);
 }
 
@@ -131,7 +131,7 @@ static void thread_exit(void) {
 }
 
 /* The process ends while others allocate. */
-static void *allocate_for_ever(void *unused) {
+static void *allocate_forever(void *unused) {
   while (unused == NULL) {
     void *ptr = NULL;
     const bfc_status_t status = bfc_alloc(HOST, 10000, &ptr);
@@ -149,7 +149,7 @@ static void exit_while_others_allocate_child(void) {
   CHECK_OK(bfc_create(HOST, &options));
   for (at = 0; at < 4; at++) {
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, allocate_for_ever, NULL) == 0);
+    CHECK(pthread_create(&thread, NULL, allocate_forever, NULL) == 0);
   }
   usleep(20000);
   handlers_run = 1;

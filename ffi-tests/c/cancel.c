@@ -25,7 +25,7 @@ static void join_cancelled(pthread_t thread) {
   CHECK(result == PTHREAD_CANCELED);
 }
 
-/* The cancellation is pending when the thread calls the library, and comes through only behind the calls. */
+/* The cancellation is pending when the thread calls the library, and takes effect only after the calls. */
 static atomic_int is_pending, returned;
 
 static void begin_pending(void) {

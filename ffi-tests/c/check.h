@@ -115,7 +115,7 @@ CHECK_UNUSED static int is_filled(const char *bytes, size_t count, char with) {
   return 1;
 }
 
-/* The settings of whoever runs the tests are not those of the tests. */
+/* The settings of the user who runs the tests are not those of the tests. */
 CHECK_UNUSED static void forget_environment(void) {
   char **variable = environ;
   while (*variable != NULL) {

@@ -202,7 +202,7 @@ static void last_error(void) {
 
 static void version(void) { CHECK(strchr(bfc_version(), '.') != NULL); }
 
-/* The adapters, of which a request creates an allocator from the environment. Here that is one without a device. */
+/* The adapters. A request to them creates an allocator from the environment. Here that is one without a device. */
 static void on_the_host(void) { CHECK(setenv("BFC_BACKEND", "host", 1) == 0); }
 
 static void served_on(int32_t ordinal, void *ptr) {

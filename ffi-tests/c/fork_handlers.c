@@ -94,7 +94,8 @@ static void fork_during(void *(*calls)(void *), void (*child)(void)) {
   for (at = 0; at < WORKERS; at++) CHECK(pthread_join(threads[at], NULL) == 0);
 }
 
-/* The callers rest now and then: in valgrind, where one thread runs at a time, nobody else would get a turn. */
+/* The callers pause from time to time: in valgrind, where one thread runs at a time, no other thread would get a turn.
+ * */
 static void rest_sometimes(unsigned round) {
   if (round % 30000 == 0) usleep(100);
 }
@@ -147,7 +148,7 @@ static void while_callbacks_are_set(void) {
   fork_during(set_callbacks, set_a_callback_too);
 }
 
-/* A handler that was there before the library's, and so runs when that one has locked what there is. */
+/* A handler that was registered before the library's, and so runs after that one has locked all allocators. */
 static void (*behind_the_library)(void);
 
 static void run_behind_the_library(void) {

@@ -254,7 +254,7 @@ static void child_of_a_waiter(void) {
   CHECK_OK(bfc_free(HOST, of_the_host));
   CHECK_OK(bfc_free(HOST, allocate(HOST, 1000)));
   CHECK_OK(bfc_check(HOST));
-  CHECK_OK(bfc_destroy(HOST)); /* waits for nobody */
+  CHECK_OK(bfc_destroy(HOST)); /* waits for no other thread */
 }
 
 static void while_another_waits(void) {

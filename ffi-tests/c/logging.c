@@ -249,8 +249,8 @@ static void a_callback_that_calls(void) {
   CHECK_OK(bfc_destroy(1000));
 }
 
-/* Two callbacks at once, each about a region of one device and allocating on the other: nobody waits for what
- * is only being told. */
+/* Two callbacks at once, each about a region of one device and allocating on the other: neither waits for a message
+ * that is being delivered. */
 enum { FIRST = 1000, SECOND = 1001 };
 
 static _Thread_local int32_t other_device;

@@ -26,7 +26,7 @@ static void accepted(const bfc_options_t *options) {
   CHECK_OK(bfc_destroy(HOST));
 }
 
-/* Ends of fields: an older caller knows the fields up to there. Everything else is nobody's size. */
+/* Ends of fields: an older caller knows the fields up to there. No caller has any other size. */
 static int ends_a_field(size_t size, const size_t *ends, size_t count) {
   size_t at;
   for (at = 0; at < count; at++) {
@@ -44,7 +44,7 @@ static void smaller_struct_sizes(void) {
     const bfc_options_t *options = (const bfc_options_t *)guarded(&whole, sizeof(whole), size);
     if (ends_a_field(size, ends, sizeof(ends) / sizeof(ends[0]))) {
       CHECK_OK(bfc_create(HOST, options));
-      /* The limit counts from the size on in which it is. */
+      /* The limit counts from the first size that contains it. */
       CHECK((stats_of(HOST).bytes_limit == MIB) == (size >= 24));
       CHECK_OK(bfc_destroy(HOST));
     } else {

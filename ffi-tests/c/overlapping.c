@@ -72,7 +72,7 @@ static void take(void *user_data, void *ptr, size_t bytes) {
   free(ptr);
 }
 
-/* No gate stops anybody before the test prepares one. What a large chunk does not need is there for others. */
+/* No gate stops a thread before the test prepares one. The rest of a large chunk is available to other requests. */
 static void begin(uint64_t limit, uint32_t flags, uint32_t retry_ms) {
   bfc_suballocator_t suballocator = BFC_SUBALLOCATOR_INIT;
   bfc_options_t options = BFC_OPTIONS_INIT;
@@ -157,7 +157,7 @@ static void meet_at_take(call *collector, int nth, call *asker) {
   end();
 }
 
-/* Regions that are being given back are in nobody's hands, and soon room for others. */
+/* Regions that are being given back are neither in use nor free, and soon make room for others. */
 static void trimmed_room_is_waited_for(void) {
   call trimmer = {.make = trim}, asker = {.make = request, .bytes = MIB};
   begin_with_free_regions(0);
@@ -203,7 +203,7 @@ static void freed_while_the_backend_refuses(uint32_t retry_ms) {
 }
 
 static void a_free_is_seen_behind_a_refusal(void) { freed_while_the_backend_refuses(0); }
-/* Were it not seen, the request would sleep for ten minutes, and nobody would wake it. */
+/* Otherwise the request would sleep for ten minutes, because no other thread would wake it. */
 static void a_free_is_seen_before_a_wait(void) { freed_while_the_backend_refuses(600000); }
 
 /* Each trim counts what is left, not what the other one is just giving back. */
@@ -245,7 +245,7 @@ static void others_go_on_meanwhile(void) {
   end();
 }
 
-/* Who waits for another one's region is served by what is freed before that arrives. */
+/* A request that waits for another request's region is served by memory that is freed before the region arrives. */
 static void a_free_serves_who_waits_for_a_region(void) {
   call first = {.make = request, .bytes = 4 * MIB}, second = {.make = request, .bytes = MIB};
   char *live;
@@ -263,8 +263,8 @@ static void a_free_serves_who_waits_for_a_region(void) {
   end();
 }
 
-/* Two whom the backend refuses, each asking while the other one's refusal is being told: nobody frees anything,
- * so neither asks a second time because of the other. */
+/* The backend refuses two requests, each made while the other one's refusal is being logged. Nothing is freed, so
+ * neither asks a second time because of the other. */
 static void tell_slowly(void *user_data, int32_t level, const char *message) {
   (void)user_data, (void)level;
   if (strstr(message, "refused") != NULL) usleep(4000);
@@ -274,7 +274,7 @@ static void those_who_are_refused_give_up(void) {
   call askers[2] = {{.make = request, .bytes = MIB, .expected = BFC_ERROR_OUT_OF_MEMORY},
                     {.make = request, .bytes = MIB, .expected = BFC_ERROR_OUT_OF_MEMORY}};
   int at;
-  alarm(60); /* they would go on for ever */
+  alarm(60); /* they would go on forever */
   setenv("BFC_LOG", "debug", 1);
   CHECK_OK(bfc_set_log_callback(tell_slowly, NULL));
   begin(16 * MIB, 0, 0);
@@ -305,7 +305,7 @@ static void a_refusal_is_final_while_others_are_busy(void) {
   call asker = {.make = request, .bytes = 8 * MIB, .expected = BFC_ERROR_OUT_OF_MEMORY};
   pthread_t busy;
   char *live;
-  alarm(60); /* it would go on for ever */
+  alarm(60); /* it would go on forever */
   begin(64 * MIB, BFC_GARBAGE_COLLECTION, 0);
   live = allocate(DEVICE, MIB);
   atomic_store(&refuses, 1);

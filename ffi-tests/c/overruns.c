@@ -1,4 +1,4 @@
-/* BFC_DEBUG=guard: who writes outside of an allocation is named, and nobody else is.
+/* BFC_DEBUG=guard: the allocation whose bounds were exceeded is named, and no other.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

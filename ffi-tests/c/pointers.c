@@ -160,7 +160,7 @@ static void freed_and_merged(void) {
   CHECK_OK(bfc_destroy_forced(HOST));
 }
 
-/* A region that was given back: its addresses are nobody's. */
+/* A region that was given back: its addresses belong to no allocator. */
 static void stale_after_trim(void) {
   uint64_t released = 0;
   char *big;

@@ -113,7 +113,7 @@ static void capacities_of_a_failing_call(void) {
   }
 }
 
-/* Out-parameters are written on every path: no text of another call stays behind. */
+/* Out-parameters are written on every path: no text of an earlier call remains. */
 static void without_a_length(void) {
   static const writer writers[] = {bfc_occupancy, bfc_memory_map, bfc_report, resolve, metrics};
   size_t at;

@@ -123,7 +123,7 @@ static void no_wakeup_is_lost(void) {
   end();
 }
 
-static void *wait_for_ever(void *status) {
+static void *wait_forever(void *status) {
   void *ptr = &ptr;
   char words[256];
   *(bfc_status_t *)status = bfc_alloc(HOST, MIB, &ptr);
@@ -139,7 +139,7 @@ static void destruction_wakes_who_waits(void) {
   int at;
   begin(1, 600000);
   allocate(HOST, MIB);
-  for (at = 0; at < CONSUMERS; at++) CHECK(pthread_create(&threads[at], NULL, wait_for_ever, &statuses[at]) == 0);
+  for (at = 0; at < CONSUMERS; at++) CHECK(pthread_create(&threads[at], NULL, wait_forever, &statuses[at]) == 0);
   /* Long enough that they wait; if one does not yet, it finds nothing created, and the test proves less. */
   sleep_ms(300);
   CHECK_REFUSED_ON(HOST, bfc_destroy(HOST), BFC_ERROR_BUSY, "live");

@@ -243,7 +243,7 @@ static void gives_more_than_the_limit(void) {
   char *live, *more;
   void *ptr = &now;
   create(128 * KIB, BFC_ALLOW_GROWTH, 0);
-  now.surplus = 4 * MIB + 100; /* the odd bytes are used by nobody, but given back */
+  now.surplus = 4 * MIB + 100; /* the odd bytes are not used, but given back */
   live = fill_first_region();
   CHECK(stats_of(DEVICE).pool_bytes == 64 * KIB + 4 * MIB + 100);
   more = allocate(DEVICE, 4 * MIB);

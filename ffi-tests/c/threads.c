@@ -159,8 +159,8 @@ static void *create_and_destroy(void *unused) {
     for (;;) {
       status = forced ? bfc_destroy_forced(device) : bfc_destroy(device);
       if (status != BFC_ERROR_BUSY || forced || atomic_load(&stop)) break;
-      /* Who asks again and again has the allocator locked nearly all the time. Where threads take turns, in valgrind, the
-         others would find it so whenever theirs comes, and could not give back what keeps it busy. */
+      /* A thread that asks repeatedly holds the lock nearly all the time. In valgrind, where threads take turns, the
+         others would find it locked in each turn, and could not give back what keeps it busy. */
       nanosleep(&pause, NULL);
     }
     atomic_store(&rest, 0);
@@ -238,7 +238,7 @@ static void *race(void *unused) {
   return NULL;
 }
 
-/* `before` and `after` run while nobody races. */
+/* `before` and `after` run while no other thread races. */
 static void races(int what, void (*before)(void), void (*after)(void)) {
   pthread_t threads[THREADS];
   int at, round;

@@ -142,7 +142,7 @@ class Search:
                 self.found[kind] = worst
 
     def _is_better(self, blocks, than):
-        # Beyond so many it takes long to run what comes of such a program: then fewer are better.
+        # With more of them, the programs derived from such a program take long to run, so fewer are better.
         return self.enough < blocks < than // 4 if than > self.enough else blocks > than
 
     def _simplified(self, kind, best):
@@ -158,7 +158,7 @@ class Search:
         return best
 
     def over_the_bound(self, rows, new_only=False):
-        """Finds over the bound and over what is known of their kind, the worst of each kind; or of new kinds only."""
+        """Finds above the bound and above the known maximum of their kind, the worst of each kind; or of new kinds only."""
         finds = []
         for kind, worst in sorted(self.found.items()):
             before = known.most(rows, kind)

@@ -41,7 +41,7 @@ def test_the_calls_of_a_program_take_few_instructions_on_average(row, runner):
 
 @needs_valgrind
 def test_a_short_search_finds_no_new_kind_over_the_bound(runner):
-    # So few programs that each machine tries all of them, however busy it is, and comes to the same end.
+    # Few enough programs for each machine to try all of them, however busy it is, with the same result.
     finds = search.search(runner, known.read(), known.SCALE, seed=1, seconds=600, most=400, new_only=True)
     assert not finds, "\n".join(map(str, finds))
 

@@ -47,7 +47,7 @@ void containers() {
 void alignments_are_honoured() {
   const bfc::pool pool(bfc::host_device, small());
   bfc::memory_resource resource(pool);
-  // The region's own address may be a multiple of anything: what comes behind this is not.
+  // The region's own address may be a multiple of anything. The address after this allocation is not.
   const bfc::allocation odd(pool, 1);
   for (std::size_t alignment = 1; alignment <= mib; alignment *= 2) {
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{255}, std::size_t{10000}}) {
@@ -106,7 +106,7 @@ void exhaustion_is_bad_alloc() {
   pool.check();
 }
 
-// Regions from somebody else's memory, who also hears of their end.
+// Regions from another memory resource, which is also notified of their end.
 class counting final : public std::pmr::memory_resource {
  public:
   std::size_t held = 0, most = 0, limit = 8 * mib;

@@ -1,4 +1,4 @@
-// RAII and moves: who owns what, what is given back when, and what failures leave behind.
+// RAII and moves: what owns what, what is given back when, and the state after failures.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
@@ -155,7 +155,7 @@ void what_cannot_be_given_back() {
   bfc::pool pool(bfc::host_device, small());
   bfc::allocation memory(pool, 1000);
   void *const data = memory.data();
-  pool.deallocate(data);  // by somebody who had no right to
+  pool.deallocate(data);  // by code that does not own it
   std::error_code ec;
   memory.reset(ec);
   CHECK(ec && memory.data() == data);  // still owned
@@ -218,7 +218,7 @@ void a_private_pool_that_is_gone() {
   int stream;
   std::error_code ec;
   bfc::private_pool_scope scope(pool, 3, &stream), another(pool, 4, &ec);
-  pool.end_private_pool(3, &stream);  // by somebody who had no right to
+  pool.end_private_pool(3, &stream);  // by code that does not own it
   scope.end(ec);
   CHECK(ec == bfc::errc::invalid_argument && scope);  // still begun
   pool.destroy();

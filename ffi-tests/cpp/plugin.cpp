@@ -1,5 +1,5 @@
-/* A plugin with the static library inside. When it is unloaded, its own destructors run behind those of the
- * library, and one of them makes a call that fails.
+/* A plugin with the static library inside. When it is unloaded, its own destructors run after those of the library, and
+ * one of them makes a call that fails.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

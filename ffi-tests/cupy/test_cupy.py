@@ -67,7 +67,7 @@ def test_arrays(streams):
     assert bfc.owner(array.data.ptr) == bfc.owner(zeros.data.ptr) == 0
     assert array.data.ptr % 512 == zeros.data.ptr % 512 == 0
     assert bfc.stats(0).num_allocs == 2, "that of no bytes is none"
-    # A view is no memory of its own, and keeps what it is of.
+    # A view has no memory of its own, and keeps that of its array.
     view = array.reshape(5, MiB)[2, 100:200]
     size, place = array.nbytes, array.data.ptr
     del array, empty
@@ -187,7 +187,7 @@ def test_disorder_is_seen():
 
 
 def test_streams_end():
-    """A stream of CuPy's may be gone with its last reference: its memory is anybody's, and the driver gets no dead handle."""
+    """A stream of CuPy's may be gone with its last reference: its memory is reusable by every stream, and the driver gets no dead handle."""
     bfc.cupy.use(memory_limit=20 * MiB)
     for number in range(300):
         stream = cupy.cuda.Stream(non_blocking=True)

@@ -2,7 +2,7 @@
 end, that each allocator is the one it is called, and that a missing part skips a program with a remedy. Losses, speed and
 sizes have no meaning there, because no kernel runs. CuPy's and Numba's programs need real kernels.
 
-With GPU_PACK_WHOLE=1, also with the PyTorch of the machines that the pack is carried to, which is a download of 550 MB."""
+With GPU_PACK_WHOLE=1, the PyTorch of the machines that the pack is carried to is tested too, a download of 550 MB."""
 
 import hashlib
 import json

@@ -14,7 +14,7 @@ import pytest
 
 # Events of the smaller history. The larger one has four times as many.
 EVENTS = 500
-# The address space of a command, of which the library and the program's own code take 100 MiB.
+# The address space of a command, including 100 MiB for the library and the program's own code.
 MOST_BYTES = 1 << 29
 
 SLOW = [

@@ -1,5 +1,5 @@
-// bfc/tensorflow.hpp in a C++ program that is linked with TensorFlow: the program's functions are in front of
-// TensorFlow's, as those of any program are. Each test is about one promise at the head of that file.
+// bfc/tensorflow.hpp in a C++ program that is linked with TensorFlow: the program's functions precede TensorFlow's, as
+// those of any program do. Each test checks one promise at the beginning of that file.
 
 #include "bfc/tensorflow.hpp"
 
@@ -97,7 +97,7 @@ void pools_come_and_go() {
   CHECK_THAT(bfc_destroy(258) == BFC_OK);
 }
 
-// A pool that was there before is shared, and stays.
+// A pool that existed before is shared, and stays.
 void the_programs_own_pool() {
   CHECK_THAT(bfc_create(300, nullptr) != BFC_OK);
   bfc_options_t options = BFC_OPTIONS_INIT;

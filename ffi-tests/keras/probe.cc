@@ -1,4 +1,4 @@
-// What TensorFlow's allocators other than its BFC one have served: the malloc behind tsl::cpu_allocator_base, and the
+// What TensorFlow's allocators other than its BFC one have served: the malloc of tsl::cpu_allocator_base, and the
 // host's in ProcessState, which is that of tensors. Compiled against its headers and linked with its framework library.
 
 #include <cstdint>

@@ -64,7 +64,7 @@ def test_out_of_memory():
 
 def test_waiting():
     """A tensor that finds no memory waits for what another thread gives back."""
-    # As good as for ever.
+    # Practically forever.
     bfc.tensorflow.use(memory_limit=8 * MiB, retry_timeout_ms=600_000)
     import tensorflow as tf
 

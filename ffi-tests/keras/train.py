@@ -1,7 +1,7 @@
 """Trains a Keras model on the CPU and tells what came of it, as JSON; with the allocator of TensorFlow's that is usual, with
 its BFC allocator, or with libbfc in that one's place.
 
-The losses and the weights must be the same, bit for bit, whoever allocates. See README.md.
+The losses and the weights must be the same, bit for bit, with every allocator. See README.md.
 """
 
 import argparse

@@ -201,7 +201,7 @@ class Crate:
             following = set()
             for target in targets:
                 if isinstance(target, str):
-                    # What comes behind a type belongs to it.
+                    # What comes after a type belongs to it.
                     following.add(target)
                 elif word == "super":
                     following |= {target.parent} - {None}

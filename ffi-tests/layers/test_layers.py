@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 class Tree(NamedTuple):
     """A folder, where its crate's source is, and its rooms from the bottom up.
 
-    Rooms of one line may use each other; the folder's own file (mod.rs, lib.rs) is above all. A room need not exist.
+    Folders of one line may use each other; the folder's own file (mod.rs, lib.rs) is above all. A folder need not exist.
     """
 
     folder: str
@@ -130,7 +130,7 @@ TREES = [
     ),
 ]
 
-# All that core/ knows of the modules below it: it decides over numbers, and what goes wrong it returns.
+# All that core/ may use of the modules below it: it computes with numbers, and returns its errors.
 ENGINE_USES = ("sys::HostMemoryExhausted", "sys::table", "sys::zeroed")
 # What leads to a clock, to the environment, or anywhere else out of a function of numbers.
 WORLD = {"env", "fs", "io", "net", "os", "process", "thread", "time"}

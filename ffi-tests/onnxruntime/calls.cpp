@@ -125,7 +125,7 @@ void contract(const char *library, const char *) {
     bfc::ort_allocator::cpu(ort.base, bfc::device(5000));
     CHECK(false);
   } catch (const bfc::error &error) { CHECK(error.code() == bfc::errc::invalid_argument); }
-  /* Where nobody has made one it is made, and is of the host on every ordinal. */
+  /* If there is none it is created, with host memory on every ordinal. */
   bfc::ort_allocator &made = bfc::ort_allocator::cpu(ort.base, bfc::device(3));
   void *const there = made.Alloc(&made, 100);
   std::memset(there, 1, 100);
@@ -303,7 +303,7 @@ void stream_order(const char *library, const char *) {
   CHECK(other != first);
   driver.work(b, other, 1 << 20);
   memory.Free(&memory, other);
-  /* Without a stream it may be used on any at once, so it is nobody's that is still used. */
+  /* Without a stream it may be used on any stream at once, so no work may still use it. */
   void *const common = memory.AllocOnStream(&memory, 1 << 20, nullptr);
   CHECK(common != first && common != other);
   driver.work(b, common, 1 << 20);

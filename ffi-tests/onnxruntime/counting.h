@@ -1,4 +1,4 @@
-/* An OrtAllocator in front of another: counts what ONNX Runtime asks for, and fails where it is told to, as
+/* An OrtAllocator around another one: counts the requests of ONNX Runtime, and fails when told to, as
  * bfc::ort_allocator does.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
@@ -23,7 +23,7 @@ class Counting final : public OrtAllocator {
     };
   }
 
-  /* The request with that number from now on, from 0, fails. */
+  /* The request with that number, counted from now and from 0, fails. */
   void fail_at(long number) { left_ = number; }
 
   std::atomic<std::uint64_t> requests{0}, bytes{0}, reserves{0}, reserved_bytes{0}, frees{0}, zeros{0}, nulls{0};

@@ -120,7 +120,7 @@ void random_sizes() {
   driver.check_clean();
 }
 
-/* The provider says nothing of a device: it is the current one, and whoever frees has another. */
+/* The provider names no device: it is the current one, and may be another one at the free. */
 void current_device() {
   const Simulated driver;
   Provider provider;

@@ -1,5 +1,5 @@
-/* The functions of the C library's heap, in front of those. What is loaded later binds to them too, for they are the
- * program's (-rdynamic).
+/* Replacements of the C library's heap functions. Libraries that are loaded later bind to them too, because the program
+ * exports them (-rdynamic).
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

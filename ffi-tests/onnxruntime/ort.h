@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-/* The library of a wheel. Its symbols are nobody else's. */
+/* The library of a wheel. Its symbols are visible to it alone. */
 inline const OrtApiBase &load(const char *library) {
   void *const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) check_failed(__FILE__, __LINE__, library, dlerror());
@@ -216,7 +216,7 @@ int run_case(const Case (&cases)[Count], int argc, char **argv) {
       return 0;
     }
   }
-  /* What there is, for whoever runs them all. */
+  /* The list of cases, for the runner. */
   for (const Case &one : cases) std::printf("%s\n", one.name);
   return argc == 2 && argv[1] == std::string("--list") ? 0 : 2;
 }

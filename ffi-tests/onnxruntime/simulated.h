@@ -54,7 +54,7 @@ class Simulated {
     fill(stream, ptr, bytes);
     expect(stream, ptr, bytes);
   }
-  /* The nth call of cuMemAlloc from now on is out of memory. */
+  /* The nth call of cuMemAlloc from now is out of memory. */
   void fail_alloc(std::uint64_t nth) const {
     CHECK(call<int(const char *, std::uint64_t, int)>("simcuda_fail")("cuMemAlloc", nth, 2) == 0);
   }

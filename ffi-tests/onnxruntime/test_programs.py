@@ -16,7 +16,7 @@ from programs import LIB, PREFIX, ROOT, compiled, environment, run
 HERE = pathlib.Path(__file__).parent
 (LIBRARY,) = pathlib.Path(sysconfig.get_path("purelib")).glob("onnxruntime/capi/libonnxruntime.so*")
 FLAGS = "-std=c++17 -O1 -g -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -pthread -D_GNU_SOURCE".split()
-# heap.cpp stands in front of the C library's functions, also for what is loaded later.
+# heap.cpp replaces the C library's functions, even for libraries that are loaded later.
 FLAGS += ["-rdynamic", "-I", PREFIX / "include"]
 LINKS = [f"-L{LIB}", "-lbfc", f"-Wl,-rpath,{LIB}", "-ldl"]
 # The headers that can be had here, by the number of the API; the newest has all there is.

@@ -151,7 +151,7 @@ def test_threads(model):
 
 
 def test_for_the_provider(model):
-    """The options, and the addresses behind them. (There is no CUDA provider here: it only takes them.)"""
+    """The options, and the addresses in them. (There is no CUDA provider here: it only takes them.)"""
     failed, tried = doctest.testmod(bfc.onnxruntime)
     assert tried > 2 and failed == 0
     options = bfc.onnxruntime.provider_options(device_id=1, do_copy_in_default_stream=True)

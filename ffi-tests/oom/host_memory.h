@@ -9,8 +9,8 @@
 
 typedef enum { ONLY_THAT_ONE, ALL_FROM_THERE } refusal;
 
-/* The n-th allocation, counted from 1 over all armed stretches from here on, is refused; with ALL_FROM_THERE
- * also the later ones of the same stretch. 0: none is. */
+/* The n-th allocation, counted from 1 over all later armed stretches, is refused; with ALL_FROM_THERE the later ones of
+ * the same stretch are too. 0: none is. */
 void host_memory_refuse(long nth, refusal how);
 
 /* A stretch in which allocations count and may be refused. Returns how many were refused in it. */

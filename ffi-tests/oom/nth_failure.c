@@ -335,7 +335,7 @@ static void in_the_order_of_streams(void) {
   NEVER_FAILS(bfc_destroy(ORDERED));
 }
 
-/* Bytes that the callback knows of. */
+/* Bytes known to the callback. */
 static size_t told;
 
 static void hear(void *user_data, int32_t device, void *base, size_t bytes, int32_t event) {

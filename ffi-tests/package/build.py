@@ -1,4 +1,4 @@
-"""Building against an installed tree, as a client does who knows nothing of cargo."""
+"""Building against an installed tree, as a client without cargo does."""
 
 import os
 import pathlib

@@ -34,7 +34,7 @@ def test_accepted(words, prefix, tmp_path):
 def test_refused(words, prefix, tmp_path):
     status, said = find(prefix, words, tmp_path, None)
     assert status != 0
-    # A refusal counts only if it is of this package: one because nothing was found proves nothing.
+    # A refusal counts only if this package caused it. One because nothing was found proves nothing.
     assert f"{prefix}/lib/cmake/bfc/bfcConfig.cmake, version: {VERSION}" in said or "libbfc has no component" in said
 
 

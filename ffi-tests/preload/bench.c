@@ -30,7 +30,7 @@ static int (*allocate)(Address *, size_t);
 static int (*release)(Address);
 static uint64_t (*calls)(const char *);
 
-/* libbfc's own, which are there if the interposer is. */
+/* libbfc's own, which exist if the interposer is loaded. */
 static __typeof__(bfc_create) *plain_create;
 static __typeof__(bfc_alloc) *plain_alloc;
 static __typeof__(bfc_free) *plain_free;

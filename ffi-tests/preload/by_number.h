@@ -11,7 +11,7 @@
 
 enum { SYSCALL_ARGUMENTS = 6 };
 
-/* Reads the arguments behind `number`, the last named one. */
+/* Reads the arguments after `number`, the last named one. */
 #define READ_SYSCALL_ARGUMENTS(given, number)                                                    \
   do {                                                                                           \
     va_list list;                                                                                \

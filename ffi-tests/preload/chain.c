@@ -1,5 +1,5 @@
-/* Another interposer, as there are: it counts the program's allocations and passes them on to whatever RTLD_NEXT finds.
- * With EXPORTS_DLSYM it gives its function to whoever looks it up, as it has to for programs with a runtime. With
+/* Another interposer, as there are: it counts the program's allocations and passes them on to what RTLD_NEXT finds.
+ * With EXPORTS_DLSYM its `dlsym` returns its function, as it has to for programs with a runtime. With
  * GOES_STRAIGHT it passes them on to the driver itself, found by the C library's own dlsym, as HAMi-core does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
 /* A program that uses CUDA before it has begun: in a constructor, and from threads that a constructor starts. With
- * BEFORE_EVERYBODY before any library's constructor has run, the interposer's among them. (A program that opens a library
- * then has no environment from there on, with or without the interposer: so nothing can be said in the check file.) */
+ * BEFORE_EVERYBODY before any library's constructor has run, the interposer's among them. (A program that opens a
+ * library then has no environment afterwards, with or without the interposer, so nothing can be written to the check
+ * file.) */
 #define _GNU_SOURCE
 #include "preload.h"
 

@@ -1,5 +1,5 @@
-/* A disk that has room for so many times as FULL_DISK_AFTER says, and for half of a record of counters if FULL_DISK_CUTS is
- * set; with FULL_DISK_SIGNALS a signal comes while the file is to grow: preloaded with the interposer.
+/* A disk that has room as many times as FULL_DISK_AFTER says, and for half of a record of counters if FULL_DISK_CUTS is
+ * set. With FULL_DISK_SIGNALS a signal comes while the file is to grow. Preloaded with the interposer.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */

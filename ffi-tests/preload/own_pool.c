@@ -28,8 +28,8 @@ static void *cycle(void *unused) {
   return NULL;
 }
 
-/* A pool of the program's own where pinned memory would be: it is not known to be of such memory, so it serves nobody else,
- * and cudaFreeHost frees nothing of it. */
+/* A pool of the program's own where pinned memory would be: it is not known to be of such memory, so it serves no other
+ * requests, and cudaFreeHost frees nothing of it. */
 static void own_pinned_pool(void) {
   bfc_options_t options = BFC_OPTIONS_INIT;
   bfc_stats_t stats = BFC_STATS_INIT;

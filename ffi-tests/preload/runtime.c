@@ -1,4 +1,5 @@
-/* An ordinary program, linked to a runtime, shared or static: it allocates and frees, and knows of no interposer but to
+/* An ordinary program, linked to a runtime, shared or static: it allocates and frees, and is unaware of the interposer
+ * except to
  * look where its memory came from. */
 #define _GNU_SOURCE
 #include "preload.h"

@@ -49,7 +49,7 @@ def environment(**more):
 
 
 def preloaded(before=(), behind=(), **more):
-    """The same with the interposer, and with other libraries before and behind it."""
+    """The same with the interposer, and with other libraries before and after it."""
     return environment(LD_PRELOAD=":".join(map(str, [*before, INTERPOSER, *behind])), **more)
 
 

@@ -23,7 +23,7 @@ int main(void) {
   CHECK(is_ours(function));
   SAME(find("cuMemAlloc", &function, 3020, 0, NULL), SUCCESS);
   CHECK(is_ours(function));
-  /* The 32-bit function has other arguments, and nobody knows those of a later one. */
+  /* The 32-bit function has other arguments, and those of a later one are unknown. */
   SAME(find("cuMemAlloc", &function, 2000, 0, NULL), SUCCESS);
   CHECK(!is_ours(function));
   unsigned narrow = 0;

@@ -1,4 +1,4 @@
-"""What the interposer keeps of what programs rely on: the programs of behaviour/, each case of them a test."""
+"""The behavior that programs rely on and the interposer preserves: the programs of behaviour/, each of their cases a test."""
 
 import difflib
 import pathlib
@@ -59,7 +59,7 @@ def allowed():
 
 
 def differences(without, preloaded):
-    """Lines that are there without the interposer only (`-`), or with it only (`+`)."""
+    """Lines that appear only without the interposer (`-`), or only with it (`+`)."""
     old, new = without.splitlines(), preloaded.splitlines()
     found = []
     for kind, start, end, new_start, new_end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

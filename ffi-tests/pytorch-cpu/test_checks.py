@@ -172,7 +172,7 @@ def test_threads():
 
 
 def test_fork():
-    """In a child the pool goes on, also if other threads were in it at the fork, and the parent's stays as it is."""
+    """In a child the pool continues, even if other threads were in it at the fork, and the parent's stays as it is."""
     bfc.torch_cpu.use()
     parents = torch.full((1000,), 5.0)
     done = threading.Event()

@@ -1,6 +1,6 @@
 """Trains small models on the CPU and tells what came of it, as JSON; with PyTorch's own allocator, or with libbfc's.
 
-The losses and the weights must be the same, bit for bit, whoever allocates. See README.md.
+The losses and the weights must be the same, bit for bit, with every allocator. See README.md.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def arguments():
 
 
 class Sequences(Dataset):
-    """Words of random sequences of one length, of which each depends on the one before."""
+    """Words of random sequences of one length, each of which depends on the previous one."""
 
     def __len__(self):
         return STEPS * 4

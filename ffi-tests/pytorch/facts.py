@@ -17,7 +17,7 @@ ALIGNMENT = 512
 
 
 def plain_kernels():
-    """cuDNN and the fused kinds of attention ask their kernels for sizes; those that are left ask nobody."""
+    """cuDNN and the fused kinds of attention ask their kernels for sizes. The remaining kinds do not."""
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)

@@ -1,6 +1,6 @@
 """The first use of bfc.torch or bfc.torch_cpu: `first_use.py torch|torch_cpu [VERSION]`. Prints the file of the shim.
 
-With VERSION, PyTorch says that it is of that version.
+With VERSION, PyTorch reports that version.
 """
 
 import os

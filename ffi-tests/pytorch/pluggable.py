@@ -68,7 +68,7 @@ class Library:
 
 
 def captured(model, inputs):
-    """A captured graph: what it used, also what was freed within, nobody else gets as long as it lives."""
+    """A captured graph: no other request gets its memory, even what was freed within, as long as it lives."""
     model = model.to("cuda").eval()
     rows = torch.zeros(64, inputs, device="cuda")
     with torch.cuda.stream(torch.cuda.Stream()):

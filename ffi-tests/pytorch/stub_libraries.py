@@ -61,7 +61,7 @@ def make(folder, soname, versions):
     if scripts:
         (folder / f"{soname}.map").write_text("".join(scripts))
         command.append(f"-Wl,--version-script={folder / soname}.map")
-    # Another process may be loading the one that is there.
+    # Another process may be loading the existing one.
     new = folder / f"{soname}.new"
     programs.check([*command, f"-Wl,-soname,{soname}", "-o", new])
     new.replace(folder / soname)

@@ -123,7 +123,7 @@ void current_resource() {
     CHECK(ref(resources[device]) == current());
 #endif
   }
-  // It goes back to the device that it is of, whichever is current.
+  // It goes back to its own device, whichever is current.
   CHECK(cudaSetDevice(1) == cudaSuccess);
   auto *const buffer = new rmm::device_buffer(mib, on_default);
   CHECK(cudaSetDevice(0) == cudaSuccess);

@@ -10,7 +10,7 @@
 namespace tests {
 namespace {
 
-// The whole pool is one request, so that whoever is served while it is in use gets memory of somebody else's.
+// The whole pool is one request, so any request served while it is in use would get memory that belongs to it.
 void reuse() {
   const pool_of pool(0, 64 * mib);
   bfc::rmm_resource resource;
@@ -134,7 +134,7 @@ void random_streams_callback() {
 }
 
 #if !BFC_RMM_HAS_BASE_CLASS
-// The functions without a stream: what they give is nobody's any more, so any stream may use it at once.
+// The functions without a stream: no work uses the memory that they return, so any stream may use it at once.
 void synchronous() {
   const pool_of pool(0, 64 * mib), other(1, 64 * mib);
   bfc::rmm_resource resource;

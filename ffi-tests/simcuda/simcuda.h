@@ -65,7 +65,7 @@ typedef enum simcuda_option {
   SIMCUDA_HOST_FUNCTIONS_CALL = 18, /* what becomes of a driver's call in a host function, callback or simulated kernel. 0: it
                                       is refused and counted as a misuse; 1: it is made, and is a misuse only if it waits
                                       for the stream that runs the function */
-  SIMCUDA_RACES = 19 /* uses of the same memory that nothing orders, at least one of them no read. 0: they are not looked
+  SIMCUDA_RACES = 19 /* uses of the same memory that nothing orders, at least one of them not a read. 0: they are not looked
                         for; 1: each is a misuse and printed to stderr; 2: the first one aborts the process */
 } simcuda_option;
 /* clang-format on */
@@ -76,7 +76,7 @@ int64_t simcuda_get(int option);
 
 /* ---- Streams and work --------------------------------------------------------------------------------- */
 
-/* Work that is queued on the stream from now on, and what waits there already, stays until it is stepped. */
+/* Work that is queued on the stream later, and work that waits there already, stays until it is stepped. */
 int simcuda_hold(void *stream);
 /* Runs up to n items of a held stream, in order, as far as what they wait for elsewhere is done; then whatever can
  * run on streams that are not held. Returns how many were run. Kernels, copies, fills, records of events and waits
@@ -94,7 +94,7 @@ uint64_t simcuda_pending(void *stream);
 int simcuda_launch(void *stream, void (*function)(void *), void *argument);
 /* Simulated kernels that fill a range with an 8-byte pattern, and that read it and expect the pattern: what differs
  * is counted (simcuda_mismatches). A range that is not accessible when the turn comes is a misuse, and the context
- * fails with CUDA_ERROR_ILLEGAL_ADDRESS (700) from then on; nothing is touched and nothing crashes. */
+ * fails with CUDA_ERROR_ILLEGAL_ADDRESS (700) afterwards; nothing is touched and nothing crashes. */
 int simcuda_fill(void *stream, uint64_t address, uint64_t bytes, uint64_t pattern);
 int simcuda_expect(void *stream, uint64_t address, uint64_t bytes, uint64_t pattern);
 
@@ -121,7 +121,7 @@ uint64_t simcuda_struck(void);
 void simcuda_delay(const char *function, uint64_t nanoseconds);
 /* Forgets failures that are still to come, and delays. */
 void simcuda_clear_faults(void);
-/* The current context of this thread fails with that code from now on. */
+/* The current context of this thread then fails with that code. */
 void simcuda_make_sticky(int code);
 
 /* ---- What happened ------------------------------------------------------------------------------------ */

@@ -336,7 +336,7 @@ static void with_adapters(int32_t device) {
   DEEP(bfc_torch_alloc(65 * MIB, device, streams[0]));
 }
 
-/* A write behind the end of an allocation, which the debug mode sees. */
+/* A write after the end of an allocation, which the debug mode detects. */
 static void with_damage(int32_t device) {
   char *ptr = NULL;
   int at;

@@ -297,8 +297,8 @@ static int takes_a_struct(const char *name) {
          strstr(name, "Context") != NULL;
 }
 
-/* Every hook but those that the simulation stands behind: with addresses of the other device's pool for arguments, and with
- * structs that are full of them. */
+/* Every hook except those that the simulation implements, called with addresses of the other device's pool as
+ * arguments, and with structs that are full of them. */
 static void all_others(void) {
   static word block[512];
   size_t at, place;

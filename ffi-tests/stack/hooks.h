@@ -27,7 +27,7 @@ extern word trace_limit;
 /* Reads the names from a file, and has the interposer, which is loaded, find the simulated driver behind fences. */
 void begin_hooks(const char *names, const char *interposer);
 
-/* Calls all hooks that the simulation stands behind. */
+/* Calls all hooks that the simulation implements. */
 void work(void);
 /* Calls the others, which leave the process in no state to go on in. */
 void work_of_others(void);

@@ -18,7 +18,7 @@
 #define STACK_BYTES ((size_t)256 * 1024)
 #define OUT_OF_MEMORY 2
 #define UNKNOWN_ERROR 999
-/* Driver calls of which each fails once. */
+/* Driver calls, each of which fails once. */
 #define FAILED_CALLS 80
 
 static char folder[200];

@@ -17,7 +17,7 @@
 
 #define DRIVER_ORDINAL 0
 #define HOST_ORDINAL 5
-/* Driver calls of which each fails once: more than creation and the first allocations make. */
+/* Driver calls, each of which fails once: more than creation and the first allocations make. */
 #define FAILED_CALLS 60
 #define OUT_OF_MEMORY 2
 #define UNKNOWN_ERROR 999

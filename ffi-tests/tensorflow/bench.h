@@ -1,5 +1,5 @@
-// What the sections of the benchmark share: the two allocators behind one shape, interleaved
-// measurements, and the report.
+// What the sections of the benchmark share: the two allocators with one interface, interleaved measurements, and the
+// report.
 #pragma once
 
 #include <chrono>
@@ -53,9 +53,8 @@ class BenchLibbfc {
   std::unique_ptr<BfcDevice> device_;
 };
 
-// The same in the order of streams. One of them is synchronised, each in its turn, after so many calls; never if
-// that is 0.
-// `kAlone`: nobody ever came without a stream, as the first request of a plain pool does.
+// The same in the order of streams. One of them is synchronized, in turn, after this many calls; never if that is 0.
+// `kAlone`: no request ever came without a stream, unlike the first request of a plain pool.
 template <unsigned kSynchronisedEvery, bool kAlone = true>
 class BenchStreams : public BenchLibbfc {
  public:

@@ -25,7 +25,7 @@ struct Trace {
 };
 
 // Each chunk is freed on the stream of its allocation: the one the program used or, if `dealt` is not 0, the next one
-// of so many in turn. Everything still live at the end is freed there: then the trace can run again and again.
+// of that many in turn. Everything still live at the end is freed there, so that the trace can run repeatedly.
 bool Parse(const std::string &path, Trace *trace, uint32_t dealt = 0) {
   std::FILE *file = std::fopen(path.c_str(), "r");
   if (file == nullptr) return false;
@@ -141,7 +141,7 @@ void Measure(const Trace &trace, uint64_t limit, double least_ms, Cost *cost) {
   player.Play();
   const double first = NowNs() - begin;
   cost->first.push_back(first / ops);
-  // A trace leaves nothing behind, so every pass starts from one free chunk, as on a fresh allocator.
+  // A trace frees everything, so every pass starts with one free chunk, as on a new allocator.
   // A fresh one for each pass would spend most of the time filling TensorFlow's pointer table.
   double spent = 0;
   uint64_t passes = 0;

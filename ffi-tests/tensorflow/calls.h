@@ -8,8 +8,8 @@
 
 using Calls = std::vector<FakeMemory::Call>;
 
-// The same requests in the same order with the same results, and the same memory given back. In
-// which order and in how many pieces that was is nobody's business.
+// The same requests in the same order with the same results, and the same memory given back. The order and the number
+// of its pieces do not matter.
 bool EqualCalls(const Calls &a, const Calls &b);
 
 // In words; of a long series of shrinking requests only both ends.

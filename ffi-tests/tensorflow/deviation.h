@@ -9,10 +9,10 @@ enum class Deviation : int {
   kQueuedTwice,       // 5: a chunk twice in TensorFlow's queue makes it merge in another order
   kForcedMerge,       // 5: stamps were ignored to make room: TensorFlow forgets some of them
   kUnsafeCollection,  // 5: garbage collection freed a region with unsafe chunks in it
-  kShrinkProgress,    // 11: TensorFlow asks for the same size for ever
+  kShrinkProgress,    // 11: TensorFlow asks for the same size forever
   kSafeMerge,         // 12: TensorFlow left safe chunks beside each other that libbfc merges
   kExactSize,         // 13: TensorFlow failed, and libbfc got a region of exactly the request's size
-  kHintWraps,         // TensorFlow's region hint doubles towards 2^64, becomes 0 and loops for ever
+  kHintWraps,         // TensorFlow's region hint doubles towards 2^64, becomes 0 and loops forever
   kCount
 };
 

@@ -1,6 +1,6 @@
-// The memory that both allocators of a comparison believe they manage: addresses which nobody ever
-// dereferences. Two FakeMemory objects with equal options answer equal call sequences equally, so
-// any difference between two allocators comes from the allocators.
+// The memory that both allocators of a comparison believe they manage: addresses that are never dereferenced. Two
+// FakeMemory objects with equal options answer equal call sequences equally, so any difference between two allocators
+// comes from the allocators.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct FakeMemoryOptions {
   uint64_t granule = 256;             // a region's bytes are rounded up to this: more than was asked
   uint64_t capacity = UINT64_MAX;     // a call that would take the sum above this fails
   uint32_t fail_every = 0;            // every n-th call fails; 0 = none
-  uint32_t fail_percent = 0;          // and so many calls, by hash
+  uint32_t fail_percent = 0;          // and this share of the calls, by hash
   uint64_t seed = 0;
 };
 
@@ -44,8 +44,8 @@ class FakeMemory {
 
   void *Alloc(size_t bytes, size_t *received) {
     ++calls_;
-    // TensorFlow 2.21 asks for the same size for ever once rounding eats the shrinkage (deviation
-    // 11). Only saying yes gets it out of that loop; whoever drives us must look at `stuck()`.
+    // TensorFlow 2.21 asks for the same size forever once rounding cancels the reduction (deviation 11). Only a success
+    // ends that loop, and the caller must check `stuck()`.
     if (!log_.empty() && log_.back().is_alloc && log_.back().address == 0 && log_.back().bytes == bytes) {
       stuck_ = true;
     }

@@ -227,7 +227,7 @@ class Runner {
     return EqualCalls(tf, bfc) ? End(Deviation::kShrinkProgress) : DifferInCalls();
   }
 
-  // Deviation 13: behind all that TensorFlow asks its sub-allocator for, the size of the request itself.
+  // Deviation 13: after all sizes that TensorFlow asks its sub-allocator for, the size of the request itself.
   bool AskedExactly(uint64_t bytes) {
     std::vector<FakeMemory::Call> bfc = bfc_memory_.log();
     if (bfc.size() != tf_memory_.log().size() + 1) return false;

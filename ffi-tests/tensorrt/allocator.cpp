@@ -227,7 +227,7 @@ void random_failures() {
   for (const cudaStream_t each : on) end(each);
 }
 
-// Threads that come at once make one allocator. Who is second finds one that was not there a moment ago.
+// Threads that come at once create one allocator. The second finds one that did not exist a moment ago.
 void at_once() {
   bfc::tensorrt_allocator ours(bfc::device(0));
   for (int round = 0; round < 300; ++round) {

@@ -20,7 +20,7 @@
 //! Files import only from groups below their own, and no files import each other in a circle. Three choices follow from
 //! this:
 //! - The addresses of the hooks are in `resolve/` at the top, because the table imports every hook. `driver/` has the
-//!   functions behind the hooks and is below all its callers.
+//!   driver's functions for the hooks and is below all its callers.
 //! - `diagnostics/` is below the driver, whose functions report their first call. It does not depend on pools or
 //!   contexts: callers pass in what it needs (`report::Reported`). Requests that fail are reported by `hooks/refusals`.
 //! - `state/relations` records only what the program has done. `pool/sharing` decides which contexts' work may use a

@@ -127,7 +127,7 @@ class Shims(unittest.TestCase):
                     self.assertEqual(self.build_again(), file)
 
     def test_its_folders_are_the_user_s_alone_whatever_the_umask(self) -> None:
-        """Who may write to one of them may put another in the place of the next."""
+        """A user who may write to one of them may replace the next one."""
         self.umask(0)
         file = _shim.build("test")
         self.assertEqual([mode(folder) for folder in list(file.parents)[:3]], [0o700] * 3)

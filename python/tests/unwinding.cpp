@@ -1,5 +1,5 @@
 // A C++ exception that passes through libbfc: PyTorch's filter may throw, and PyTorch is to catch it. The library's
-// frames are unwound by whoever raised it, which is libgcc_s.
+// frames are unwound by the code that raised it, which is libgcc_s.
 
 #include <bfc_adapters.h>
 

@@ -67,7 +67,7 @@ pub trait Fixture: Sized + Sync {
     /// Completes the stream's work, so that the library can know.
     fn finish(&self, pool: &Pool, stream: u64);
 
-    /// Destroys the stream, of which the library was already notified.
+    /// Destroys the stream. The library was notified before.
     fn end_stream(&self, _stream: u64) {}
 
     /// Creates a pool of this many units.

@@ -321,7 +321,7 @@ fn a_context_of_every_creator_is_waited_for() {
             let code = match three.get(creator) {
                 // SAFETY: a place for a context, and a device.
                 Some(create) => unsafe { create(&mut context, 0, 0) },
-                // SAFETY: as above, and the simulation knows no VDPAU.
+                // SAFETY: as above, and the simulation does not support VDPAU.
                 None => unsafe { video[creator - 3](&mut context, 0, 0, 0, null_mut()) },
             };
             assert_eq!(code, CUDA_SUCCESS);

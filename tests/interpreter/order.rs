@@ -105,7 +105,7 @@ impl Order {
         }
     }
 
-    /// Records that the name may denote another stream from now on.
+    /// Records that the name may now denote another stream.
     pub(crate) fn forget(&mut self, name: u64) {
         let queue = self.queue(name);
         self.advance(queue);

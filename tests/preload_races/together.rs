@@ -182,7 +182,7 @@ impl Hand<'_> {
         assert_eq!(self.shared.gpu.free(chunk.address), Ok(()));
     }
 
-    /// No allocation or free of another thread may break a capture that others need not know of.
+    /// No allocation or free of another thread may break a capture that others need not know about.
     fn capture(&mut self) {
         let (gpu, handle) = (self.shared.gpu, self.handle());
         let modes = [CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL];

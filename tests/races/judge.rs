@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// Returns the misuses of the driver, except those that the library cannot know of: a stream was destroyed without
-    /// bfc_forget_stream while its work was still queued, and the library handles the driver's error.
+    /// Returns the misuses of the driver, except those that the library cannot know about: a stream was destroyed
+    /// without bfc_forget_stream while its work was still queued, and the library handles the driver's error.
     fn misuses(&self) -> Vec<String> {
         let stale = |handle: &u64| format!("Stream {handle:#x} is one that was destroyed");
         let stale: Vec<String> = self.abandoned.iter().map(stale).collect();

@@ -1,4 +1,4 @@
-/* The order of real streams: what was handed out again too early would be overwritten by the work of before.
+/* The order of real streams: memory that is handed out again too early would be overwritten by the earlier work.
  * Each case runs on both backends of device memory: NAME on plain device memory, NAME_vmm on granules of one range.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
@@ -31,7 +31,7 @@ static void use(handle_t stream, address_t at, uint32_t words, uint32_t value) {
 }
 
 /* Requests on one stream get chunks that another has freed while its work is pending. There are fewer chunks than streams,
- * so they are ordered behind that work, by events; the pool's first request across streams waits for the device. */
+ * so they are ordered after that work, by events; the pool's first request across streams waits for the device. */
 static void reuse(uint32_t backend, int streams, int chunks) {
   handle_t stream[STREAMS], last[STREAMS] = {NULL};
   /* A limit is whole granules: where there are some, a chunk is one. */
@@ -71,7 +71,7 @@ static void reuse_four_streams_on(uint32_t backend) {
 }
 ON_BOTH_BACKENDS(reuse_four_streams)
 
-/* What is queued on `stream` from now on runs after what is queued on `before`. */
+/* Work queued on `stream` after this call runs after the work that is queued on `before`. */
 static void wait_for(handle_t stream, handle_t before) {
   enum { NO_TIMING = 2 };
   handle_t event = NULL;
@@ -81,7 +81,8 @@ static void wait_for(handle_t stream, handle_t before) {
   CU(cuEventDestroy_v2(event));
 }
 
-/* A piece of what another stream has filled: that is there long after the free, and what is written then stays. */
+/* A piece of memory that another stream has filled: its contents stay long after the free, and so does what is written
+ * then. */
 static void use_piece(handle_t stream, handle_t home, address_t at, uint32_t round, uint64_t nanoseconds) {
   wait_for(stream, home);
   delay(stream, nanoseconds);

@@ -41,7 +41,7 @@ static void passed(void) {
   no_misuse();
 }
 
-/* In one stream memory is handed on at once; another stream gets it when its work comes behind. */
+/* In one stream memory is handed on at once; another stream gets it when its work comes after. */
 static void order(void) {
   cudaStream_t one = held_stream(), other = held_stream();
   char *first = pooled_async(MIB, one);
@@ -63,7 +63,7 @@ static void order(void) {
   IS(simcuda_calls("cuMemFreeAsync"), 0);
 }
 
-/* No room but what another stream has freed: it is handed on, and work there comes behind the work here. */
+/* No room except memory that another stream has freed: it is handed on, and work there comes after the work here. */
 static void between_streams(void) {
   cudaStream_t one = held_stream(), other = NULL;
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));

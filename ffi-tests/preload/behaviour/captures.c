@@ -15,7 +15,7 @@ static cudaStream_t plain_stream(void) {
   return stream;
 }
 
-/* Memory that the pool holds, that nobody uses and whose work is done: what a collection gives back first. */
+/* Memory that the pool holds, that is unused and whose work is done: what a collection gives back first. */
 static void leave_idle(size_t bytes) {
   OK(cudaFree(pooled(bytes)));
   OK(cudaDeviceSynchronize());

@@ -2,7 +2,8 @@
  * its memory: a program whose threads drive a device each may queue work on one that goes on only when another's has begun,
  * and cudaMalloc on either must not wait for it.
  *
- * With held streams, work that somebody waits for is done, so what is still pending afterwards was not waited for. */
+ * With held streams, work is done when the program waits for it, so what is still pending afterwards was not waited
+ * for. */
 #include "held.h"
 
 #include <pthread.h>
@@ -362,7 +363,8 @@ static void copies(void) {
   }
 }
 
-/* Functions that are not analysed: from their first call on, every pool waits for every context. The simulation does not have
+/* Functions that are not analysed: once one was called, every pool waits for every context. The simulation does not
+ * have
  * them, so other work of device 1 stands for theirs. */
 static void not_analysed(const char *symbol) {
   Address there = 0;
@@ -394,7 +396,7 @@ static void nodes(void) { not_analysed("cuGraphAddNode_v2"); }
 static void node_changes(void) { not_analysed("cuGraphExecNodeSetParams"); }
 static void written_values(void) { not_analysed("cuStreamWriteValue32_v2"); }
 static void rectangles_filled(void) { not_analysed("cuMemsetD2D8Async"); }
-/* A function that nobody has seen yet counts when it is looked up. */
+/* An unknown function counts when it is looked up. */
 static void later_copies(void) { not_analysed("cuMemcpyByTelepathyAsync"); }
 
 /* The program lets other devices touch what is pooled by mapping it. */

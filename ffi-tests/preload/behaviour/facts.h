@@ -8,7 +8,7 @@
 
 #define SAY(...) (printf(__VA_ARGS__), printf("\n"))
 
-/* A call's code, and what it leaves behind for cudaGetLastError. */
+/* A call's code, and what cudaGetLastError returns after it. */
 #define SAY_CODE(what, call)                                                             \
   do {                                                                                   \
     const int code_ = (call);                                                            \

@@ -1,7 +1,7 @@
 /* The meaning of cudaFree: what was freed is handed out again only after the work that was queued before the free is done.
  *
- * The streams here are held: their work is done when a test says so, or when somebody waits for it. Without that whatever
- * is queued is done at once, and nothing can be too early. */
+ * The streams here are held: their work is done when a test says so, or when the program waits for it. Otherwise all
+ * queued work would be done at once, and no reuse could be too early. */
 #include "held.h"
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ static void waits(void) {
   no_misuse();
 }
 
-/* The program's own synchronisation serves: after it the chunk is handed out, and nobody synchronises again. */
+/* The program's own synchronisation serves: after it the chunk is handed out without another synchronization. */
 static void after_a_synchronization(void) {
   cudaStream_t stream = held_stream();
   char *first = pooled(MIB);
@@ -110,7 +110,8 @@ static void one_serves_all(void) {
   no_misuse();
 }
 
-/* After so many frees the pool asks whether the work is done, though there is room, and asks again after some more. */
+/* After this many frees the pool queries whether the work is done, although there is room, and again after some more.
+ * */
 static void many_frees(void) {
   cudaStream_t stream = held_stream();
   char *memory = pooled(1000);

@@ -17,7 +17,7 @@ UNUSED static void use(cudaStream_t stream, const char *memory, size_t bytes, ui
   OK(simcuda_expect(stream, (uint64_t)memory, bytes, pattern));
 }
 
-/* The same by another stream that nobody holds: it is done before this returns. */
+/* The same by another stream that is not held: it is done before this returns. */
 static __thread cudaStream_t at_once;
 
 UNUSED static void use_at_once(char *memory, size_t bytes, uint64_t pattern) {

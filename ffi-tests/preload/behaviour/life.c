@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-/* cudaDeviceReset, and on: also with memory that was never freed. */
+/* cudaDeviceReset, and afterwards, with memory that was never freed too. */
 static void reset(void) {
   char *old = NULL;
   for (int round = 0; round < 20; round++) {
@@ -97,7 +97,7 @@ static void created(void) {
   no_misuse();
 }
 
-/* A handle that was a context's becomes another's: what was known of the first is not believed of the second. */
+/* A context's handle is given to another context: what was known about the first is not assumed of the second. */
 static void recycled(void) {
   Handle context[40], first = NULL;
   Address address = 0;

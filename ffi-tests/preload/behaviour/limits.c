@@ -91,7 +91,8 @@ static void limit_of_each(void) {
   }
 }
 
-/* Others need what the pool holds and nobody uses: it gives it back, also what still waits for a synchronisation. */
+/* The driver needs the pool's unused memory: the pool gives it back, including memory that still waits for a
+ * synchronization. */
 static void held_all(cudaStream_t stream) {
   char *memory[60];
   for (int each = 0; each < 60; each++) {

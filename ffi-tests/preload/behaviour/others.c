@@ -126,7 +126,8 @@ static void managed_by_both(void) {
   }
 }
 
-/* HAMi-core #172, #187: a thread without a context, and memory that is of no device, were taken for device garbage. */
+/* HAMi-core #172, #187: a thread without a context, and memory that belongs to no device, were taken for device
+ * garbage. */
 static void *stranger(void *argument) {
   (void)argument;
   const MemoryKind kind = MEMORY_OF(0);

@@ -167,7 +167,7 @@ static void capture(void) {
   OK(cudaGraphDestroy(graph));
 }
 
-/* The memory dies with the context of the device that it was of. */
+/* The memory ends with the context of its device. */
 static void reset(void) {
   for (int round = 0; round < 3; round++) {
     char *memory = pooled_pinned(1000);

@@ -292,7 +292,7 @@ static void pinned(void) {
   OK(cudaFreeHost(memory));
   OK(simcuda_fail("cuMemHostAlloc", 1, OUT_OF_MEMORY));
   OK(cudaHostAlloc(&memory, MIB, 1));
-  /* Physical memory of the host, of which the simulation has none. */
+  /* Physical memory of the host, which the simulation lacks. */
   const MemoryKind host = {.type = 1, .location = 2};
   OK(cudaMallocHost(&memory, MIB));
   OK(cudaFreeHost(memory));

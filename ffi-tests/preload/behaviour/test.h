@@ -1,4 +1,5 @@
-/* Checks for programs that run under the interposer, and know nothing of libbfc. The first one that fails says where and
+/* Checks for programs that run under the interposer and do not use libbfc themselves. The first one that fails says
+ * where and
  * ends the process with status 1.
  *
  * A program is a table of cases, each a test of its own: `program NAME` runs one, and `program --list` says which there are,

@@ -1,7 +1,8 @@
 /* simcuda: a simulation of the CUDA runtime, libcudart.so.11.0 (CUDART_MAJOR=11), libcudart.so.12 and libcudart.so.13,
  * and with hidden symbols libcudart_static.a. It reaches libcuda.so.1 the way NVIDIA's does: dlopen, dlsym for
  * cuGetProcAddress_v2 (11: cuGetProcAddress; 13 asks for cuDriverGetVersion before), and everything else by name and
- * version from there. It works on any driver that answers so; on a real one it is of no use, for it has no kernels.
+ * version from there. It works on any driver that answers in this way. On a real one it is useless, because it has no
+ * kernels.
  *
  * Rules, from cuda_runtime_api.h: the primary context comes to life at the first call that needs it (Initialization in
  * the Programming Guide); cudaMalloc of 0 bytes gives NULL and cudaFree of NULL nothing; every function leaves its

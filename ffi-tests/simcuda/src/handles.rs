@@ -26,7 +26,7 @@ pub(crate) fn make(kind: Kind, number: u64) -> u64 {
     ((kind as u64) << 40) | (number << 4)
 }
 
-/// Returns the number in a handle, if it is of that kind.
+/// Returns the number in a handle, if it has that kind.
 pub(crate) fn number(kind: Kind, handle: u64) -> Option<u64> {
     (handle >> 40 == kind as u64 && handle.is_multiple_of(16)).then_some((handle & ((1 << 40) - 1)) >> 4)
 }

@@ -32,7 +32,7 @@ pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Marks children of this process as forked from now on.
+/// Marks later children of this process as forked.
 pub(crate) fn watch_forks() {
     static WATCHED: Once = Once::new();
     extern "C" fn child() {

@@ -87,7 +87,7 @@ fn event_nodes_record_and_wait_at_each_launch() {
 }
 
 /// "When cuGraphAddMemAllocNode creates an allocation node, it returns the address of the allocation in nodeParams.dptr";
-/// the memory counts from the first launch on.
+/// the memory counts since the first launch.
 #[test]
 fn memory_nodes_own_their_memory() {
     let machine = machine(1);

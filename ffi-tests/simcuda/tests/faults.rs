@@ -191,7 +191,7 @@ fn a_function_that_is_not_simulated_says_so() {
     let machine = ready();
     let function = machine.driver.cuMemPoolExportPointer().unwrap();
     let mut data = CUmemPoolPtrExportData::default();
-    // SAFETY: the result lives, and the address is looked at by nobody.
+    // SAFETY: the result lives, and the address is not examined.
     let code = unsafe { function(&raw mut data, 0) };
     assert_eq!((code, machine.steer.calls_of(c"cuMemPoolExportPointer")), (CUDA_ERROR_NOT_SUPPORTED, 1));
 }

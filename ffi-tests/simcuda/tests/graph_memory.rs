@@ -76,7 +76,7 @@ fn the_memory_lives_in_the_order_of_the_work() {
     machine.fill(other, memory, 8, 9).unwrap();
     machine.steer.step(stream.cast(), 1);
     assert_eq!(machine.steer.mismatches(), 1);
-    // Nor while it executes, and nobody could launch it any more.
+    // Nor while it executes, and it could not be launched any more.
     machine.graph_trim(0).unwrap();
     machine.executable_destroy(executable).unwrap();
     machine.graph_destroy(graph).unwrap();

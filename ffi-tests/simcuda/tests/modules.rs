@@ -135,7 +135,7 @@ fn delays_put_the_work_of_streams_in_an_order() {
     use_it(other, 6, 0);
     machine.synchronize().unwrap();
     assert_eq!((word(&machine, wrong), word(&machine, memory)), (10, 6));
-    // Who asks again and again gets there, and who waits for one stream waits for no other.
+    // Repeated queries succeed in the end, and waiting for one stream waits for no other.
     launch(&machine, delay, one, &[10_000]).unwrap();
     launch(&machine, delay, other, &[1_000_000]).unwrap();
     let asked = (0..100).take_while(|_| machine.stream_query(one).is_err()).count();

@@ -52,7 +52,7 @@ fn what_is_freed_is_kept_up_to_the_threshold() {
             let pieces = [0; 3].map(|_| machine.alloc_async(MIB_10, stream).unwrap());
             assert_eq!((levels(&machine, pool), machine.steer.used(0)), ((30, 30), 30 * MIB));
             pieces.iter().for_each(|at| machine.free_async(*at, stream).unwrap());
-            // All of it is done, but nobody has synchronised.
+            // All of it is done, but the host has not synchronized.
             assert_eq!((levels(&machine, pool), machine.steer.used(0)), ((30, 0), 30 * MIB));
             synchronise();
             assert_eq!((levels(&machine, pool), machine.steer.used(0)), ((kept, 0), kept * MIB));
@@ -195,7 +195,7 @@ fn other_stream_gets_it(
     if observed {
         machine.stream_synchronize(one).unwrap();
     }
-    // Most of the device is somebody else's: there is no room for another 10 MiB.
+    // Most of the device is in use by another allocation: there is no room for another 10 MiB.
     let rest = machine.alloc(256 * MIB as usize - MIB_10 - 4096).unwrap();
     let got = machine.alloc_async(MIB_10, other);
     assert!(got == Ok(memory) || got == Err(CUDA_ERROR_OUT_OF_MEMORY));
@@ -232,7 +232,7 @@ fn the_policies_say_who_gets_what_another_stream_freed() {
     );
 }
 
-/// Dependencies are the last resort: while there is memory of the device a stream waits for nobody.
+/// Dependencies are the last resort: while the device has memory a stream waits for no other.
 #[test]
 fn a_stream_waits_for_another_only_where_there_is_nothing_else() {
     let machine = ready();

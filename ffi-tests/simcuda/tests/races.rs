@@ -191,7 +191,8 @@ fn waiting_for_the_context_covers_destroyed_streams() {
     assert_eq!(machine.steer.misuses(), 1);
 }
 
-/// What a stream that is gone has waited for still comes before work that is queued behind it, also once the host knows.
+/// Work that a destroyed stream has waited for still comes before work that is queued after it, even once the host
+/// knows that it is done.
 #[test]
 fn a_relay_that_is_gone_still_orders() {
     let (machine, first, second) = watched();
@@ -275,7 +276,7 @@ fn branches_of_a_graph_are_ordered_by_their_edges_alone() {
             let races = |launches: u64| if joins { 0 } else { launches };
             machine.graph_launch(executable, first).unwrap();
             assert_eq!(machine.steer.misuses(), races(1), "{:?}", machine.steer.misuse_texts());
-            // A launch comes behind the last one of the same graph, and the stream's work behind it.
+            // A launch comes after the previous one of the same graph, and the stream's work after it.
             machine.graph_launch(executable, second).unwrap();
             machine.set8_async(memory, 4, 64, second).unwrap();
             assert_eq!(machine.steer.misuses(), races(2), "{:?}", machine.steer.misuse_texts());

@@ -6,7 +6,7 @@ use common::*;
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-/// Numbers that are always the same (a linear congruential generator, of which the high bits are used).
+/// Numbers that are always the same (the high bits of a linear congruential generator).
 struct Random(u64);
 
 impl Random {

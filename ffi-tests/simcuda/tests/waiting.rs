@@ -88,7 +88,7 @@ fn a_collective_of_two_devices_is_a_send_and_a_receive_on_each() {
     machine.was_well_used();
 }
 
-/// The program of a late event: a receive is posted, an event is recorded behind it, and the stream with the send waits
+/// The program of a late event: a receive is posted, an event is recorded after it, and the stream with the send waits
 /// for that event.
 #[test]
 fn a_send_behind_its_own_receive_is_a_deadlock_that_is_named() {

@@ -1,4 +1,4 @@
-//! The driver's own functions behind the hooks, which the interposer calls.
+//! The driver's own functions for the hooks, which the interposer calls.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -46,7 +46,7 @@ macro_rules! table {
             seen: Seen::new(),
         },)*];
 
-        /// The driver's own functions behind the hooks. `None` if there is no driver, or it lacks the function.
+        /// The driver's own functions for the hooks. `None` if there is no driver, or it lacks the function.
         pub(crate) mod real {
             use cuda_sys::fns;
             use std::ffi::c_void;
@@ -140,8 +140,8 @@ pub(crate) fn real_unanalyzed(place: usize) -> Option<ptr::NonNull<c_void>> {
     UNANALYZED.get(place)?.real()
 }
 
-/// Returns the driver, and finds its functions behind the hooks at the first call. Unanalyzed functions are found when
-/// they are requested. A driver need not have them all, and a failing lookup leaves a message behind, which the next
+/// Returns the driver, and finds its functions for the hooks at the first call. Unanalyzed functions are found when
+/// they are requested. A driver need not have them all, and a failing lookup stores a message, which the next
 /// `dlsym` frees internally. A malloc that itself calls `dlsym` would then recurse endlessly.
 #[inline]
 pub(crate) fn load() -> Option<Driver> {
@@ -152,7 +152,7 @@ pub(crate) fn load() -> Option<Driver> {
     Some(driver)
 }
 
-/// Set once the driver's functions behind the hooks were looked up.
+/// Set once the driver's functions for the hooks were looked up.
 static IS_LOADED: AtomicBool = AtomicBool::new(false);
 
 #[cold]

@@ -1,4 +1,4 @@
-//! The driver as called by the interposer: its own functions behind the hooks, and their names.
+//! The driver as called by the interposer: its own functions for the hooks, and their names.
 
 mod functions;
 mod names;

@@ -227,7 +227,7 @@ class Block:
         return None if self._array is None else self._array()
 
     def _exporter(self) -> ctypes.Array[ctypes.c_ubyte]:
-        """The object behind all views. It keeps the block alive, and exists as long as there are views."""
+        """The object that all views share. It keeps the block alive, and exists as long as there are views."""
         if not self._allocator.is_host:
             raise BufferError(f"the memory of device {self.device} is not the host's: use DLPack or __cuda_array_interface__")
         address = self.address

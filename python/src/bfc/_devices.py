@@ -52,7 +52,7 @@ class GrowthPolicy(_Choice):
     NEED = "need"
     """As large as the request needs, plus at most a sixteenth of the memory held."""
     TENSORFLOW = "tensorflow"
-    """Twice the size of the region before."""
+    """Twice the size of the previous region."""
 
 
 _GROWTH_POLICIES = {

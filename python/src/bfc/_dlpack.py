@@ -67,7 +67,7 @@ _malloc = _function("PyMem_RawMalloc", c_void_p, c_size_t)
 _free = _function("PyMem_RawFree", None, c_void_p)
 _new_capsule = _function("PyCapsule_New", ctypes.py_object, c_void_p, c_char_p, c_void_p)
 _is_valid = _function("PyCapsule_IsValid", c_int, ctypes.py_object, c_char_p)
-_keep_for_ever = _function("Py_IncRef", None, ctypes.py_object)
+_keep_forever = _function("Py_IncRef", None, ctypes.py_object)
 
 _MARK = ctypes.cast(ctypes.CDLL(None).time, c_void_p).value
 
@@ -118,7 +118,7 @@ def export(owner: Owner, address: int, size: int, device: tuple[int, int], versi
     capsule = _new_capsule(place, name, None)
     exports[place] = _Export(owner, capsule, name, _first(place))
     if _State.is_ending:
-        _keep_for_ever(owner)
+        _keep_forever(owner)
     return capsule
 
 
@@ -161,7 +161,7 @@ def _at_exit() -> None:
     sweep()
     _State.is_ending = True
     for found in list(exports.values()):
-        _keep_for_ever(found.owner)
+        _keep_forever(found.owner)
 
 
 atexit.register(_at_exit)

@@ -1,4 +1,4 @@
-/* An ordinary CUDA program, which knows nothing of libbfc: on several streams it computes y = a*x + y on buffers of many
+/* An ordinary CUDA program, independent of libbfc: on several streams it computes y = a*x + y on buffers of many
  * sizes, frees them while the kernels still run, as cudaFree allows, and compares what comes back on the host.
  *
  *   saxpy          prints what it did and "ok"
@@ -6,7 +6,7 @@
  *                  it has to find wrong values, which shows that the first one could
  *
  * nvcc compiles it for a GPU, with the static runtime. As C, with -x c, it is a program for the simulated driver
- * (ffi-tests/simcuda): there its kernels are functions of the host, and its streams are held until somebody waits.
+ * (ffi-tests/simcuda): there its kernels are functions of the host, and its streams are held until the program waits.
  *
  * All values are whole numbers that a float holds exactly, so that nothing hangs on the order of roundings.
  *
@@ -36,7 +36,7 @@ enum {
   STEPS = 1500,
   KEPT = 16,              /* results that live on while others come and go */
   MOST = 1 << 20,         /* floats of a buffer: 4 MiB */
-  WAIT_MICROSECONDS = 150 /* of the device, before x is read: time for somebody to overwrite it */
+  WAIT_MICROSECONDS = 150 /* of the device, before x is read: time for other work to overwrite it */
 };
 
 #define CUDA(call)                                                                            \
@@ -122,7 +122,7 @@ static void launch(void (*kernel)(void *), cudaStream_t stream, const struct job
 
 #define LAUNCH(kernel, stream, job) launch(kernel, stream, &(job))
 
-/* A held stream does nothing before somebody waits for it: that is long enough. */
+/* A held stream does nothing before the program waits for it: that is long enough. */
 static void wait_on(cudaStream_t stream) { (void)stream; }
 
 static void open_stream(cudaStream_t *stream) {

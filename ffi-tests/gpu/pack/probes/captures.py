@@ -51,5 +51,5 @@ def _in_capture(cu, call, prepare, mode, by_other_thread, thread_mode):
 
 
 def out():
-    """Returns an argument for a number that a call writes, where nobody asks which."""
+    """Returns an argument for a number that a call writes and the caller ignores."""
     return ctypes.byref(ctypes.c_uint64())

@@ -1,6 +1,6 @@
 """Probes of the CUDA driver: small questions, each answered in a process of its own.
 
-    python3 probes/probe.py --list            the names and the rules that they are of, as JSON, without the driver
+    python3 probes/probe.py --list            the names and their rules, as JSON, without the driver
     python3 probes/probe.py rules NAME        runs one probe
     python3 probes/probe.py facts NAME
 

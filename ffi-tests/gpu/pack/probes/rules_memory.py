@@ -61,14 +61,14 @@ def small_allocation_alignment_exact(cu):
 
 @rule("large-allocation-alignment", row=LARGE, expected=True)
 def large_allocation_alignment(cu):
-    """Whether each allocation from 1 MiB on is aligned to 64 KiB, as NCCL relies on."""
+    """Whether each allocation of 1 MiB or more is aligned to 64 KiB, as NCCL relies on."""
     cu.enter()
     return alignment(large_allocations(cu)) >= 65536
 
 
 @rule("large-allocation-alignment-exact", row=LARGE, expected=65536)
 def large_allocation_alignment_exact(cu):
-    """The alignment that all allocations from 1 MiB on have in common. Drivers are seen to give 2 MiB, and the simulation
+    """The alignment that all allocations of 1 MiB or more have in common. Drivers are seen to give 2 MiB, and the simulation
     gives less on purpose."""
     cu.enter()
     return alignment(large_allocations(cu))

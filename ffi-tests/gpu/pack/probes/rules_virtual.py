@@ -30,7 +30,7 @@ def reserved(cu, granules):
 
 
 def mapped(cu, *granules):
-    """Returns the granularity and the address of adjacent mappings of so many granules each."""
+    """Returns the granularity and the address of adjacent mappings of this many granules each."""
     size, at = reserved(cu, sum(granules))
     offset = 0
     for count in granules:
@@ -80,7 +80,7 @@ def parts_of_granules(cu):
 
 @rule("map-a-part-of-a-handle", row=SIZES, expected="SUCCESS")
 def map_a_part_of_a_handle(cu):
-    """cuMemMap of the first of two granules behind a handle."""
+    """cuMemMap of the first of a handle's two granules."""
     size, at = reserved(cu, 2)
     return cu.code("cuMemMap", at, size, 0, cu.physical(2 * size), 0)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 # Results and logs are read back over a slow line, and a program in a loop prints gigabytes.
 KEPT = 256 << 10
-# A process that waits inside a broken driver cannot be killed. It is left behind after this time.
+# A process that waits inside a broken driver cannot be killed. It is abandoned after this time.
 SECONDS_AFTER_KILL = 3
 # Of the output of a row that did not pass, as it is kept in its record.
 TAIL_CHARACTERS = 8000
@@ -72,7 +72,7 @@ class Output(threading.Thread):
         self.start()
 
     def run(self):
-        # A pipe that a killed process left open is closed by nobody; the thread is a daemon and is abandoned with it.
+        # No process closes a pipe that a killed process left open. The thread is a daemon and is abandoned with it.
         with contextlib.suppress(ValueError, OSError):
             for line in self.pipe:
                 self.data += line

@@ -13,7 +13,7 @@ TEST_LINE = re.compile(r"^test (\S+) \.\.\. ?(ok|FAILED|skipped: (.*))?$")
 # A conformance test takes well under a second on the simulated driver.
 CONFORMANCE_SILENCE = 15
 COMPARED = "losses compared"
-# For programs that know nothing of libbfc, or call its C ABI.
+# For unmodified programs, or programs that call its C ABI.
 PLAIN = {"BFC_LIBRARY": None}
 
 
@@ -84,7 +84,7 @@ def conformance(name, tests):
 
 
 def interposed(name, command, options=("",), compile_with=None, race=False):
-    """A program that knows nothing of libbfc, alone and under `bfc run` with each of some options. Both runs have to print the
+    """An unmodified program, alone and under `bfc run` with each of some options. Both runs have to print the
     same, and all that the program allocates has to come from the pool."""
     rows = {f"{name} {option}".strip(): option for option in options}
     race_row = f"{name} sees a race"

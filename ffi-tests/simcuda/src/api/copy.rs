@@ -41,8 +41,8 @@ fn copy(to: u64, from: u64, bytes: usize, stream: Option<CUstream>) -> Answer {
     copy_rows(&[(to, from)], bytes, None, stream)
 }
 
-/// Copies rows of so many bytes like [`copy`], as one item of work, optionally with named contexts of the destination and
-/// of the source.
+/// Copies rows of this many bytes like [`copy`], as one item of work, optionally with named contexts of the destination
+/// and of the source.
 pub(super) fn copy_rows(
     rows: &[(u64, u64)],
     bytes: usize,

@@ -70,7 +70,7 @@ pub(crate) fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> Answer {
     record_activities(sim, context, event)
 }
 
-/// Records an event behind all activities of a context. The event is one of the context or of its primary context.
+/// Records an event after all activities of a context. The event is one of the context or of its primary context.
 pub(super) fn record_activities(mut sim: Guard, context: u64, event: CUevent) -> Answer {
     let handle = event.addr() as u64;
     if sim.event(handle)?.context() != sim.root(context) {

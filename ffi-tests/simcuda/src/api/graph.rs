@@ -1,4 +1,4 @@
-//! Graphs that are made node by node. A node comes after nodes that are there already; edges are not added later.
+//! Graphs that are made node by node. A node comes after existing nodes. Edges are not added later.
 
 use std::collections::BTreeSet;
 use std::ffi::c_uint;

@@ -34,7 +34,7 @@ pub(crate) fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> A
     put(module, handle as CUmodule)
 }
 
-/// Reads no further than the first difference, because memory behind the end of a text does not belong to the caller.
+/// Reads no further than the first difference, because memory after the end of a text does not belong to the caller.
 fn begins_with(image: *const u8, magic: &[u8]) -> bool {
     magic.iter().enumerate().all(|(index, byte)| get(image.wrapping_add(index)) == Ok(*byte))
 }

@@ -1,5 +1,5 @@
 //! Memory nodes: `cuMemAllocAsync` and `cuMemFreeAsync` in a capture. The allocation belongs to the graph. Its address
-//! is fixed at the capture, and its memory counts from the first launch on. It is live from its node to the free by a
+//! is fixed at the capture, and its memory counts since the first launch. It is live from its node to the free by a
 //! node of that graph or another, or by the program.
 //!
 //! Rules: cuGraphAddMemAllocNode, cuGraphAddMemFreeNode, cuGraphInstantiate, cuGraphLaunch and cuDeviceGraphMemTrim in

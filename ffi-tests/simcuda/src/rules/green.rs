@@ -92,7 +92,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Makes the work that a context is given from now on wait for an event. "The API will return
+    /// Makes later work of a context wait for an event. "The API will return
     /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidate the capture if the specified event hEvent is part of an
     /// ongoing capture sequence or if the specified context hCtx has a stream in the capture mode" (cuCtxWaitEvent).
     pub(crate) fn wait_in_context(&mut self, context: u64, event: u64) -> Answer {
@@ -109,7 +109,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Makes the work that a context is given from now on wait for a point.
+    /// Makes later work of a context wait for a point.
     pub(crate) fn add_gate(&mut self, context: u64, point: Point) {
         let gates = std::mem::take(&mut self.gates);
         let implies = |one: &Point, other: &Point| one.stream == other.stream && one.item >= other.item;

@@ -43,7 +43,7 @@ impl Sim {
         Ok(at)
     }
 
-    /// Allocates addresses with memory of a device behind them, which counts from now on. Returns the address and the
+    /// Allocates addresses with memory of a device, which then counts as used. Returns the address and the
     /// pages.
     pub(crate) fn take_device(&mut self, device: CUdevice, bytes: u64) -> Answer<(u64, (u64, u64))> {
         let charge = round_up(bytes, ALIGNMENT);

@@ -76,8 +76,8 @@ impl Sim {
         Ok(at)
     }
 
-    /// Returns an allocation to the pool at the call that frees it. The pool owns it from now on, in the order of a
-    /// stream or at once.
+    /// Returns an allocation to the pool at the call that frees it. The pool then owns it, in the order of a stream or
+    /// at once.
     pub(crate) fn return_to_pool(&mut self, at: u64, freed: Option<Point>) {
         let Some(allocation) = self.allocations.remove(&at) else { return };
         let Origin::Pool(handle) = allocation.origin else { return };

@@ -1,6 +1,6 @@
-//! The check for races (`Choice::Races`): two uses of the same bytes, at least one of them no read, that nothing orders.
-//! What counts as order, with NVIDIA's sentences, is listed in README.md. The order is that of the calls and not that
-//! in which the simulation runs the work, so a race is found whichever work is done first.
+//! The check for races (`Choice::Races`): two uses of the same bytes, at least one of them not a read, that nothing
+//! orders. What counts as order, with NVIDIA's sentences, is listed in README.md. The order is that of the calls and
+//! not that in which the simulation runs the work, so a race is found whichever work is done first.
 //!
 //! An item's clock is settled when its turn comes: then everything that it comes after has run.
 
@@ -29,7 +29,7 @@ impl Sim {
         Some(result)
     }
 
-    /// Gives queued work its place in the order, behind points elsewhere and what the host knows.
+    /// Gives queued work its place in the order, after points elsewhere and the work that the host knows to be done.
     pub(crate) fn put_in_order(&mut self, at: Point, after: Vec<Point>) {
         self.with_races(|sim, races| {
             let by = By {
@@ -82,7 +82,7 @@ impl Sim {
                         Way::Writes => Act::Writes,
                         Way::Stores | Way::Polls => continue,
                     };
-                    // The driver knows nothing of other host memory, which the program may free at any time.
+                    // The driver does not know other host memory, which the program may free at any time.
                     if self.is_device_address(touch.at) || self.find(touch.at).is_some() {
                         self.check_range(races, touch.at, touch.bytes, of(act, work.name()), clock);
                     }

@@ -158,7 +158,7 @@ impl Sim {
         ends.chain(gone).collect()
     }
 
-    /// Returns whether work queued on a stream from now on comes after a point elsewhere, because of waits for events
+    /// Returns whether work that is queued on a stream now comes after a point elsewhere, because of waits for events
     /// or the rules of the legacy default stream.
     pub(crate) fn is_behind(&self, stream: u64, point: Point) -> bool {
         let mut left = self.implicit(stream);
@@ -255,7 +255,7 @@ impl Sim {
         Point { stream: number, item }
     }
 
-    /// Records an event at the end of a stream that is not captured, behind other points as well.
+    /// Records an event at the end of a stream that is not captured, after other points as well.
     pub(crate) fn record_event(&mut self, event: u64, stream: u64, after: Vec<Point>) -> Answer {
         self.event(event)?;
         let unique = self.number();

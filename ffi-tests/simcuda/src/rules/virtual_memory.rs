@@ -19,7 +19,7 @@ impl Sim {
         self.options.get(Choice::Vmm) == 1
     }
 
-    /// Allocates physical memory, which counts as used from now on.
+    /// Allocates physical memory, which then counts as used.
     pub(crate) fn create_physical(
         &mut self,
         device: CUdevice,
@@ -81,7 +81,7 @@ impl Sim {
         let wish = if hint != 0 { hint } else { behind.max(FIRST) };
         let room = bytes.checked_add(alignment).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let got = system::reserve(system::round_up(wish, alignment), room).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        // The excess before and behind is freed.
+        // The excess before and after is freed.
         let at = system::round_up(got, alignment);
         if at > got {
             system::unreserve(got, at - got);

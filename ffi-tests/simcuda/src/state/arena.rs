@@ -75,7 +75,7 @@ impl Arena {
     }
 
     /// Makes pages accessible. Returns an address in them, and the pages. The allocation is at the end of the last
-    /// page, and the page behind stays inaccessible. So a stray access behind it faults, and no program comes to rely
+    /// page, and the next page stays inaccessible. So a stray access after it faults, and no program comes to rely
     /// on a larger alignment than guaranteed. A large allocation begins with its first page.
     pub(crate) fn take(&mut self, bytes: u64, reuse: bool) -> Option<(u64, (u64, u64))> {
         let payload = round_up(bytes, ALIGNMENT);
@@ -93,7 +93,7 @@ impl Arena {
         Some((at, (start, pages)))
     }
 
-    /// Returns the first gap of that many bytes from an address on. The page behind each span belongs to it. A large
+    /// Returns the first gap of that many bytes at or after an address. The page after each span belongs to it. A large
     /// allocation begins at an odd multiple of its alignment.
     fn gap(&self, from: u64, bytes: u64, is_large: bool) -> Option<u64> {
         let aligned = |at: u64| match is_large {

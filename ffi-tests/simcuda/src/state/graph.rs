@@ -94,7 +94,7 @@ impl Graph {
         self.nodes.iter().position(|node| node.handle == handle)
     }
 
-    /// Adds a node, after nodes that are there, and returns its index.
+    /// Adds a node, after existing nodes, and returns its index.
     pub(crate) fn add(&mut self, node: Node) -> usize {
         self.nodes.push(node);
         self.nodes.len() - 1

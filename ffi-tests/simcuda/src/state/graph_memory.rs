@@ -14,7 +14,7 @@ pub(crate) struct GraphMemory {
     granted: BTreeSet<CUdevice>,
     /// The handle of the graph with the allocation node.
     owner: u64,
-    /// Whether there is memory behind it.
+    /// Whether it has memory.
     is_charged: bool,
     /// Whether a node of its own graph frees it.
     is_freed_inside: bool,
@@ -23,7 +23,7 @@ pub(crate) struct GraphMemory {
 }
 
 impl GraphMemory {
-    /// Creates addresses without memory behind them, for a graph that was not launched.
+    /// Creates addresses without memory, for a graph that was not launched.
     pub(crate) fn new(
         bytes: u64,
         device: CUdevice,
@@ -62,7 +62,7 @@ impl GraphMemory {
         self.owner
     }
 
-    /// Returns whether there is memory behind it.
+    /// Returns whether it has memory.
     pub(crate) fn is_charged(&self) -> bool {
         self.is_charged
     }

@@ -137,7 +137,7 @@ impl Physical {
         self.references == 0 && self.mappings == 0
     }
 
-    /// Maps it at reserved addresses, from an offset on. Returns false if the system refuses.
+    /// Maps it at reserved addresses, starting at an offset. Returns false if the system refuses.
     pub(crate) fn map(&mut self, at: u64, bytes: u64, offset: u64) -> bool {
         let Place { file, offset: begin } = self.place;
         let is_mapped = system::map(at, bytes, file, begin + offset, Access::None).is_some();

@@ -163,7 +163,7 @@ impl Stream {
         self.queue.front()
     }
 
-    /// Takes the first item, which a thread runs from now on.
+    /// Takes the first item, which a thread then runs.
     pub(crate) fn begin(&mut self, thread: u64) -> Option<Item> {
         let item = self.queue.pop_front()?;
         self.runner = Some(thread);

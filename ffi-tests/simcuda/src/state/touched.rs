@@ -96,7 +96,7 @@ impl Touched {
         conflicts
     }
 
-    /// Records a write of a range in the place of all that was there.
+    /// Records a write of a range, which replaces all earlier uses.
     pub(crate) fn put(&mut self, start: u64, end: u64, new: Use) {
         self.forget(start, end);
         self.ranges.insert(start, Range { end, write: Some(new), reads: Vec::new() });

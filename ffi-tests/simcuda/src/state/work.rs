@@ -107,7 +107,7 @@ pub(crate) enum Work {
         event: u64,
         unique: u64,
     },
-    /// Memory allocated in order. It may be accessed from here on.
+    /// Memory allocated in order. Later work may access it.
     Alloc {
         at: u64,
         bytes: u64,

@@ -85,7 +85,7 @@ static void launches(void) {
   IS(cudaLaunchKernelExC(&how, (const void *)kernel, NULL), cudaSuccess);
   IS(cudaLaunchCooperativeKernel((const void *)kernel, of(1), of(32), NULL, 0, stream), cudaSuccess);
   IS(cudaEventRecordWithFlags(event, stream, 0), cudaSuccess);
-  /* Each has its place: the event comes behind all four. */
+  /* Each has its place: the event comes after all four. */
   IS(pending(stream), 5);
   IS(step(stream, 4), 4);
   IS(cudaEventQuery(event), cudaErrorNotReady);

@@ -22,9 +22,9 @@ macro_rules! functions {
             /// The names.
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// Loads the simulation, and says why if it cannot: the library that SIMCUDA_LIBRARY names, else what
-            /// cargo built beside this test, else `libcuda.so.1` on the loader's path. From then on whoever opens
-            /// `libcuda.so.1` in this process gets the simulation, for that is its SONAME.
+            /// Loads the simulation: the library that SIMCUDA_LIBRARY names, else what cargo built beside this test,
+            /// else `libcuda.so.1` on the loader's path. Every later open of `libcuda.so.1` in this process then
+            /// returns the simulation, because that is its SONAME. The error says why it cannot be loaded.
             pub fn load() -> Result<Self, String> {
                 let handle = open()?;
                 Ok(Self {
@@ -140,7 +140,7 @@ impl Steer {
     }
 }
 
-/// A text of which the library says how long it is.
+/// A text whose length the library returns.
 fn text(write: impl Fn(*mut c_char, usize) -> usize) -> String {
     let length = write(std::ptr::null_mut(), 0);
     let mut buffer = vec![0_u8; length + 1];
@@ -156,7 +156,7 @@ fn open() -> Result<*mut c_void, String> {
         let exe = env::current_exe().ok();
         let deps = exe.as_ref().and_then(|exe| exe.parent()).map(PathBuf::from);
         places.extend(deps.map(|deps| deps.join("libsimcuda.so")));
-        // Last, for it may be a real driver, and then whoever opens that name gets it from now on.
+        // Last, because it may be a real driver, which every later open of that name would then return.
         places.push("libcuda.so.1".into());
     }
     let mut why = String::new();
