@@ -10,7 +10,7 @@ class View {
 
   /** Sets the range of all times of a pool, and shows all of it. */
   setRange(from, to) {
-    // A little room behind the last event, and for a history of one event at all.
+    // A little room after the last event, so that a history of one event has a width at all.
     const length = Math.max((to - from) * 1.01, 1000);
     this.full = { from, to: from + length };
     this.show(from, from + length);

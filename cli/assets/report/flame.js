@@ -1,6 +1,6 @@
 // Who holds what at a moment, as a flame graph: d3-hierarchy computes the places.
 
-/** The widest flame graph has so many rows. */
+/** The maximum number of rows of a flame graph. */
 const MOST_ROWS = 48;
 const ROW = 24;
 /** A block with more than this share of the one above it is its continuation, and tells nothing apart. */
@@ -65,7 +65,7 @@ class Flame {
     root.sum((node) => node.own).sort((a, b) => b.value - a.value || (a.data.name < b.data.name ? -1 : 1));
     this.root = d3.partition()(root);
     this.fork = this.root;
-    // What the program began with is in front of all backtraces.
+    // All backtraces begin with the frames in which the program began.
     while (this.fork.children?.[0]?.children && this.fork.children[0].value > TRUNK * this.fork.value) this.fork = this.fork.children[0];
     this.zoom(this.root);
   }
