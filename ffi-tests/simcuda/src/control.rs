@@ -135,7 +135,7 @@ extern "C" fn simcuda_launch(
     argument: *mut c_void,
 ) -> CUresult {
     match function {
-        Some(function) => launch(stream, Work::Call { function, argument: argument.addr() as u64 }),
+        Some(function) => launch(stream, Work::Kernel { function, argument: argument.addr() as u64 }),
         None => CUDA_ERROR_INVALID_VALUE,
     }
 }

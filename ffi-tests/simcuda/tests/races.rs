@@ -129,8 +129,12 @@ fn what_orders_two_streams_is_no_race() {
 
 #[test]
 fn what_orders_nothing_is_a_race_in_any_order() {
-    let ways: [(&str, Between); 6] = [
+    let ways: [(&str, Between); 7] = [
         ("nothing", |_, _, _| ()),
+        ("a kernel", |machine, first, _| {
+            assert_eq!(machine.steer.launch(first.cast(), nothing, std::ptr::null_mut()), 0);
+            machine.step(first, 2);
+        }),
         ("an event in the other direction", |machine, first, second| order(machine, second, first)),
         ("an event from before the work", |machine, _, second| {
             let third = stream(machine);

@@ -102,7 +102,7 @@ nodes! {
     cuGraphAddHostNode(parameters: *const CUDA_HOST_NODE_PARAMS) adds |_, _, (parameters,)| {
         let CUDA_HOST_NODE_PARAMS { fn_, userData } = get(parameters)?;
         let function = fn_.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        Ok(Work::Call { function, argument: userData.addr() as u64 })
+        Ok(Work::HostFunction { function, argument: userData.addr() as u64 })
     };
     cuGraphAddMemAllocNode(parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS) adds allocate;
     cuGraphAddMemFreeNode(address: CUdeviceptr) adds |sim, graph, (address,)| sim.free_of_graph(graph, address);

@@ -112,7 +112,7 @@ pub(crate) fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, argument: *
     let mut sim = sim::lock();
     let number = sim.stream(stream)?;
     let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let work = Work::Call { function, argument: argument.addr() as u64 };
+    let work = Work::HostFunction { function, argument: argument.addr() as u64 };
     streams::submit(sim, number, work, Vec::new()).map(drop)
 }
 

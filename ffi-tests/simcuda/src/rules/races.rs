@@ -51,7 +51,7 @@ impl Sim {
                 behind = Arc::new(races.clocks.everything());
             }
             let clock = races.clocks.run(order.at, &behind, &order.after);
-            if matches!(work, Work::Call { .. } | Work::Callback { .. }) {
+            if matches!(work, Work::HostFunction { .. } | Work::Callback { .. }) {
                 races.clocks.learn(&[order.at]);
             }
             if is_sound {

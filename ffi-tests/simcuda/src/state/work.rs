@@ -12,8 +12,14 @@ pub(crate) type Function = unsafe extern "C" fn(*mut c_void);
 /// An item of work.
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// A simulated kernel of the program, or a host function, called with an argument.
-    Call {
+    /// A simulated kernel that is a function of the program (`simcuda_launch`). Unlike a host function, it tells the host
+    /// nothing.
+    Kernel {
+        function: Function,
+        argument: u64,
+    },
+    /// `cuLaunchHostFunc`, or a host node of a graph.
+    HostFunction {
         function: Function,
         argument: u64,
     },
@@ -222,7 +228,8 @@ impl Work {
                 && address.checked_sub(touch.at).is_some_and(|offset| offset < touch.bytes)
         };
         // A function of the program may store anywhere.
-        matches!(self, Self::Call { .. } | Self::Callback { .. }) || self.touches().into_iter().any(stores)
+        matches!(self, Self::Kernel { .. } | Self::HostFunction { .. } | Self::Callback { .. })
+            || self.touches().into_iter().any(stores)
     }
 
     /// Returns what to call with the lock open, in a context that works or has failed with a code. A host function
@@ -231,10 +238,14 @@ impl Work {
     /// (cuStreamAddCallback).
     pub(crate) fn call(&self, failure: Option<CUresult>) -> Option<Box<dyn FnOnce()>> {
         match *self {
-            Self::Call { function, argument } if failure.is_none() => Some(Box::new(move || {
-                // SAFETY: the program passed the function and its argument for this purpose.
-                unsafe { function(argument as *mut c_void) }
-            })),
+            Self::Kernel { function, argument } | Self::HostFunction { function, argument }
+                if failure.is_none() =>
+            {
+                Some(Box::new(move || {
+                    // SAFETY: the program passed the function and its argument for this purpose.
+                    unsafe { function(argument as *mut c_void) }
+                }))
+            }
             Self::Callback { function: Some(function), stream, argument } => Some(Box::new(move || {
                 // SAFETY: the program passed the function and its argument for this purpose.
                 unsafe {
