@@ -467,27 +467,32 @@ fn the_check_is_off_unless_it_is_asked_for() {
 #[test]
 fn a_race_is_printed_and_ends_the_process_if_a_test_wants_it() {
     const CHILD: &str = "SIMCUDA_TEST_RACES_CHILD";
-    if std::env::var_os(CHILD).is_some() {
+    const MORE: &str = "simcuda: more races are counted, but not printed\n";
+    if let Ok(races) = std::env::var(CHILD) {
         let machine = ready();
         let memory = machine.alloc(8).unwrap();
-        for stream in [0, 0].map(|_| stream(&machine)) {
-            machine.fill(stream, memory, 8, 1).unwrap();
+        let streams = [0, 0].map(|_| stream(&machine));
+        for index in 0..=races.parse().unwrap() {
+            machine.fill(streams[index % 2], memory, 8, 1).unwrap();
         }
         return;
     }
-    for (races, succeeds, said) in [
-        ("0", true, ""),
-        ("1", true, "orders the two\n"),
-        ("2", false, "orders the two; SIMCUDA_RACES is 2\n"),
+    for (races, count, printed, succeeds, said) in [
+        ("0", 1, 0, true, ""),
+        ("1", 1, 1, true, "orders the two\n"),
+        ("1", 20, 20, true, "orders the two\n"),
+        ("1", 25, 20, true, MORE),
+        ("2", 25, 1, false, "orders the two; SIMCUDA_RACES is 2\n"),
     ] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "a_race_is_printed_and_ends_the_process_if_a_test_wants_it", "--nocapture"]);
-        let child = child.env(CHILD, "1").env("SIMCUDA_RACES", races).output().unwrap();
+        let child = child.env(CHILD, count.to_string()).env("SIMCUDA_RACES", races).output().unwrap();
         assert_eq!(child.status.success(), succeeds);
         let stderr = String::from_utf8_lossy(&child.stderr);
         let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("simcuda: race: ")).collect();
-        assert_eq!(lines.len(), usize::from(races != "0"), "{stderr}");
+        assert_eq!(lines.len(), printed, "{stderr}");
         assert!(stderr.contains(said), "{stderr}");
+        assert_eq!(stderr.matches(MORE).count(), usize::from(said == MORE), "{stderr}");
     }
 }
 

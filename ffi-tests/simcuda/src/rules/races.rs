@@ -120,10 +120,13 @@ impl Sim {
             words(&earlier)
         );
         let aborts = self.options.get(Choice::Races) == RACES_ABORT;
-        if self.record.race() <= MOST_PRINTED {
+        let count = self.record.race();
+        if count <= MOST_PRINTED {
             let why = if aborts { "; SIMCUDA_RACES is 2" } else { "" };
             // As one write, so that lines of threads do not mix.
             let _ = std::io::stderr().write_all(format!("simcuda: {text}{why}\n").as_bytes());
+        } else if count == MOST_PRINTED + 1 {
+            let _ = std::io::stderr().write_all(b"simcuda: more races are counted, but not printed\n");
         }
         if aborts {
             std::process::abort();
