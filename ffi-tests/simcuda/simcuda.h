@@ -66,7 +66,7 @@ typedef enum simcuda_option {
                                       is refused and counted as a misuse; 1: it is made, and is a misuse only if it waits
                                       for the stream that runs the function */
   SIMCUDA_RACES = 19 /* uses of the same memory that nothing orders, at least one of them not a read. 0: they are not looked
-                        for; 1: each is a misuse and printed to stderr; 2: the first one aborts the process */
+                        for; 1: each is a misuse, and the first 20 are printed to stderr; 2: the first one aborts the process */
 } simcuda_option;
 /* clang-format on */
 
