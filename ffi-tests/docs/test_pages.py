@@ -54,9 +54,10 @@ def test_python(page, block, run, prefix, root):
 
 @each("cmake")
 def test_cmake(page, block, run, prefix, root, tmp_path):
-    # A project around the lines of the page, with the page's first program in C.
-    head = "cmake_minimum_required(VERSION 3.20)\nproject(page C)\n"
-    (tmp_path / "CMakeLists.txt").write_text(f"{head}add_executable(app {page.file('c-1')})\n{block.text}")
+    # A project around the lines of the page, unless they are one, with the page's first program in C.
+    head = "" if "project(" in block.text else "cmake_minimum_required(VERSION 3.20)\nproject(page C)\nadd_executable(app app.c)\n"
+    (tmp_path / "CMakeLists.txt").write_text(f"{head}{block.text}")
+    (tmp_path / "app.c").symlink_to(page.file("c-1"))
     (tmp_path / "libbfc").symlink_to(root)
     options = [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBFC_CARGO_TARGET_DIR={programs.CMAKE_CARGO}"]
     run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", *options)
