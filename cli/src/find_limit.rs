@@ -15,6 +15,12 @@ use crate::replay::{Job, Player};
 use crate::size;
 use crate::trace::{ALIGNMENT, Trace};
 
+/// How many limits above one that was found must run too for it to be steady: the farthest is 6% above it.
+const HIGHER: u32 = 5;
+
+/// How often a limit is looked for above one that has failed.
+const ROUNDS: usize = 16;
+
 /// The limit at which the search upward gives up, as a multiple of the peak of live bytes.
 const GIVE_UP: u64 = 64;
 
@@ -47,6 +53,32 @@ pub fn find_limit(job: &Job<'_>, least: u64, precision: f64, bar: &ProgressBar) 
     })?;
     // The last run is that of the limit found.
     Ok(Found { planned, ..found })
+}
+
+/// Searches upwards from `least` bytes for a limit that runs, and above which the trace runs too. Advice needs it: a limit that
+/// runs by luck misleads.
+pub fn find_steady_limit(job: &Job<'_>, least: u64, precision: f64) -> Result<u64> {
+    let least = job.trace.peak_wanted_bytes.max(least);
+    steady(least, precision, |limit| Ok(runs(&Job { limit, ..*job })?.is_some()))
+}
+
+fn steady(mut least: u64, precision: f64, mut runs: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
+    for _ in 0..ROUNDS {
+        let limit = search(least, precision, &mut runs)?.limit;
+        let mut failed = None;
+        for doubled in (0..HIGHER).rev() {
+            let higher = limit.saturating_add((limit / 256) << doubled);
+            if !runs(higher)? {
+                failed = Some(higher);
+                break;
+            }
+        }
+        match failed {
+            None => return Ok(limit),
+            Some(limit) => least = limit.saturating_add(1),
+        }
+    }
+    bail!("each limit that runs has one shortly above it that fails")
 }
 
 /// Runs the job's trace up to its first failed request. Returns how many allocations followed the plan, if no request
@@ -170,6 +202,17 @@ mod tests {
         assert!(runs(found.limit));
         assert!(!runs(found.fails_at.expect("below")));
         assert_eq!(tried.last(), Some(&found.limit));
+    }
+
+    #[test]
+    fn a_steady_limit_lies_above_those_that_fail() {
+        // A recorded program in virtual memory: limits in MiB that fail among others that run.
+        let runs = |limit: u64| !matches!(limit >> 20, ..292 | 300 | 301 | 304 | 305);
+        let peak = 252 << 20;
+        assert_eq!(searched(peak, 0.001, runs).0.limit >> 20, 292);
+        assert_eq!(steady(peak, 0.001, |limit| Ok(runs(limit))).expect("something runs") >> 20, 306);
+        assert!(steady(peak, 0.001, |limit| Ok(limit == peak)).is_err());
+        assert_eq!(steady(peak, 0.001, |_| Ok(true)).expect("all run"), peak);
     }
 
     #[test]

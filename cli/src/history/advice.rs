@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::reader::History;
 use crate::device::Frees;
-use crate::find_limit::find_limit;
+use crate::find_limit::find_steady_limit;
 use crate::library::Library;
 use crate::output;
 use crate::plan;
@@ -100,7 +100,8 @@ struct Tried {
     peak_held: Option<u64>,
     /// The most bytes held / wanted. None if a request failed.
     overhead: Option<f64>,
-    /// The lowest limit in which no request fails, to 0.1% of what is wanted.
+    /// The lowest limit that was found in which no request fails, nor shortly above it, to 0.1%. It is above the limit of the
+    /// run if a request failed there.
     lowest_limit: Option<u64>,
     /// Allocations at places of the plan.
     planned: u64,
@@ -277,8 +278,10 @@ fn replay(
     let mut free = config.clone();
     free.regions.clear();
     let least = if free.device_capacity.is_none() { GRANULE } else { 0 };
-    let found = find_limit(&Job { config: &free, ..job }, least, PRECISION, &bar);
-    Ok((run, found.ok().map(|found| found.limit)))
+    // A lower limit that runs by luck is no way out of the failure at this one.
+    let failed_at = if run.failed == 0 { 0 } else { change.limit.saturating_add(1) };
+    let found = find_steady_limit(&Job { config: &free, ..job }, least.max(failed_at), PRECISION);
+    Ok((run, found.ok()))
 }
 
 fn figures(run: &Run) -> Figures {
