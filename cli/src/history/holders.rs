@@ -17,6 +17,8 @@ const LISTED: usize = 10;
 /// How many backtraces of a holder the text shows, and how many frames of each.
 const LISTED_STACKS: usize = 3;
 const LISTED_FRAMES: usize = 8;
+/// In place of frames, here and on the page.
+pub const NO_BACKTRACE: &str = "(no backtrace)";
 
 #[derive(Serialize, Clone)]
 pub struct Holder {
@@ -43,12 +45,18 @@ pub fn write_holders(text: &mut String, holders: &[Holder]) {
             human(holder.bytes),
             counted(holder.allocations as usize, "allocation")
         );
-        write_stacks(text, &holder.stacks);
+        write_stacks(text, &holder.stacks, (holder.bytes, holder.allocations));
     }
 }
 
-/// Writes where most of it was allocated.
-pub fn write_stacks(text: &mut String, stacks: &[HolderStack]) {
+impl Holder {
+    pub fn has_stacks(&self) -> bool {
+        !self.stacks.is_empty()
+    }
+}
+
+/// Writes where most of this memory was allocated, and what has no backtrace beside others that have one.
+pub fn write_stacks(text: &mut String, stacks: &[HolderStack], (bytes, allocations): Sum) {
     for stack in stacks.iter().take(LISTED_STACKS) {
         let calls = counted(stack.allocations as usize, "allocation");
         let _ = writeln!(text, "      {:>11} in {calls} by {}", human(stack.bytes), chain(&stack.frames));
@@ -56,6 +64,13 @@ pub fn write_stacks(text: &mut String, stacks: &[HolderStack]) {
     if stacks.len() > LISTED_STACKS {
         let more = counted(stacks.len() - LISTED_STACKS, "backtrace");
         let _ = writeln!(text, "      and {more} more (--json has all)");
+    }
+    let explained = |of: fn(&HolderStack) -> u64| stacks.iter().map(of).fold(0, u64::saturating_add);
+    let rest = allocations.saturating_sub(explained(|stack| stack.allocations));
+    if !stacks.is_empty() && rest != 0 {
+        let bytes = human(bytes.saturating_sub(explained(|stack| stack.bytes)));
+        let calls = counted(rest as usize, "allocation");
+        let _ = writeln!(text, "      {bytes:>11} in {calls} by {NO_BACKTRACE}");
     }
 }
 

@@ -302,7 +302,8 @@ impl PoolLeaks {
                 operation.sizes(),
                 operation.when()
             );
-            write_stacks(text, &operation.stacks);
+            let Amount { bytes, allocations, .. } = operation.amount;
+            write_stacks(text, &operation.stacks, (bytes, allocations));
         }
         if self.operations.len() > LISTED {
             let _ = writeln!(text, "    and {} more (--json has all)", self.operations.len() - LISTED);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use super::advice::Advice;
-use super::holders::{Holder, chain, holders, write_holders};
+use super::holders::{Holder, NO_BACKTRACE, chain, holders, write_holders};
 use super::layout::{Kind, cause_name};
 use super::reader::{History, Recorded};
 use super::stacks::Backtrace;
@@ -332,6 +332,13 @@ impl PoolSummary {
             );
             if !failure.frames.is_empty() {
                 let _ = writeln!(text, "    requested by {}", chain(&failure.frames));
+            } else if failure.holders.iter().any(Holder::has_stacks) {
+                // Backtraces were recorded, and the thread had none.
+                let _ = writeln!(
+                    text,
+                    "    requested by {NO_BACKTRACE}; for PyTorch's backward pass call \
+                     torch.autograd.set_multithreading_enabled(False)"
+                );
             }
             write_holders(text, &failure.holders);
         }

@@ -61,6 +61,33 @@ fn a_step_that_is_not_known_is_not_shown() {
     assert!(text.contains("  out of memory after 0.002 s: "), "{text}");
 }
 
+/// PyTorch's backward pass runs in a thread without Python frames.
+#[test]
+fn what_has_no_backtrace_beside_others_is_listed() {
+    let mut made = Made::new("train");
+    made.pool(1, 0, "bfc", &[]);
+    let (first, second) = (Chunk { operation: 0, ..FIRST }, Chunk { operation: 0, ..SECOND });
+    made.alloc(1, first);
+    made.out_of_memory(1, 1 << 20);
+    let without = run_to(0, bfc().arg("report").arg(made.clone().file("plain.history"))).0;
+    assert!(!without.contains("backtrace") && !without.contains("requested by"), "{without}");
+    made.stack = made.backtrace(&[], &[(1, 7)]);
+    made.alloc(1, second);
+    made.out_of_memory(1, 1 << 20);
+    let file = made.file("beside.history");
+    let text = run_to(0, bfc().arg("report").arg(&file)).0;
+    let listed = "      by forward (train.py:7)\n      by (no backtrace)\n";
+    let amounts =
+        |line: &str| line.split_once(" by ").map_or(String::new(), |(_, by)| format!("      by {by}\n"));
+    let shown: String =
+        text.lines().filter(|line| line.contains(" in 1 allocation by ")).map(amounts).collect();
+    // At the peak, at the second failure, at the end.
+    assert_eq!(shown, listed.repeat(3), "{text}");
+    assert!(text.contains("    requested by (no backtrace); for PyTorch's backward pass call "), "{text}");
+    let leaks = run_to(0, bfc().args(["report", "--leaks"]).arg(&file)).0;
+    assert!(leaks.contains(" in 1 allocation by (no backtrace)\n"), "{leaks}");
+}
+
 /// Names come from programs: neither a terminal nor the direction of the text follows them.
 #[test]
 fn names_in_every_text_are_harmless() {
