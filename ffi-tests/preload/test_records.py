@@ -123,7 +123,9 @@ def counted(count, thing):
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
-ADVICE = "  advice       --backend cuda-vmm holds less; it has no legacy IPC\n"
+ADVICE = """  advice       try --free sync (freed memory waits less, each cudaFree synchronizes), or --backend cuda-vmm \
+(less fragmentation, no legacy IPC)
+"""
 
 
 def test_the_reports_numbers_are_the_drivers(tmp_path):

@@ -88,8 +88,10 @@ fn waste_that_another_backend_avoids_is_told() {
     const UNKNOWN: u8 = 0;
     const REGIONS: u8 = 1;
     const GRANULES: u8 = 2;
-    // The place of the pool, what it consists of, the most bytes in use and held.
-    let advised = |place: usize, memory: u8, in_use: u64, held: u64| {
+    const WAITING: u8 = 1;
+    const SYNCHRONIZING: u8 = 2;
+    // The place of the pool, what it consists of, what cudaFree does, the most bytes in use and held.
+    let advice = |place: usize, memory: u8, frees: u8, in_use: u64, held: u64| {
         let mut record = vec![0; 8192];
         record[..HEAD.len()].copy_from_slice(HEAD);
         let counters = [1, 0, 1, 0, 0, 0, 0, in_use, in_use, in_use, held];
@@ -97,11 +99,26 @@ fn waste_that_another_backend_avoids_is_told() {
             record[400 + 88 * place + 8 * field..][..8].copy_from_slice(&number.to_ne_bytes());
         }
         record[7132] = memory;
+        record[7136] = frees;
         let (said, _) = reported(0, &file("waste.report", record).display().to_string());
-        let advice = "\n  advice       --backend cuda-vmm holds less; it has no legacy IPC\n";
-        assert_eq!(said.matches("advice").count(), said.matches(advice).count(), "{said}");
-        said.contains(advice)
+        let lines: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("  advice       ")).collect();
+        assert_eq!(said.matches("advice").count(), lines.len(), "{said}");
+        lines.concat()
     };
+    let advised =
+        |place: usize, memory: u8, in_use: u64, held: u64| match &*advice(place, memory, 0, in_use, held) {
+            "" => false,
+            "--backend cuda-vmm holds less; it has no legacy IPC" => true,
+            other => panic!("{other}"),
+        };
+    // Freed memory that waits is held in granules too.
+    let of_both = advice(0, REGIONS, WAITING, 132 * MIB, 372 * MIB);
+    assert!(of_both.contains("--free sync") && of_both.contains("--backend cuda-vmm"), "{of_both}");
+    let of_granules = advice(0, GRANULES, WAITING, 132 * MIB, 370 * MIB);
+    assert!(of_granules.contains("--free sync") && !of_granules.contains("--backend"), "{of_granules}");
+    assert_eq!(advice(0, GRANULES, SYNCHRONIZING, 132 * MIB, 370 * MIB), "");
+    assert!(!advice(0, REGIONS, SYNCHRONIZING, 132 * MIB, 154 * MIB).contains("--free"));
+    assert_eq!(advice(64, REGIONS, WAITING, 132 * MIB, 372 * MIB), "", "it is pinned host memory");
     assert!(advised(0, REGIONS, 200 * MIB, 296 * MIB) && advised(3, REGIONS, 800 * MIB, 1000 * MIB));
     assert!(!advised(0, REGIONS, 901 * MIB, 1000 * MIB), "little is wasted");
     assert!(!advised(0, GRANULES, 200 * MIB, 296 * MIB), "it is that backend");

@@ -49,8 +49,10 @@ pub struct Record {
     pub verdict: [AtomicU8; VERDICT],
     /// What device pools consist of: [`REGIONS`], [`GRANULES`], or 0 in records of older interposers, which do not say.
     pub memory: u32,
+    /// What cudaFree does: [`WAITING`], [`SYNCHRONIZING`], or 0 in records of older interposers.
+    pub frees: u32,
     /// Reserved; 0.
-    pub spare: [u8; 1056],
+    pub spare: [u8; 1052],
 }
 
 const _: () = assert!(size_of::<Record>() == 8192);
@@ -77,6 +79,10 @@ pub struct Counters {
 pub const REGIONS: u32 = 1;
 pub const GRANULES: u32 = 2;
 
+/// cudaFree: it returns at once and the memory waits for the device (`--free wait`), or it synchronizes (`--free sync`).
+pub const WAITING: u32 = 1;
+pub const SYNCHRONIZING: u32 = 2;
+
 /// The size of a granule on all current devices.
 const GRANULE: u64 = 2 << 20;
 
@@ -93,12 +99,23 @@ impl Record {
     /// Returns a line of advice on one of its pools, or nothing.
     pub fn advice(&self, name: &Name, counters: &Counters) -> &'static str {
         let held = get(&counters.peak_held);
-        // Granules hardly fragment, so as many are held as are in use.
+        // Granules hardly fragment, so as many are held as are in use, unless freed memory waits.
         let by_granules = get(&counters.peak_in_use).div_ceil(GRANULE).saturating_mul(GRANULE);
         let is_wasteful = held.saturating_sub(by_granules) > held / 10;
-        match is_wasteful && self.memory == REGIONS && name.0 != PINNED {
-            true => "  advice       --backend cuda-vmm holds less; it has no legacy IPC\n",
-            false => "",
+        if !is_wasteful || name.0 == PINNED {
+            return "";
+        }
+        match (self.memory, self.frees) {
+            // The counters do not say which of the two it is.
+            (REGIONS, WAITING) => {
+                "  advice       try --free sync (freed memory waits less, each cudaFree synchronizes), or --backend cuda-vmm \
+                 (less fragmentation, no legacy IPC)\n"
+            }
+            (REGIONS, _) => "  advice       --backend cuda-vmm holds less; it has no legacy IPC\n",
+            (GRANULES, WAITING) => {
+                "  advice       try --free sync (freed memory waits less, each cudaFree synchronizes)\n"
+            }
+            _ => "",
         }
     }
 

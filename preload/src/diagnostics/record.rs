@@ -10,7 +10,7 @@ use std::ptr;
 use os::descriptors::Descriptor;
 use os::files::{self, Unusable};
 
-use super::counters::{GRANULES, MAGIC, REGIONS, REPLACED, RUNNING, Record};
+use super::counters::{GRANULES, MAGIC, REGIONS, REPLACED, RUNNING, Record, SYNCHRONIZING, WAITING};
 use crate::settings;
 use crate::sys::file_name::FileName;
 use crate::sys::window::{self, Window};
@@ -47,6 +47,7 @@ fn sign(record: &mut Record) {
     process::boot(&mut record.boot);
     process::command_line(&mut record.program);
     record.memory = if settings::wants_granules() { GRANULES } else { REGIONS };
+    record.frees = if settings::free_synchronizes() { SYNCHRONIZING } else { WAITING };
 }
 
 /// Appends a record that no other thread uses yet to a file, and maps it there. Returns the address of the copy.
