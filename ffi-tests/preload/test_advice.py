@@ -17,7 +17,13 @@ def refusals():
 def recorded(program, history, *options):
     """Runs the program with options. Returns its history, and how many of its requests failed by its own count."""
     said = run(BFC, "run", "--preload", INTERPOSER, "--history", history, *options, "--", program, env=environment())
-    return history, int(said)
+    return history, number_in(said)
+
+
+def number_in(said):
+    """The number that the program prints: beside it there is only the line that names `bfc report`."""
+    [number] = [line for line in said.splitlines() if not line.startswith("libbfc: ")]
+    return int(number)
 
 
 def advised(history):
@@ -61,7 +67,7 @@ def test_the_advice_names_the_options_of_bfc_run(refusals, tmp_path):
 def test_a_device_that_is_full_has_no_higher_limit(refusals, tmp_path):
     def advice_at(limit):
         command = [BFC, "run", "--preload", INTERPOSER, "--history", tmp_path / "history", "--limit", limit, "--", refusals]
-        assert int(run(*command, env=environment(SIMCUDA_MEMORY=str(80 << 20)))) > 0
+        assert number_in(run(*command, env=environment(SIMCUDA_MEMORY=str(80 << 20)))) > 0
         _, advice = advised(tmp_path / "history")
         settings = [change["set"]["run"].split()[0] for change in advice["changes"][1:]]
         return settings, "; ".join(advice["notes"])

@@ -175,6 +175,19 @@ def test_a_fragmented_pool_names_the_backend_that_helps(tmp_path):
     assert "moves free memory together" not in reported(report), "once, and in words of bfc run"
 
 
+def test_out_of_memory_with_a_history_names_the_command_that_shows_it(tmp_path):
+    history = tmp_path / "run.history"
+
+    def said(case, *options):
+        return run(BFC, "run", *options, "--", program("trace"), case, env=environment(SIMCUDA_MEMORY=MEMORY))
+
+    small = ["--limit", "100M", "--growth", "off"]
+    line = f"libbfc: 1 request found no memory; bfc report {history} shows what held it\n"
+    assert said("fragmented", *small, "--history", history) == line
+    assert said("fragmented", *small) == ""
+    assert said("counted", "--limit", "1000M", "--history", history) == ""
+
+
 # A pool whose next region does not fit below the limit: among chunks that are too small, and without any.
 @pytest.mark.parametrize("case, limit", [("fragmented", "112M"), ("doubled", "10M")])
 def test_a_pool_whose_regions_double_names_the_growth_that_helps(tmp_path, case, limit):

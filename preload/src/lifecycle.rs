@@ -15,6 +15,7 @@ extern "C" fn loaded() {
 extern "C" fn unloaded() {
     trace::finish();
     report::finish(Pool::all());
+    report::say_next_step();
     check_log::exit(check_log::is_driver_mapped());
 }
 

@@ -12,7 +12,7 @@ use std::process;
 use std::ptr;
 
 use super::file;
-use crate::environment::{PRELOAD_PROGRAM, PRELOAD_REPORT};
+use crate::environment::PRELOAD_PROGRAM;
 
 /// The shell that runs a script which names no interpreter.
 const SHELL: &str = "/bin/sh";
@@ -21,9 +21,10 @@ const SHELL: &str = "/bin/sh";
 /// environment as it is but for `changes`. Returns only if that is not possible, and says why.
 pub fn exec(file: &Path, words: &[OsString], changes: &[(&str, Option<OsString>)]) -> io::Error {
     let mut changes = changes.to_vec();
-    if changes.iter().any(|(name, value)| *name == PRELOAD_REPORT && value.as_deref() == Some("-".as_ref())) {
-        // This process stays the program's.
-        changes.push((PRELOAD_PROGRAM, Some(process::id().to_string().into())));
+    // This process stays the program's.
+    let program = changes.iter_mut().find(|(name, _)| *name == PRELOAD_PROGRAM);
+    if let Some((_, number)) = program {
+        *number = Some(process::id().to_string().into());
     }
     let environment = environment(env::vars_os(), &changes);
     // SAFETY: the usual effect, as a program finds it; Rust's start-up has had the signal ignored, and that would last.

@@ -62,6 +62,10 @@ impl Settings {
         if let Some(growth) = args.growth {
             settings.set_growth(growth);
         }
+        if args.report.as_deref().is_some_and(|file| file.as_os_str() == "-") || args.history.is_some() {
+            // The number is known once the process exists.
+            settings.set(names::PRELOAD_PROGRAM, "");
+        }
         // The program, or a child of it, may be in another folder when it opens the file.
         if let Some(file) = &args.report {
             let file = if file.as_os_str() == "-" { file.clone() } else { absolute(file)? };

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use super::counters::{self, Counters, ENDED, POOLS, Record};
+use super::counters::{self, Counted, Counters, ENDED, POOLS, Record};
 use super::{record, trace};
 use crate::sys::lock::OwnerLock;
 use crate::sys::text::Number;
@@ -22,9 +22,10 @@ use crate::sys::{process, text};
 use crate::{bfc, settings};
 
 const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
-/// The process of the program that `bfc run --report` has started, which is reported even if it used no pool. Its
-/// helper processes, of which there may be many, are not.
+/// The process of the program that `bfc run` with `--report` or `--history` has started, which is reported even if it used
+/// no pool. Its helper processes, of which there may be many, are not.
 const PROGRAM: &CStr = c"BFC_PRELOAD_PROGRAM";
+const HISTORY: &CStr = c"BFC_HISTORY_FILE";
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
@@ -46,6 +47,9 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 /// Held to create the record, and to write more than a single number. Threads that fail to take it leave the update to
 /// the next event.
 static WRITER: OwnerLock<()> = OwnerLock::new(());
+
+/// How many requests failed because memory ran out, also without a report.
+static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// For each pool, the number of calls covered by the newest statistics in the record.
 static SEEN: [AtomicU64; POOLS] = [const { AtomicU64::new(0) }; POOLS];
@@ -156,6 +160,7 @@ pub(crate) fn note(pool: impl Reported) {
 /// Reports a request that failed because memory ran out, if a pool might have served it.
 #[cold]
 pub(crate) fn refused(pool: impl Reported, bytes: usize, verdict: &str) {
+    FAILED.fetch_add(1, Ordering::Relaxed);
     if state() == OFF {
         return;
     }
@@ -251,15 +256,32 @@ pub(crate) fn finish(pools: impl Iterator<Item = impl Reported>) {
 /// Reports that the program has used no pool of the interposer. A missing summary would look like a report that failed.
 #[cold]
 fn say_unused() {
-    let own = process::id();
-    let is_program = || {
-        variables::value(PROGRAM)
-            .is_some_and(|number| Number::new().put(format_args!("{own}")) == number.to_bytes())
-    };
     if state() == STANDARD_ERROR && is_program() {
         text::print_error(format_args!(
-            "process {own} used no pool of the interposer (--history also records the pools of a program that uses \
-             libbfc itself); bfc run --check shows where its allocations went"
+            "process {} used no pool of the interposer (--history also records the pools of a program that uses libbfc \
+             itself); bfc run --check shows where its allocations went",
+            process::id()
+        ));
+    }
+}
+
+/// Returns whether this is the process of the program that `bfc run` has started.
+fn is_program() -> bool {
+    variables::value(PROGRAM)
+        .is_some_and(|number| Number::new().put(format_args!("{}", process::id())) == number.to_bytes())
+}
+
+/// Names the command that shows what held the memory, if requests failed and `bfc run --history` records the program.
+pub(crate) fn say_next_step() {
+    let failed = FAILED.load(Ordering::Relaxed);
+    if failed != 0
+        && is_program()
+        && let Some(history) = variables::value(HISTORY)
+    {
+        text::print_error(format_args!(
+            "{} found no memory; bfc report {} shows what held it",
+            Counted(failed, "request"),
+            variables::text_of(history)
         ));
     }
 }

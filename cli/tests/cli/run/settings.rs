@@ -30,8 +30,8 @@ fn every_option_has_its_variable() {
     let library = interposer.join("libbfc_preload.so").display().to_string();
     let here = folder("options");
     let inside = |name: &str| here.join(name).display().to_string();
-    let (report, trace) = (inside("a report"), inside("a.trace"));
-    let cases: [(&[&str], Variables<'_>); 17] = [
+    let (report, trace, history) = (inside("a report"), inside("a.trace"), inside("a.history"));
+    let cases: [(&[&str], Variables<'_>); 18] = [
         (&[], &[]),
         (&["--limit", "1.5GiB"], &[("BFC_MEMORY_LIMIT", "1610612736")]),
         (&["--fraction", "0.25"], &[("BFC_MEMORY_FRACTION", "0.25")]),
@@ -52,6 +52,7 @@ fn every_option_has_its_variable() {
         (&["--report"], &[("BFC_PRELOAD_REPORT", "-")]),
         (&["--report=a report"], &[("BFC_PRELOAD_REPORT", &report)]),
         (&["--trace", "a.trace"], &[("BFC_PRELOAD_TRACE", &trace)]),
+        (&["--history", "a.history"], &[("BFC_HISTORY_FILE", &history)]),
     ];
     for (options, expected) in cases {
         let mut command = run(options).expect("there is a compiler");
@@ -59,7 +60,8 @@ fn every_option_has_its_variable() {
         let mut found = environment(command.current_dir(&here).args(["--", "sh", "-c", "cd /"]), "every");
         // The program's process, which is another each time.
         let program = found.remove("BFC_PRELOAD_PROGRAM").map(|number| number.parse::<u32>().is_ok());
-        assert_eq!(program, (options == ["--report"]).then_some(true), "{options:?}");
+        let is_named = options == ["--report"] || options.contains(&"--history");
+        assert_eq!(program, is_named.then_some(true), "{options:?}");
         let mut expected = map(expected);
         expected.insert("LD_PRELOAD".to_owned(), library.clone());
         assert_eq!(found, expected, "{options:?}");
