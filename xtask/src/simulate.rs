@@ -44,6 +44,7 @@ The program runs in the current folder. ffi-tests/simcuda/README.md lists the va
 impl Simulate {
     /// Builds what is needed and becomes the program. Returns only if it cannot be started.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
+        self.check_script()?;
         if let Some(python) = &self.python {
             check(workspace, python)?;
         }
@@ -72,6 +73,20 @@ impl Simulate {
         command.env("PATH", in_front(&folders, "PATH")?);
         let error = command.exec();
         Err(error).with_context(|| format!("cannot run {}", self.words[0].display()))
+    }
+}
+
+impl Simulate {
+    /// Fails if there is no such script, which Python would say only after the build.
+    fn check_script(&self) -> Result<()> {
+        let script = self.words.first().filter(|_| self.pytorch).map(Path::new);
+        // `bfc` finds its program itself, and Python has options such as -c.
+        let is_script =
+            |name: &&Path| *name != "bfc" && !name.as_os_str().as_encoded_bytes().starts_with(b"-");
+        if let Some(script) = script.filter(is_script) {
+            ensure!(script.exists(), "there is no script {} in the current folder", script.display());
+        }
+        Ok(())
     }
 }
 
@@ -122,6 +137,20 @@ fn in_front(folders: &[PathBuf], variable: &str) -> Result<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_that_is_not_there_is_refused_before_the_build() {
+        let checked = |words: &[&str], pytorch| {
+            let words = words.iter().map(OsString::from).collect();
+            Simulate { pytorch, python: None, words }.check_script()
+        };
+        let error = checked(&["nothere.py", "-v"], true).expect_err("there is none").to_string();
+        assert!(error.contains("nothere.py"), "{error}");
+        for words in [&["bfc", "run", "--", "python3", "train.py"][..], &["-c", "0"], &["/dev/null"]] {
+            assert!(checked(words, true).is_ok(), "{words:?}");
+        }
+        assert!(checked(&["ls"], false).is_ok(), "it is looked up in PATH");
+    }
 
     #[test]
     fn bfc_run_takes_a_script_too() {
