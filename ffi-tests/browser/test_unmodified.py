@@ -73,3 +73,4 @@ def test_backtraces_are_named_by_what_tells_them_apart(tmp_path, opened):
     assert len(set(names)) == len(names) and all(any(name in legend for legend in names) for name in ("weights", "activations", "cache")), (
         names
     )
+    assert not any("/" in name for name in names), "the folders would fill the line"

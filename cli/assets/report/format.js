@@ -49,6 +49,11 @@ function safeName(name) {
   return name.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, "\ufffd");
 }
 
+/** The frames of a name without the folders of their files, before which a short line is cut off. */
+function withoutFolders(name) {
+  return name.replace(/ \([^()]*\/([^()/]+)\)/g, " ($1)");
+}
+
 /** The size class of a chunk, as the allocator counts them: a power of two times 256. */
 function sizeClass(bytes) {
   return Math.max(0, Math.floor(Math.log2(Math.max(bytes, 1) / 256)));

@@ -309,8 +309,9 @@ class AddressMap extends Plot {
   /** The legend of the coloring. */
   legend() {
     const unknown = this.pool.chunks.is_known.includes(0) ? [["allocated before the first event", UNKNOWN, NaN]] : [];
+    const short = this.coloring === "backtrace" ? withoutFolders : (name) => name;
     const entry = ([name, color, bytes]) =>
-      element("span", { class: "entry" }, swatch(color), element("bdi", { text: name }), Number.isNaN(bytes) ? null : element("small", { text: `${bytesText(bytes)} at the peak` }));
+      element("span", { class: "entry", title: name }, swatch(color), element("bdi", { text: short(name) }), Number.isNaN(bytes) ? null : element("small", { text: `${bytesText(bytes)} at the peak` }));
     if (this.coloring === "age" || this.coloring === "size") {
       const [low, high] = this.coloring === "age" ? [`${timeText(1000)} or less`, timeText(this.longest)] : ["256 B", bytesText(this.greatest)];
       const steps = CIVIDIS.map((color) => swatch(color));
