@@ -448,7 +448,8 @@ bfc_status_t bfc_create(int32_t device,
 // Destroys the allocator of a device and releases all regions. Wakes threads that wait for memory, whose calls then
 // return BFC_ERROR_SHUTTING_DOWN.
 //
-// Waits for calls in progress in other threads, and for the work of streams of other contexts that used its memory.
+// Waits for calls in progress in other threads, and for the work of streams of other contexts that used its memory. On
+// backends without a device, all work that uses its memory must have completed.
 // Fails while a capture is announced or visible to the library (see bfc_alloc_async).
 //
 // @return BFC_OK; BFC_ERROR_BUSY while there are live allocations, and from a callback; BFC_ERROR_BACKEND_FAILED while
@@ -848,7 +849,7 @@ bfc_status_t bfc_trim(int32_t device,
 
 // Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can declare
 // which work has completed, with bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is
-// left afterwards, the function is called again after the same time.
+// left afterwards, or memory that waits for a stream, the function is called again after the same time.
 //
 // @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
 // @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another

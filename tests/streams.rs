@@ -544,6 +544,25 @@ fn a_trim_leaves_what_the_only_stream_may_still_use() {
     });
 }
 
+/// The pool follows its plan, or has the fast path, as long as nothing would be released anyway.
+#[test]
+fn what_releases_nothing_leaves_the_only_stream_alone() {
+    let fresh = || {
+        let pool = Pool::host(8 * MIB, |options| options.flags = BFC_ALLOW_GROWTH);
+        let live = pool.get_on(MIB, A);
+        pool.put_on(pool.get_on(MIB, A), A);
+        (pool, live)
+    };
+    let is_apart = |pool: &Pool| pool.memory_map().contains("\"stream\"");
+    for release in [|pool: &Pool| assert_eq!(pool.trim(u64::MAX), 0), |pool: &Pool| pool.limit(4 * MIB)] {
+        let (pool, _live) = fresh();
+        release(&pool);
+        assert!(!is_apart(&pool));
+        pool.trim(0);
+        assert!(is_apart(&pool), "now the page of a free chunk would be discarded");
+    }
+}
+
 #[test]
 fn a_lower_limit_leaves_what_the_only_stream_may_still_use() {
     each_pool_with_queued_work(|pool, stream| {

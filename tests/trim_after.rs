@@ -192,6 +192,35 @@ fn the_callback_may_settle_what_waits() {
     });
 }
 
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+static IS_STREAM_DONE: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn look(_: *mut c_void, device: i32) {
+    LOOKED.fetch_add(1, SeqCst);
+    if IS_STREAM_DONE.load(SeqCst) {
+        assert_eq!(bfc_stream_synchronized(device, pointer(7)), BFC_OK);
+    }
+}
+
+/// The same for host memory that waits for the only stream.
+#[test]
+fn the_callback_is_called_again_while_a_stream_works() {
+    with_trim_after("the_callback_is_called_again_while_a_stream_works", "0.05", || {
+        let pool = Pool::host(GIB, growing);
+        // SAFETY: the function may be called from any thread.
+        assert_eq!(unsafe { bfc_set_idle_callback(pool.device(), Some(look), pointer(0)) }, BFC_OK);
+        pool.put_on(pool.get_on(100 * MIB, 7), 7);
+        eventually("it is called again", || LOOKED.load(SeqCst) > 2);
+        assert!(pool.stats().pool_bytes >= 100 * MIB);
+        IS_STREAM_DONE.store(true, SeqCst);
+        eventually("it goes back", || pool.stats().pool_bytes == 0);
+        rest();
+        let looked = LOOKED.load(SeqCst);
+        rest();
+        assert_eq!(LOOKED.load(SeqCst), looked, "nothing waits");
+    });
+}
+
 static FREES: AtomicU64 = AtomicU64::new(0);
 static MAY_RETURN: AtomicBool = AtomicBool::new(false);
 

@@ -133,7 +133,8 @@ unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, E
 /// Destroys the allocator of a device and releases all regions. Wakes threads that wait for memory, whose calls then
 /// return BFC_ERROR_SHUTTING_DOWN.
 ///
-/// Waits for calls in progress in other threads, and for the work of streams of other contexts that used its memory.
+/// Waits for calls in progress in other threads, and for the work of streams of other contexts that used its memory. On
+/// backends without a device, all work that uses its memory must have completed.
 /// Fails while a capture is announced or visible to the library (see bfc_alloc_async).
 ///
 /// @return BFC_OK; BFC_ERROR_BUSY while there are live allocations, and from a callback; BFC_ERROR_BACKEND_FAILED while

@@ -141,7 +141,7 @@ pub unsafe extern "C" fn bfc_trim(device: i32, keep_bytes: u64, out_released: *m
 
 /// Sets a function that is called before free memory of an idle allocator is released (BFC_TRIM_AFTER). It can declare
 /// which work has completed, with bfc_set_safe_frontier or bfc_stream_synchronized. If memory with unsafe timestamps is
-/// left afterwards, the function is called again after the same time.
+/// left afterwards, or memory that waits for a stream, the function is called again after the same time.
 ///
 /// @param callback   The function, or NULL to remove it. The previous one is not called after this call has returned.
 /// @param user_data  Passed to the function. It must stay valid until the allocator was destroyed, or until another

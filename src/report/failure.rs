@@ -5,6 +5,7 @@ use super::{Bytes, Counted, Guarding, Subject, costs, occupancy};
 use crate::core::arena::{Arena, RegionGrowth, Reuse, View};
 use crate::core::request::Request;
 use crate::core::stats::{FailureCause, Failures};
+use crate::core::stream_id::Stream;
 use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
 use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
@@ -42,7 +43,11 @@ pub(crate) struct Verdict {
 /// Returns advice against fragmentation, besides a higher limit and fewer requests.
 fn remedy(arena: &Arena, backend: &str, request: &Request<'_>) -> Option<&'static str> {
     let settings = arena.settings();
-    let has_unfinished = !has_driver(backend) && arena.streams().largest_own_of(request.stream) != 0;
+    let releases = arena.range().is_some() || settings.garbage_collection && arena.regions().count() > 1;
+    let has_unfinished = releases
+        && !has_driver(backend)
+        && request.stream != Stream::NONE
+        && arena.streams().largest_own_of(request.stream) != 0;
     Some(match backend {
         _ if has_unfinished => {
             "bfc_stream_synchronized, when the stream's work is done, lets its free memory make room for a larger piece"

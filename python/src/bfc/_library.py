@@ -31,7 +31,7 @@ def _prepared(library: ctypes.CDLL) -> ctypes.CDLL:
         try:
             function = getattr(library, name)
         except AttributeError:
-            raise ImportError(f"{library._name} is not libbfc, or one older than this package: it has no {name}") from None
+            raise ImportError(f"{library._name} is not libbfc, or is older than this package: it has no {name}") from None
         function.restype = result
         function.argtypes = arguments
     return library

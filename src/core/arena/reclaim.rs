@@ -77,7 +77,9 @@ impl Arena {
 
     /// Detaches wholly free regions, the largest first, as long as `keep` bytes stay held.
     pub(crate) fn detach_above(&mut self, keep: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
-        self.merge_safe();
+        if !self.could_trim(keep) {
+            return Ok(Vec::new());
+        }
         let mut left = self.held_in_regions();
         self.detach_while(|_, bytes| {
             let goes = left.saturating_sub(bytes) >= keep && left > keep;
@@ -91,6 +93,9 @@ impl Arena {
     pub(crate) fn detach_beyond(&mut self, most: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
         self.merge_safe();
         let mut left = self.held_in_regions();
+        if left <= most {
+            return Ok(Vec::new());
+        }
         self.detach_of(|free| {
             let mut chosen = 0;
             while left > most && chosen < free.len() {
@@ -180,14 +185,14 @@ impl Arena {
     /// Returns whether some free memory could be given back now, with at least `keep` bytes staying held.
     pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
         self.merge_safe();
-        if self.streams.hold_unfinished().is_err() {
-            return false;
-        }
-        if let Some(range) = self.range() {
-            return has_donors(self.heap(), range, keep);
-        }
-        let held = self.held_in_regions();
-        self.idle_regions().any(|(_, bytes)| held - bytes >= keep)
+        let could_trim = |arena: &Self| match arena.range() {
+            Some(range) => has_donors(arena.heap(), range, keep),
+            None => {
+                let held = arena.held_in_regions();
+                arena.idle_regions().any(|(_, bytes)| held - bytes >= keep)
+            }
+        };
+        could_trim(self) && self.streams.hold_unfinished().is_ok() && could_trim(self)
     }
 
     /// Detaches some region, free or not, when the arena is destroyed.
@@ -260,7 +265,9 @@ impl Arena {
         &mut self,
         choose: impl FnOnce(&mut Vec<(u32, u64)>),
     ) -> Result<Vec<Detached>, HostMemoryExhausted> {
-        self.streams.hold_unfinished()?;
+        if self.idle_regions().next().is_some() {
+            self.streams.hold_unfinished()?;
+        }
         let mut ids: Vec<(u32, u64)> = Vec::new();
         ids.try_reserve_exact(self.regions().count())?;
         ids.extend(self.idle_regions());

@@ -17,7 +17,7 @@ use crate::core::ids::{ChunkId, NIL};
 use crate::core::request::Request;
 use crate::core::streams::QueueId;
 use crate::core::units::Span;
-use crate::core::vmm::{Donor, Place, Range, available_below, choose, donors, total};
+use crate::core::vmm::{Donor, Place, Range, available_below, choose, donors, has_donors, total};
 use crate::sys::HostMemoryExhausted;
 
 /// A chunk whose granules the backend maps or unmaps.
@@ -152,7 +152,10 @@ impl Arena {
         new: NewMemory,
         below: u64,
     ) -> Result<Option<Plan>, HostMemoryExhausted> {
-        self.streams.hold_unfinished()?;
+        // Without host memory for that the request is served in another way.
+        if has_donors(self.heap(), range, 0) && self.streams.hold_unfinished().is_err() {
+            return Ok(None);
+        }
         let mut donors = donors(self.heap(), range)?;
         let idle = total(&donors);
         let available = available_below(self.heap(), range, below);
@@ -192,8 +195,9 @@ impl Arena {
     pub(crate) fn plan_trim(&mut self, keep: u64) -> Result<Plan, HostMemoryExhausted> {
         let mut plan = Plan::default();
         let Some(range) = self.range() else { return Ok(plan) };
-        self.merge_safe();
-        self.streams.hold_unfinished()?;
+        if !self.could_trim(keep) {
+            return Ok(plan);
+        }
         let mut donors = donors(self.heap(), range)?;
         let spare = range.floor(self.growth().pool_bytes().saturating_sub(keep));
         choose(self.heap(), &mut donors, spare);

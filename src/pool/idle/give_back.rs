@@ -106,6 +106,9 @@ impl Discarding {
         let Discarding { total, cursor, at_once, is_over } = self;
         let Pool { arena, backend, .. } = &mut **guard;
         let (held, backend, begun) = (arena.growth().pool_bytes(), backend.get(), Instant::now());
+        if held.saturating_sub(keep) <= *total {
+            return false;
+        }
         let largest = MOST_AT_ONCE.max(held / LEAST_SHARE);
         let mut now = begun;
         let is_visited = arena.visit_idle(cursor, CHUNKS_AT_ONCE, |Span { base, bytes }| {

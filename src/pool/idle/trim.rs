@@ -145,10 +145,13 @@ fn trim_idle(mut guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
         );
     }
     let mut guard = slot.enter()?;
-    let may_be_asked = guard.backend.get().order().is_some();
-    let work_is_left = || may_be_asked && guard.arena.streams().unfinished(|_| true).next().is_some();
-    let client_may_know = || guard.idle.callback.is_some() && guard.arena.stamps_wait();
-    if trimmed.is_err() || client_may_know() || work_is_left() {
+    // The driver or the client may know more by then.
+    let may_be_asked = guard.backend.get().order().is_some() || guard.idle.callback.is_some();
+    let work_is_left = || {
+        guard.arena.stamps_wait() && guard.idle.callback.is_some()
+            || guard.arena.streams().unfinished(|_| true).next().is_some()
+    };
+    if trimmed.is_err() || may_be_asked && work_is_left() {
         guard.idle.try_again(now);
     }
     Ok(())

@@ -163,9 +163,11 @@ impl Model {
         self.tell_apart();
     }
 
-    /// Memory may be given back at once.
+    /// Regions that are wholly free may be given back at once.
     pub(super) fn hold_unfinished(&mut self) {
-        if !self.home_synchronized && self.home != Stream::NONE {
+        let is_free = |region: &Region| region.units.iter().all(|unit| unit.owner == Owner::Anyone);
+        let is_at_risk = !self.home_synchronized && self.home != Stream::NONE;
+        if is_at_risk && self.regions.iter().any(is_free) {
             self.tell_apart();
         }
     }
