@@ -107,7 +107,8 @@ enum Command {
     #[command(after_help = plan::EXAMPLES, after_long_help = format!("{}\n\n{}", plan::EXAMPLES, plan::SCHEMA))]
     Plan(Plan),
     /// Run an unmodified program with libbfc behind cudaMalloc
-    ///The command loads libbfc_preload.so before the driver (LD_PRELOAD), sets BFC_ variables from its options, and
+    ///
+    /// The command loads libbfc_preload.so before the driver (LD_PRELOAD), sets BFC_ variables from its options, and
     /// becomes the program. Variables without an option keep their values.
     #[command(override_usage = run::USAGE, after_help = run::EXAMPLES, after_long_help = format!("{}\n\n{}", run::EXAMPLES, run::EXIT_CODES))]
     Run(Box<Run>),

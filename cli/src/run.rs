@@ -23,7 +23,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::{output, size};
@@ -33,6 +33,7 @@ use settings::Settings;
 
 /// The command itself failed, as with `env`, `timeout` and `chroot`. 1 and 2 are likely the program's own.
 const FAILED: u8 = 125;
+const WRONG_USAGE: u8 = 2;
 
 /// The arguments of `bfc run`.
 #[derive(Args)]
@@ -212,8 +213,8 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// A smaller limit lacks its unit.
-const LEAST_LIMIT: u64 = 1 << 20;
+/// A smaller limit lacks its unit: no region is that small.
+const LEAST_LIMIT: u64 = 64 << 10;
 
 impl Run {
     /// Checks that clap cannot express.
@@ -255,7 +256,8 @@ pub fn run(args: &Run) -> Result<ExitCode> {
     let program = Program::find(&args.program)?;
     // After the search: a unit that was written after a space was taken for the program.
     if let Some(bytes) = args.limit.filter(|bytes| *bytes < LEAST_LIMIT) {
-        bail!("--limit {bytes} is in bytes and less than 1 MiB: write a unit, such as {bytes}MiB");
+        let words = format!("--limit is only {bytes} bytes: write a unit, such as {bytes}MiB");
+        return Err(Refusal { code: WRONG_USAGE, words }.into());
     }
     let mut settings = Settings::of(args)?;
     let interposer = preload::find(args.preload.as_deref())?;

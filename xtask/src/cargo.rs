@@ -128,14 +128,18 @@ pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -
 /// same files in any folder, without a user's name. Cargo joins these flags with `build.rustflags` of the user's
 /// configuration. `RUSTFLAGS` and flags of a target replace them, and then the files name folders.
 pub fn release(workspace: &Workspace, command: &mut Command) {
-    if std::env::var_os("RUSTFLAGS").is_some_and(|flags| !flags.is_empty()) {
-        println!("note: RUSTFLAGS is set, so the files name folders of this machine: see docs/install.md");
+    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+        if std::env::var_os(name).is_some() {
+            println!("note: {name} is set, so the files name folders of this machine: see docs/install.md");
+        }
     }
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let is_elsewhere = |folder: &PathBuf| home.as_ref().is_none_or(|home| !folder.starts_with(home));
+    // Without it for a registry, which is in cargo's home, and is filled only by the first build.
+    let vendored = folder_of_crates(workspace).filter(is_elsewhere);
     // The last one that fits counts.
-    let folders =
-        [(vendored(workspace), "/vendor"), (Some(workspace.root.clone()), "/libbfc"), (home, "/cargo")];
+    let folders = [(vendored, "/vendor"), (Some(workspace.root.clone()), "/libbfc"), (home, "/cargo")];
     let named = folders.into_iter().filter_map(|(folder, name)| Some((folder?, name)));
     let flags = named.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
     command
@@ -143,10 +147,11 @@ pub fn release(workspace: &Workspace, command: &mut Command) {
         .arg(format!("build.rustflags={:?}", flags.collect::<Vec<_>>()));
 }
 
-/// Returns the folder of vendored crates, or that of a registry if there are none.
-fn vendored(workspace: &Workspace) -> Option<PathBuf> {
-    let metadata = capture(&mut cargo(workspace, &["metadata", "--format-version=1"])).ok()?;
-    let metadata: Value = serde_json::from_str(&metadata).ok()?;
+/// Returns the folder of the crates that are built, if all are there. `cargo vendor` writes them to a folder that the user names.
+fn folder_of_crates(workspace: &Workspace) -> Option<PathBuf> {
+    let mut command = cargo(workspace, &["metadata", "--format-version=1", "--locked", "--offline"]);
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    let metadata: Value = serde_json::from_slice(&output.stdout).ok()?;
     let manifest = metadata["packages"].as_array()?.iter().find(|package| package["name"] == "libc")?;
     Some(Path::new(manifest["manifest_path"].as_str()?).ancestors().nth(2)?.to_owned())
 }
@@ -233,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_folder_of_crates_is_found() {
-        let crates = vendored(&Workspace::find().expect("a checkout")).expect("libc is there");
+        let crates = folder_of_crates(&Workspace::find().expect("a checkout")).expect("libc is there");
         let libc = fs::read_dir(&crates).expect("a folder").filter_map(Result::ok);
         let mut libc = libc.filter(|entry| entry.file_name().to_string_lossy().starts_with("libc"));
         assert!(libc.any(|entry| entry.path().join("Cargo.toml").exists()), "{}", crates.display());

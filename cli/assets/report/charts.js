@@ -139,7 +139,7 @@ function axis(label, more) {
 }
 
 function timeAxis() {
-  const values = (u, splits) => splits.map((time) => (time === 0 ? "0" : timeText(time, splits[1] - splits[0])));
+  const values = (u, splits, axis, space, step) => splits.map((time) => (time === 0 ? "0" : timeText(time, step)));
   return axis("time since the recording began", { size: 34, space: 90, incrs: TIME_STEPS, values });
 }
 

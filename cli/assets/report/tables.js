@@ -114,11 +114,6 @@ function holdersTable(tree) {
   );
 }
 
-/** A frame, `function (file:line)`, without the folder of the file. */
-function withoutFolder(frame) {
-  return frame.replace(/ \((\/.*\/)([^/]*\))$/, " ($2");
-}
-
 /** The failed requests of a pool. Their times are buttons, which show that time in the charts. */
 function failuresTable(report) {
   const { pool } = report;
@@ -131,11 +126,12 @@ function failuresTable(report) {
   });
   const more = pool.failures.length > rows.length ? `, the first ${rows.length}` : "";
   const made = table(`${plural(pool.failures.length, "failed request")}${more}`, columns, rows);
+  const haveStacks = shown.some(({ stack }) => stack !== 0);
   made.querySelectorAll("tbody tr").forEach((row, at) => {
     const { stack } = shown[at];
     // The innermost frame first and without folders, as in the report for a terminal. A column would be too narrow.
-    const calls = pool.stacks[stack].map(withoutFolder).reverse().join(" < ");
-    if (stack !== 0) row.after(element("tr", {}, element("td", { colspan: columns.length }, "requested by ", element("bdi", { text: calls }))));
+    const calls = pool.stacks[stack].map(withoutFolders).reverse().join(" < ");
+    if (haveStacks) row.after(element("tr", {}, element("td", { colspan: columns.length }, "requested by ", element("bdi", { text: calls }))));
   });
   return made;
 }

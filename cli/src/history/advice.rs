@@ -274,6 +274,10 @@ fn replay(
         warm: false,
     };
     let run = replay::run(&job, &bar)?;
+    if change.limit != program.limit && run.failed == 0 {
+        // It is the lowest one of the recorded options.
+        return Ok((run, Some(change.limit)));
+    }
     // Other limits result in other regions.
     let mut free = config.clone();
     free.regions.clear();

@@ -248,7 +248,7 @@ impl Summary {
         if self.pools.is_empty() {
             text.push_str("  no allocator was recorded\n");
         }
-        self.pools.iter().for_each(|pool| pool.write(&mut text));
+        self.pools.iter().for_each(|pool| pool.write(&mut text, self.stacks_lost));
         self.write_marks(&mut text);
         if let Some(advice) = &self.advice {
             text.push_str(&advice.text());
@@ -284,7 +284,7 @@ impl Summary {
 }
 
 impl PoolSummary {
-    fn write(&self, text: &mut String) {
+    fn write(&self, text: &mut String, stacks_lost: u64) {
         let device = names::device(self.device);
         let _ = writeln!(text, "{device} ({})", shown(&self.name));
         let changes = match self.limit_changes {
@@ -332,7 +332,7 @@ impl PoolSummary {
             );
             if !failure.frames.is_empty() {
                 let _ = writeln!(text, "    requested by {}", chain(&failure.frames));
-            } else if failure.holders.iter().any(Holder::has_stacks) {
+            } else if stacks_lost == 0 && failure.holders.iter().any(Holder::has_stacks) {
                 // Backtraces were recorded, and the thread had none.
                 let _ = writeln!(
                     text,

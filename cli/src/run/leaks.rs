@@ -32,6 +32,8 @@ pub fn run(program: &Program, mut settings: Settings, args: &Run) -> Result<Exit
         (None, Some(folder)) => {
             let file = folder.path().join("history");
             settings.set(names::HISTORY_FILE, &file);
+            // At its end the program would name this file, which does not stay.
+            settings.forget(names::PRELOAD_PROGRAM);
             file
         }
         (named, _) => named.clone().unwrap_or_default(),

@@ -95,6 +95,10 @@ impl Settings {
     }
 
     /// Sets a variable.
+    pub fn forget(&mut self, name: &str) {
+        self.0.retain(|(other, _)| *other != name);
+    }
+
     pub fn set(&mut self, name: &'static str, value: impl Into<OsString>) {
         self.0.push((name, Some(value.into())));
     }

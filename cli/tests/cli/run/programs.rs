@@ -187,6 +187,6 @@ fn a_value_that_was_taken_for_the_program_is_told() {
         assert_eq!(error, format!("bfc: {said}"), "{words:?}");
     }
     let Some(mut command) = run(&["--limit", "200", "true"]) else { return };
-    let (_, error) = run_to(125, &mut command);
-    assert_eq!(error, "bfc: --limit 200 is in bytes and less than 1 MiB: write a unit, such as 200MiB\n");
+    let (_, error) = run_to(2, &mut command);
+    assert_eq!(error, "bfc: --limit is only 200 bytes: write a unit, such as 200MiB\n");
 }
