@@ -185,7 +185,7 @@ def test_out_of_memory_with_a_history_names_the_command_that_shows_it(tmp_path):
     line = f"libbfc: 1 request found no memory; bfc report {history} shows what held it\n"
     assert said("fragmented", *small, "--history", history) == line
     assert said("fragmented", *small) == ""
-    assert said("counted", "--limit", "1000M", "--history", history) == ""
+    assert "found no memory" not in said("counted", "--limit", "1000M", "--history", history)
 
 
 # A pool whose next region does not fit below the limit: among chunks that are too small, and without any.
