@@ -77,7 +77,7 @@ class Named(unittest.TestCase):
         strlen = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value or 0
         libc = _find.mapped_file(strlen)
         said = self.imported(libc)
-        self.assertIn("is not libbfc, or one older than this package", said)
+        self.assertIn("is not libbfc, or is older than this package", said)
 
 
 if __name__ == "__main__":
