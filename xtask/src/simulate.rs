@@ -81,8 +81,9 @@ impl Simulate {
     fn check_script(&self) -> Result<()> {
         let script = self.words.first().filter(|_| self.pytorch).map(Path::new);
         // `bfc` finds its program itself, and Python has options such as -c.
-        let is_script =
-            |name: &&Path| *name != "bfc" && !name.as_os_str().as_encoded_bytes().starts_with(b"-");
+        let is_script = |name: &&Path| {
+            name.as_os_str() != "bfc" && !name.as_os_str().as_encoded_bytes().starts_with(b"-")
+        };
         if let Some(script) = script.filter(is_script) {
             ensure!(script.exists(), "there is no script {} in the current folder", script.display());
         }
