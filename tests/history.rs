@@ -299,7 +299,7 @@ fn what_cannot_be_is_refused() {
     let name = c(&path);
     assert_eq!(try_mark(Some(c"early")), BFC_ERROR_INVALID_ARGUMENT);
     for words in
-        ["no history is recorded", "\"early\"", "BFC_HISTORY_FILE", "bfc run --history", "bfc.history"]
+        ["no history is recorded", "\"early\"", "BFC_HISTORY_FILE", "bfc run --history", "bfc_history_start"]
     {
         assert!(last_error().contains(words), "{}", last_error());
     }

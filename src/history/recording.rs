@@ -298,7 +298,7 @@ pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
         return Err(fail!(
             Error::InvalidArgument,
             "no history is recorded for the mark {text:?}: set BFC_HISTORY_FILE or use bfc run --history, which record \
-             from the first allocator on, or call bfc_history_start (in Python bfc.history)"
+             from the first allocator on, or call bfc_history_start"
         ));
     };
     let place = hash as usize % KNOWN_MARKS;

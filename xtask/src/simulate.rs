@@ -44,10 +44,10 @@ The program runs in the current folder. ffi-tests/simcuda/README.md lists the va
 impl Simulate {
     /// Builds what is needed and becomes the program. Returns only if it cannot be started.
     pub fn run(&self, workspace: &Workspace) -> Result<()> {
-        self.check_script()?;
         if let Some(python) = &self.python {
             check(workspace, python)?;
         }
+        self.check_script()?;
         let built = cargo::build(workspace, Profile::Release)?;
         let mut libraries = vec![simcuda::build(workspace)?];
         let folder = built.shared.parent().context("it is in a folder")?.to_owned();

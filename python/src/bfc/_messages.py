@@ -21,6 +21,7 @@ PYTHON = {
     "BFC_QUARANTINE": "quarantine=True",
     "BFC_TIMESTAMPS": "timestamps=True",
     "bfc_device_lost": "bfc.lost",
+    "bfc_history_start": "bfc.history",
     "bfc_options_t": "the options",
     "bfc_request_t": "the request",
     "bfc_scope_begin": "bfc.scope",
