@@ -114,6 +114,11 @@ function holdersTable(tree) {
   );
 }
 
+/** A single frame, `function (file:line)`, without the folder of the file, whose name may have parentheses. */
+function withoutFolder(frame) {
+  return frame.replace(/ \((\/.*\/)([^/]*\))$/, " ($2");
+}
+
 /** The failed requests of a pool. Their times are buttons, which show that time in the charts. */
 function failuresTable(report) {
   const { pool } = report;
@@ -130,7 +135,7 @@ function failuresTable(report) {
   made.querySelectorAll("tbody tr").forEach((row, at) => {
     const { stack } = shown[at];
     // The innermost frame first and without folders, as in the report for a terminal. A column would be too narrow.
-    const calls = pool.stacks[stack].map(withoutFolders).reverse().join(" < ");
+    const calls = pool.stacks[stack].map(withoutFolder).reverse().join(" < ");
     if (haveStacks) row.after(element("tr", {}, element("td", { colspan: columns.length }, "requested by ", element("bdi", { text: calls }))));
   });
   return made;
