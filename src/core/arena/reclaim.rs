@@ -77,7 +77,7 @@ impl Arena {
 
     /// Detaches wholly free regions, the largest first, as long as `keep` bytes stay held.
     pub(crate) fn detach_above(&mut self, keep: u64) -> Result<Vec<Detached>, HostMemoryExhausted> {
-        if !self.could_trim(keep) {
+        if !self.prepare_trim(keep)? {
             return Ok(Vec::new());
         }
         let mut left = self.held_in_regions();
@@ -184,15 +184,29 @@ impl Arena {
 
     /// Returns whether some free memory could be given back now, with at least `keep` bytes staying held.
     pub(crate) fn could_trim(&mut self, keep: u64) -> bool {
+        self.prepare_trim(keep).unwrap_or(false)
+    }
+
+    /// Returns the same, and holds what a trim must not release.
+    pub(super) fn prepare_trim(&mut self, keep: u64) -> Result<bool, HostMemoryExhausted> {
         self.merge_safe();
-        let could_trim = |arena: &Self| match arena.range() {
+        self.hold_unfinished_if(|arena| match arena.range() {
             Some(range) => has_donors(arena.heap(), range, keep),
             None => {
                 let held = arena.held_in_regions();
                 arena.idle_regions().any(|(_, bytes)| held - bytes >= keep)
             }
-        };
-        could_trim(self) && self.streams.hold_unfinished().is_ok() && could_trim(self)
+        })
+    }
+
+    /// Returns whether some memory is to be released, with what must not be held. If there is none anyway, the only stream
+    /// stays alone: being told apart costs it the fast path and its plan.
+    fn hold_unfinished_if(&mut self, is_some: impl Fn(&Self) -> bool) -> Result<bool, HostMemoryExhausted> {
+        if !is_some(self) {
+            return Ok(false);
+        }
+        self.streams.hold_unfinished()?;
+        Ok(is_some(self))
     }
 
     /// Detaches some region, free or not, when the arena is destroyed.
@@ -265,8 +279,8 @@ impl Arena {
         &mut self,
         choose: impl FnOnce(&mut Vec<(u32, u64)>),
     ) -> Result<Vec<Detached>, HostMemoryExhausted> {
-        if self.idle_regions().next().is_some() {
-            self.streams.hold_unfinished()?;
+        if !self.hold_unfinished_if(|arena| arena.idle_regions().next().is_some())? {
+            return Ok(Vec::new());
         }
         let mut ids: Vec<(u32, u64)> = Vec::new();
         ids.try_reserve_exact(self.regions().count())?;

@@ -195,7 +195,7 @@ impl Arena {
     pub(crate) fn plan_trim(&mut self, keep: u64) -> Result<Plan, HostMemoryExhausted> {
         let mut plan = Plan::default();
         let Some(range) = self.range() else { return Ok(plan) };
-        if !self.could_trim(keep) {
+        if !self.prepare_trim(keep)? {
             return Ok(plan);
         }
         let mut donors = donors(self.heap(), range)?;
