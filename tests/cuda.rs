@@ -247,7 +247,7 @@ fn an_interposer_in_the_process_is_not_entered() {
     let folder = std::env::temp_dir().join(format!("bfc-interposer-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let library = folder.join("libinterposer.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda-sys/tests/fakes/interposer.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cuda-sys/tests/fakes/interposer.c");
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compiler.args(["-shared", "-fPIC", source, "-o"]).arg(&library).arg("-ldl");
     assert!(compiler.status().expect("a C compiler").success());

@@ -11,7 +11,7 @@ import pytest
 
 import programs
 
-VENDOR = programs.ROOT / "cli/assets/report/vendor"
+VENDOR = programs.ROOT / "crates/cli/assets/report/vendor"
 PACKAGES = json.loads((VENDOR / "packages.json").read_text())
 
 

@@ -10,7 +10,7 @@ from headers import HEADERS, ROOT
 
 # A twin for the per-thread default stream is there as a suffix after its function.
 PAGE = re.sub(r"`(\w+)`, `(_pt[sd][sz])`", r"`\1`, `\1\2`", (ROOT / "docs/hooks.md").read_text())
-LIST = (ROOT / "preload/src/unanalyzed_list.rs").read_text()
+LIST = (ROOT / "crates/preload/src/unanalyzed_list.rs").read_text()
 
 
 def section(heading):

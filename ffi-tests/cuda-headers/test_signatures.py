@@ -15,7 +15,7 @@ PAGE = Page("handlers")
 
 @pytest.mark.parametrize("major", HEADERS)
 def test_the_simulated_runtime(major):
-    sources = (ROOT / "ffi-tests/simcuda/cudart").glob("*.c")
+    sources = (ROOT / "crates/simcuda/cudart").glob("*.c")
     others = [word for folder in HEADERS.values() for word in ("-idirafter", folder)]
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-DCUDART_MAJOR={major}", "-DWITH_NVIDIA_HEADERS"]
     assert not compile(*flags, "-isystem", HEADERS[major], *others, *sources)

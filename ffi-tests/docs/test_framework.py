@@ -46,7 +46,7 @@ int main() {
 @pytest.fixture
 def engine(compiled, run, root, simulation_folder, tmp_path):
     def engine(block):
-        (tmp_path / "cuda_runtime.h").write_text(f'#include "{root}/ffi-tests/simcuda/cudart/cudart.h"\n')
+        (tmp_path / "cuda_runtime.h").write_text(f'#include "{root}/crates/simcuda/cudart/cudart.h"\n')
         source = tmp_path / "engine.cpp"
         source.write_text(f"#include <cuda_runtime.h>\n{PAGE.text(block)}{ENGINE}")
         runtime = [simulation_folder / "libcudart.so.12", f"-DAFTER={int(block == 'cpp-2')}"]

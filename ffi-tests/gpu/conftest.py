@@ -24,7 +24,7 @@ def pack():
 @pytest.fixture(scope="session")
 def saxpy(pack):
     """saxpy.cu compiled as C, with the simulated static runtime."""
-    flags = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DCUDART_MAJOR=12", "-I", ROOT / "ffi-tests/simcuda"]
+    flags = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DCUDART_MAJOR=12", "-I", ROOT / "crates/simcuda"]
     sources = ["-x", "c", HERE / "pack/interposed/saxpy.cu", "-x", "none", SIMULATION / "libcudart_static.a", "-ldl", "-lpthread"]
     command = [programs.compiler("c"), *flags, *sources, "-o"]
     return programs.built("gpu/saxpy", {HERE / "pack/interposed"}, lambda path: programs.check([*command, path]))

@@ -24,7 +24,7 @@ probe.load()
 
 def rows():
     """The rules of the simulated driver's README, with their bases."""
-    section = (ROOT / "ffi-tests/simcuda/README.md").read_text().split("\n## Rules\n")[1].split("\n## ")[0]
+    section = (ROOT / "crates/simcuda/README.md").read_text().split("\n## Rules\n")[1].split("\n## ")[0]
     tables = re.findall(r"^\| rule \| basis \| source \|\n\|[-|]+\n((?:\|.*\n)+)", section, re.MULTILINE)
     lines = [line.strip("|").strip() for table in tables for line in table.splitlines()]
     return dict(line.split(" | ")[:2] for line in lines)
@@ -65,7 +65,7 @@ def letter_of(parameter):
 
 
 def test_the_signatures_are_those_of_cuda_sys():
-    files = [ROOT / "cuda-sys/src/functions.rs", *ROOT.glob("cuda-sys/src/functions/*.rs")]
+    files = [ROOT / "crates/cuda-sys/src/functions.rs", *ROOT.glob("crates/cuda-sys/src/functions/*.rs")]
     text = "".join(file.read_text() for file in files)
     declared = re.findall(r"fn (cu\w+) as \"\w+\" since [^(]*\(([^)]*)\)", text)
     parameters = {name: re.findall(r"\w+: [^,]+", arguments) for name, arguments in declared}

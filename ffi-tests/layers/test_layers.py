@@ -101,8 +101,8 @@ TREES = [
     Tree("src/device", "src", "table service\n forks history idle_trim populator publisher\n clients"),
     Tree("src/capi", "src", ""),
     Tree(
-        "preload/src",
-        "preload/src",
+        "crates/preload/src",
+        "crates/preload/src",
         """
         bfc hook_list unanalyzed_list sys
         settings
@@ -115,8 +115,8 @@ TREES = [
         """,
     ),
     Tree(
-        "ffi-tests/simcuda/src",
-        "ffi-tests/simcuda/src",
+        "crates/simcuda/src",
+        "crates/simcuda/src",
         """
         abi calling_thread handles options system
         state

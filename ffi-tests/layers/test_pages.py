@@ -8,7 +8,7 @@ import pytest
 from imports import PARSER, TESTS_ONLY
 
 ROOT = pathlib.Path(__file__).parents[2]
-FOLDERS = {"src", "cli", "preload", "xtask", "tests", "ffi-tests", "include", "python", "docs", "benches"}
+FOLDERS = {"src", "crates", "xtask", "tests", "ffi-tests", "include", "python", "docs", "benches"}
 # Documented with the others, and not the library's: the bfc command reads them.
 OF_THE_COMMAND = {"BFC_LIBRARY", "BFC_PRELOAD_LIBRARY"}
 
@@ -46,7 +46,7 @@ def test_the_files_that_the_page_on_architecture_names_are_there():
 
 
 def test_the_documented_variables_are_those_that_are_read():
-    sources = [*ROOT.glob("src/**/*.rs"), *ROOT.glob("preload/src/**/*.rs")]
+    sources = [*ROOT.glob("src/**/*.rs"), *ROOT.glob("crates/preload/src/**/*.rs")]
     read = set().union(*(read_variables(path.read_bytes()) for path in sources))
     assert len(read) > 10, "has the way in which the sources read them changed?"
     documented = rows((ROOT / "docs/environment.md").read_text())

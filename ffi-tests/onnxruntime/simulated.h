@@ -6,7 +6,7 @@
 #define BFC_TESTS_SIMULATED_H
 
 #include "../c/check.h"
-#include "../simcuda/simcuda.h"
+#include "../../crates/simcuda/simcuda.h"
 
 #include <dlfcn.h>
 

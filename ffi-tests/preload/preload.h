@@ -1,4 +1,4 @@
-/* For programs that run with libbfc_preload.so on the simulated driver (ffi-tests/simcuda). They are ordinary CUDA
+/* For programs that run with libbfc_preload.so on the simulated driver (crates/simcuda). They are ordinary CUDA
  * programs, and look at what became of them through libbfc's own functions, which are in the process with the
  * interposer, and the simulation's.
  *

@@ -26,7 +26,7 @@ def compile(name, source, link=12, flags=()):
     def build(program):
         command = [compiler("c"), *"-std=c11 -O1 -g -Wall -Wextra -Werror -pthread".split()]
         command += [f"-DCUDART_MAJOR={link if link in RUNTIMES else 12}"]
-        command += [f"-I{folder}" for folder in (ROOT / "include", HERE.parent / "simcuda", HERE)]
+        command += [f"-I{folder}" for folder in (ROOT / "include", ROOT / "crates/simcuda", HERE)]
         command += ["-shared", "-fPIC"] if link == "library" else []
         command += [HERE / source, *flags, "-o", program]
         if link in RUNTIMES:
@@ -35,7 +35,7 @@ def compile(name, source, link=12, flags=()):
             command.append(SIMULATION / {"static": "libcudart_static.a", "driver": "libcuda.so.1"}[link])
         programs.check([*command, "-ldl", "-lpthread"])
 
-    return programs.built(f"preload/{name}", [HERE, HERE.parent / "simcuda"], build)
+    return programs.built(f"preload/{name}", [HERE, ROOT / "crates/simcuda"], build)
 
 
 def settings(text):

@@ -141,7 +141,7 @@ def test_the_sdist_is_the_source() -> None:
         file = archive.extractfile(f"{root}/PKG-INFO")
         assert file is not None
         metadata(file.read())
-    assert {"Cargo.toml", "Cargo.lock", "pyproject.toml", "xtask/src/main.rs", "cuda-sys/LICENSE-MIT", "os/LICENSE-MIT"} <= names
+    assert {"Cargo.toml", "Cargo.lock", "pyproject.toml", "xtask/src/main.rs", "crates/cuda-sys/LICENSE-MIT", "crates/os/LICENSE-MIT"} <= names
     assert not [name for name in names if name.startswith(("target/", ".git/")) or "/_prefix/" in name]
 
 

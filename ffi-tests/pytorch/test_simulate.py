@@ -54,7 +54,7 @@ def test_a_script_with_pytorch(tmp_path):
 def test_a_program_under_bfc_run(tmp_path):
     (tmp_path / "serve.cpp").write_text(SERVE)
     programs.check(
-        [programs.compiler("cpp"), f"-I{ROOT}/ffi-tests/simcuda/cudart", tmp_path / "serve.cpp", f"-L{programs.SIMULATION}", "-l:libcudart.so.12", "-o", tmp_path / "serve"]
+        [programs.compiler("cpp"), f"-I{ROOT}/crates/simcuda/cudart", tmp_path / "serve.cpp", f"-L{programs.SIMULATION}", "-l:libcudart.so.12", "-o", tmp_path / "serve"]
     )
     done = simulated("--", "bfc", "run", "--limit", "64MiB", "--report", "--", tmp_path / "serve")
     # cudaErrorMemoryAllocation is 2.

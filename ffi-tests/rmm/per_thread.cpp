@@ -8,7 +8,7 @@
 #include <bfc/rmm.hpp>
 
 #include "../c/check.h"
-#include "../simcuda/simcuda.h"
+#include "../../crates/simcuda/simcuda.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include <bfc/rmm.hpp>
 
 #include "../c/check.h"
-#include "../simcuda/simcuda.h"
+#include "../../crates/simcuda/simcuda.h"
 
 #if __has_include(<rmm/mr/callback_memory_resource.hpp>)
 #include <rmm/mr/callback_memory_resource.hpp>

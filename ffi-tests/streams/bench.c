@@ -5,7 +5,7 @@
  *   bench pairs WAY BACKEND N    N pairs of a free and an allocation in a warm pool, for callgrind
  *
  * WAY is plain, one_stream, two_streams or four_streams. BACKEND is fixed (memory at the same addresses in each run, so that
- * counts can be compared) or cuda. `calls`, and `pairs` on cuda, need the simulated driver (ffi-tests/simcuda). `calls`
+ * counts can be compared) or cuda. `calls`, and `pairs` on cuda, need the simulated driver (crates/simcuda). `calls`
  * prints a line of JSON for each row.
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT

@@ -7,7 +7,7 @@
 #include <bfc/tensorrt.hpp>
 
 #include "../c/check.h"
-#include "../simcuda/simcuda.h"
+#include "../../crates/simcuda/simcuda.h"
 
 #include <cuda_runtime_api.h>
 

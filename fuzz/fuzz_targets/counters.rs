@@ -3,14 +3,14 @@
 #![no_main]
 
 #[allow(dead_code)]
-#[path = "../../cli/src/names.rs"]
+#[path = "../../crates/cli/src/names.rs"]
 mod names;
 #[allow(dead_code)]
-#[path = "../../cli/src/process.rs"]
+#[path = "../../crates/cli/src/process.rs"]
 mod process;
 
 #[allow(dead_code)]
-#[path = "../../cli/src/counters.rs"]
+#[path = "../../crates/cli/src/counters.rs"]
 mod counters;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

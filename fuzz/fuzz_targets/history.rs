@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 #[allow(dead_code)]
-#[path = "../../cli/tests/cli/history/made.rs"]
+#[path = "../../crates/cli/tests/cli/history/made.rs"]
 mod made;
 
 /// The reader of `bfc report`.
@@ -19,25 +19,25 @@ mod made;
 mod history {
     #[path = "../../src/history/layout.rs"]
     pub mod layout;
-    #[path = "../../cli/src/history/ranges.rs"]
+    #[path = "../../crates/cli/src/history/ranges.rs"]
     pub mod ranges;
-    #[path = "../../cli/src/history/reader.rs"]
+    #[path = "../../crates/cli/src/history/reader.rs"]
     pub mod reader;
-    #[path = "../../cli/src/history/source.rs"]
+    #[path = "../../crates/cli/src/history/source.rs"]
     pub mod source;
-    #[path = "../../cli/src/history/stacks.rs"]
+    #[path = "../../crates/cli/src/history/stacks.rs"]
     pub mod stacks;
-    #[path = "../../cli/src/history/timeline.rs"]
+    #[path = "../../crates/cli/src/history/timeline.rs"]
     pub mod timeline;
 
     #[path = "."]
     pub mod memory_viz {
-        #[path = "../../cli/src/history/memory_viz/trace.rs"]
+        #[path = "../../crates/cli/src/history/memory_viz/trace.rs"]
         pub mod trace;
     }
     #[path = "."]
     pub mod page {
-        #[path = "../../cli/src/history/page/lives.rs"]
+        #[path = "../../crates/cli/src/history/page/lives.rs"]
         pub mod lives;
     }
 }

@@ -8,37 +8,37 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 #[allow(dead_code)]
-#[path = "../../cli/src/json.rs"]
+#[path = "../../crates/cli/src/json.rs"]
 mod json;
 #[allow(dead_code)]
-#[path = "../../cli/src/names.rs"]
+#[path = "../../crates/cli/src/names.rs"]
 mod names;
 #[allow(dead_code)]
-#[path = "../../cli/src/process.rs"]
+#[path = "../../crates/cli/src/process.rs"]
 mod process;
 #[allow(dead_code)]
-#[path = "../../cli/src/size.rs"]
+#[path = "../../crates/cli/src/size.rs"]
 mod size;
 
 /// What `bfc top` reads and shows.
 #[allow(dead_code)]
 #[path = "."]
 mod top {
-    #[path = "../../cli/src/top/document.rs"]
+    #[path = "../../crates/cli/src/top/document.rs"]
     pub mod document;
     #[path = "../../src/publish/layout.rs"]
     pub mod layout;
-    #[path = "../../cli/src/top/made.rs"]
+    #[path = "../../crates/cli/src/top/made.rs"]
     pub mod made;
-    #[path = "../../cli/src/top/metrics.rs"]
+    #[path = "../../crates/cli/src/top/metrics.rs"]
     pub mod metrics;
     #[path = "../../src/report/openmetrics.rs"]
     pub mod openmetrics;
-    #[path = "../../cli/src/top/rates.rs"]
+    #[path = "../../crates/cli/src/top/rates.rs"]
     pub mod rates;
-    #[path = "../../cli/src/top/reader.rs"]
+    #[path = "../../crates/cli/src/top/reader.rs"]
     pub mod reader;
-    #[path = "../../cli/src/top/text.rs"]
+    #[path = "../../crates/cli/src/top/text.rs"]
     pub mod text;
 }
 

@@ -4,7 +4,7 @@
 #![no_main]
 
 #[allow(dead_code)]
-#[path = "../../cli/src"]
+#[path = "../../crates/cli/src"]
 mod command {
     pub mod trace;
 }

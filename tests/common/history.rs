@@ -9,15 +9,15 @@ use crate::common::{BFC_OK, bfc_history_stop};
 
 #[path = "../../src/history/layout.rs"]
 pub mod layout;
-#[path = "../../cli/src/history/ranges.rs"]
+#[path = "../../crates/cli/src/history/ranges.rs"]
 mod ranges;
-#[path = "../../cli/src/history/reader.rs"]
+#[path = "../../crates/cli/src/history/reader.rs"]
 pub mod reader;
-#[path = "../../cli/src/history/source.rs"]
+#[path = "../../crates/cli/src/history/source.rs"]
 mod source;
-#[path = "../../cli/src/history/stacks.rs"]
+#[path = "../../crates/cli/src/history/stacks.rs"]
 pub mod stacks;
-#[path = "../../cli/src/history/timeline.rs"]
+#[path = "../../crates/cli/src/history/timeline.rs"]
 pub mod timeline;
 
 use reader::{History, parse};

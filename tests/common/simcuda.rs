@@ -1,7 +1,7 @@
-//! The simulated CUDA driver (ffi-tests/simcuda), a simulation and no device: each test that uses it runs in a
+//! The simulated CUDA driver (crates/simcuda), a simulation and no device: each test that uses it runs in a
 //! process of its own, where it serves as `libcuda.so.1`.
 
-#[path = "../../ffi-tests/simcuda/tests/steer/mod.rs"]
+#[path = "../../crates/simcuda/tests/steer/mod.rs"]
 pub mod steer;
 
 use super::{cargo, child};

@@ -1,6 +1,6 @@
 //! `cargo xtask hooks`: generates docs/hooks.md from the interposer's list of hooks.
 
-#[path = "../../preload/src/hook_list.rs"]
+#[path = "../../crates/preload/src/hook_list.rs"]
 mod hook_list;
 
 use std::fmt::Write;
@@ -80,7 +80,7 @@ fn rows_of_functions(page: &mut String, rows: &[(&str, &str)]) {
     }
 }
 
-const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from preload/src/hook_list.rs -->
+const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from crates/preload/src/hook_list.rs -->
 # Hooks of the interposer
 
 These tables show how `libbfc_preload.so` handles every function of the CUDA driver and runtime that concerns memory.
@@ -112,7 +112,7 @@ function that is newer than the headers checked here, and whose name begins like
 - nodes of graphs that copy, fill, or are of any kind: `cuGraphAddNode`, `cuGraphAddMemsetNode` and others
 - memory of others: `cuLogicalEndpointBindAddr`, `cuImportExternalMemory`
 
-`preload/src/unanalyzed_list.rs` in the source names all of them, and similar functions that have no hook, with the reasons.
+`crates/preload/src/unanalyzed_list.rs` in the source names all of them, and similar functions that have no hook, with the reasons.
 ";
 
 fn in_words(kind: HookKind) -> &'static str {

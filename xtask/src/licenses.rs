@@ -52,7 +52,7 @@ License: Apache-2.0
  /usr/share/common-licenses/Apache-2.0.
 ";
 
-const PAGE: &str = "cli/assets/report/vendor";
+const PAGE: &str = "crates/cli/assets/report/vendor";
 
 /// A crate that is linked.
 struct Linked {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use console::style;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-#[path = "../../cli/src/lines.rs"]
+#[path = "../../crates/cli/src/lines.rs"]
 mod lines;
 
 /// Without a terminal, a line at this interval shows that a long suite is still running.

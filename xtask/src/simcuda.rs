@@ -1,4 +1,4 @@
-//! Building the simulated driver and runtimes (ffi-tests/simcuda), for the tests that need a driver.
+//! Building the simulated driver and runtimes (crates/simcuda), for the tests that need a driver.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::tools::{self, CMake};
 use crate::workspace::Workspace;
 
 /// Builds all of it, and returns the folder: `libcuda.so.1`, `libcudart.so.11.0`, `libcudart.so.12`, `libcudart.so.13`
-/// and `libcudart_static.a`. See ffi-tests/simcuda/CMakeLists.txt.
+/// and `libcudart_static.a`. See crates/simcuda/CMakeLists.txt.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let driver = cargo_build(workspace)?;
-    let project = workspace.path("ffi-tests/simcuda");
+    let project = workspace.path("crates/simcuda");
     let build = workspace.target.join("simcuda");
     tools::cmake_build(
         workspace,

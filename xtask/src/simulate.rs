@@ -39,7 +39,7 @@ Examples:
                                                           the same with libbfc under it
   SIMCUDA_MEMORY=8589934592 cargo xtask simulate ./app    a device of 8 GiB
 
-The program runs in the current folder. ffi-tests/simcuda/README.md lists the variables that control the driver.";
+The program runs in the current folder. crates/simcuda/README.md lists the variables that control the driver.";
 
 impl Simulate {
     /// Builds what is needed and becomes the program. Returns only if it cannot be started.

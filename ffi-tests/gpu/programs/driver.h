@@ -90,7 +90,7 @@ typedef struct driver {
   DRIVER_FUNCTIONS(DRIVER_FIELD)
 #undef DRIVER_FIELD
   int version;
-  int simulated; /* it is ffi-tests/simcuda, and no device */
+  int simulated; /* it is crates/simcuda, and no device */
 } driver;
 
 /* Loaded by open_driver. */

@@ -8,8 +8,8 @@
 #ifndef BFC_BEHAVIOUR_TEST_H
 #define BFC_BEHAVIOUR_TEST_H
 
-#include "../../simcuda/cudart/cudart.h"
-#include "../../simcuda/simcuda.h"
+#include "../../../crates/simcuda/cudart/cudart.h"
+#include "../../../crates/simcuda/simcuda.h"
 #include "driver.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 //! The files generated from the headers in include/ for clients in Rust and Python.
 //!
-//! bindgen reads the headers (bfc-sys/generate). Its result is the source of Python's prototypes too.
+//! bindgen reads the headers (crates/bfc-sys/generate). Its result is the source of Python's prototypes too.
 
 mod python;
 
@@ -24,15 +24,16 @@ pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
     command.arg(format!("-I{}", builtin.trim()));
     // The version of libclang makes no difference to the result. bindgen needs 9 or later.
     if std::env::var_os("LIBCLANG_PATH").is_none() {
-        command.env("LIBCLANG_PATH", uv::packages(workspace, "bfc-sys/generate")?.join("clang/native"));
+        command
+            .env("LIBCLANG_PATH", uv::packages(workspace, "crates/bfc-sys/generate")?.join("clang/native"));
     }
     workspace.run_well("bindgen", command)?;
     let [bindings, pointers] = ["bindings.rs", "pointers.rs"].map(|file| files::read(&folder.join(file)));
     let (bindings, pointers) = (bindings?, pointers?);
     let python = python::module(&bindings)?;
     Ok(vec![
-        Generated { path: "bfc-sys/src/bindings.rs".to_owned(), text: bindings },
-        Generated { path: "bfc-sys/src/pointers.rs".to_owned(), text: pointers },
+        Generated { path: "crates/bfc-sys/src/bindings.rs".to_owned(), text: bindings },
+        Generated { path: "crates/bfc-sys/src/pointers.rs".to_owned(), text: pointers },
         Generated { path: "python/src/bfc/_abi.py".to_owned(), text: python },
     ])
 }

@@ -7,7 +7,7 @@ use syn::{Expr, Fields, FnArg, ForeignItem, GenericArgument, Item, PathArguments
 
 /// The module `bfc._abi`.
 pub fn module(bindings: &str) -> Result<String> {
-    let file = syn::parse_file(bindings).context("bfc-sys/src/bindings.rs")?;
+    let file = syn::parse_file(bindings).context("crates/bfc-sys/src/bindings.rs")?;
     let mut text = String::from(HEAD);
     for item in &file.items {
         constant(&mut text, item)?;

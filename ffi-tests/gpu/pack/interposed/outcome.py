@@ -40,5 +40,5 @@ def first_line(error):
 
 
 def is_simulated():
-    """Whether the driver is the simulated one (ffi-tests/simcuda), whose kernels compute nothing."""
+    """Whether the driver is the simulated one (crates/simcuda), whose kernels compute nothing."""
     return hasattr(ctypes.CDLL("libcuda.so.1"), "simcuda_calls")

@@ -6,7 +6,7 @@
  *                  it has to find wrong values, which shows that the first one could
  *
  * nvcc compiles it for a GPU, with the static runtime. As C, with -x c, it is a program for the simulated driver
- * (ffi-tests/simcuda): there its kernels are functions of the host, and its streams are held until the program waits.
+ * (crates/simcuda): there its kernels are functions of the host, and its streams are held until the program waits.
  *
  * All values are whole numbers that a float holds exactly, so that nothing hangs on the order of roundings.
  *

@@ -5,7 +5,7 @@
     python3 probes/probe.py facts NAME
 
 The last line of the output is a JSON object: `{"observed": ..., "expected": ...}` for a rule of the simulated driver
-(ffi-tests/simcuda/README.md), `{"observed": ...}` for a fact. A probe that does not apply exits with 77, and the last line of
+(crates/simcuda/README.md), `{"observed": ...}` for a fact. A probe that does not apply exits with 77, and the last line of
 its output is the reason.
 """
 

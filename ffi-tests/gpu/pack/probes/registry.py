@@ -22,7 +22,7 @@ class Probe:
 def rule(name, row, expected, needs=()):
     """Registers a probe of a rule of the simulated driver.
 
-    `row` is the beginning of the rule's text in ffi-tests/simcuda/README.md. `expected` is what the simulated driver does, as
+    `row` is the beginning of the rule's text in crates/simcuda/README.md. `expected` is what the simulated driver does, as
     a JSON value. The functions in `needs` must exist in the driver, else the probe is skipped."""
 
     def register(function):

@@ -12,7 +12,7 @@ FIGURES = ["items per second", "median ms", "95th percentile ms", "peak allocate
 HEAD = """# libbfc on GPU hardware
 
 This page lists the checks that need a real NVIDIA GPU, with their results on each device on which they ran. Everything else that
-this documentation says about CUDA was tested on the simulated driver (ffi-tests/simcuda), except where a page says that it was not
+this documentation says about CUDA was tested on the simulated driver (crates/simcuda), except where a page says that it was not
 run. Do not edit this page: `cargo xtask gpu --page` writes it from the result files in docs/gpu.
 
 ## Running the checks

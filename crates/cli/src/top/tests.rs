@@ -1,0 +1,360 @@
+//! The screen, and files of all kinds.
+
+use std::fs::{self, Permissions};
+use std::mem::offset_of;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::app::{App, SortKey};
+use super::layout::{
+    FAILED, FILE_BYTES, GONE, HEADER_BYTES, Header, Holder, LIVE, MAGIC, Pool, Record, STATISTICS, put_text,
+};
+use super::made::{file, now};
+use super::rates::tests::{pool, process, reading};
+use super::reader::{HolderReading, Reading, State, read_all};
+use super::{document, metrics, screen, text};
+use crate::top::rates::Rates;
+
+fn drawn(app: &App, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");
+    terminal.draw(|frame| screen::draw(frame, app)).expect("it is drawn");
+    let buffer = terminal.backend().buffer();
+    let lines = buffer.content.chunks(usize::from(width.max(1))).map(|cells| {
+        let line: String = cells.iter().map(|cell| cell.symbol()).collect();
+        format!("{}\n", line.trim_end())
+    });
+    lines.collect()
+}
+
+/// Three pools of two processes, after some readings.
+fn example() -> App {
+    let mut app = App::new();
+    for step in 0..30 {
+        let time = 1000 * step;
+        let in_use = (220 + step % 10 * 97) << 20;
+        let mut training = pool(time, 5000 * step, 4998 * step, in_use);
+        for (name, value) in [
+            ("bytes_requested", in_use - (3 << 20)),
+            ("peak_bytes_requested", 1090 << 20),
+            ("peak_bytes_in_use", 1093 << 20),
+            ("pool_bytes", 1280 << 20),
+            ("peak_pool_bytes", 1280 << 20),
+            ("largest_free_block_bytes", 150 << 20),
+            ("bytes_limit", 8 << 30),
+            ("num_regions", 20),
+            ("num_chunks", 280),
+            ("metadata_bytes", 61_000),
+        ] {
+            let place = STATISTICS.iter().position(|there| *there == name).expect(name);
+            training.statistics[place] = value;
+        }
+        training.name = "bfc".into();
+        training.holders_time = 1;
+        let holder = |operation: &str, bytes, chunks| HolderReading {
+            operation: Some(operation.to_owned()).filter(|name| !name.is_empty()),
+            bytes,
+            chunks,
+            last_step: 300 + step,
+        };
+        training.holders = vec![
+            holder("forward/attention", 700 << 20, 96),
+            holder("optimizer", 256 << 20, 148),
+            HolderReading { last_step: 0, ..holder("", 68 << 20, 12) },
+        ];
+        let mut host = pool(time, 10 * step, 10 * step, 3 << 20);
+        (host.device, host.name) = (256, "staging".into());
+        let idle = pool(time, 400, 380, 96 << 20);
+        let mut serving = process(5120, State::Running, vec![idle]);
+        serving.program = "serve".into();
+        app.take(reading(vec![process(4711, State::Running, vec![training, host]), serving]));
+    }
+    app
+}
+
+#[test]
+fn the_screen_is_the_one_on_the_page() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");
+    let page = fs::read_to_string(page).expect("docs/top.md");
+    let drawing = drawn(&example(), 120, 26);
+    assert!(page.contains(&drawing), "docs/top.md has another drawing than:\n{drawing}");
+}
+
+fn press(app: &mut App, code: KeyCode) -> bool {
+    app.press(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+#[test]
+fn keys_select_sort_pause_and_quit() {
+    let mut app = example();
+    let selected = |app: &App| app.selected().map(|row| (row.process.id, row.pool.device));
+    assert_eq!(selected(&app), Some((4711, 0)), "the largest is the first");
+    assert!(press(&mut app, KeyCode::Down));
+    assert_eq!(selected(&app), Some((5120, 0)));
+    assert!(press(&mut app, KeyCode::Char('s')) && app.sort_key() == SortKey::Held);
+    assert!(press(&mut app, KeyCode::Char('s')) && app.sort_key() == SortKey::Allocs);
+    assert_eq!(
+        (selected(&app), app.selected_index()),
+        (Some((5120, 0)), 2),
+        "it stays selected where it moves"
+    );
+    assert!(press(&mut app, KeyCode::Home) && app.selected_index() == 0);
+    assert!(press(&mut app, KeyCode::Up) && app.selected_index() == 0);
+    assert!(press(&mut app, KeyCode::End) && app.selected_index() == 2);
+    assert!(press(&mut app, KeyCode::Down) && app.selected_index() == 2);
+    assert_eq!((app.first_shown(10), app.first_shown(2), app.first_shown(0)), (0, 1, 2));
+
+    assert!(press(&mut app, KeyCode::Char('p')) && app.is_paused());
+    assert!(drawn(&app, 120, 20).contains("PAUSED"));
+    app.take(reading(vec![]));
+    assert_eq!(app.rows().len(), 3, "a paused screen stays");
+    press(&mut app, KeyCode::Char('p'));
+    app.take(reading(vec![]));
+    assert!(app.rows().is_empty() && drawn(&app, 120, 20).contains(text::NOTHING));
+
+    assert!(press(&mut app, KeyCode::Char('?')) && drawn(&app, 120, 30).contains("Keys and columns"));
+    assert!(press(&mut app, KeyCode::Esc) && !drawn(&app, 120, 30).contains("Keys and columns"));
+    assert!(!press(&mut app, KeyCode::Esc) && !press(&mut app, KeyCode::Char('q')));
+    assert!(!app.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+}
+
+#[test]
+fn every_size_of_a_terminal_will_do() {
+    let mut app = example();
+    for help in [false, true] {
+        for (width, height) in [(0, 0), (1, 1), (3, 40), (40, 3), (80, 24), (119, 26), (500, 100)] {
+            drawn(&app, width, height);
+        }
+        assert!(press(&mut app, KeyCode::Char('?')) && app.is_help_open() != help);
+    }
+}
+
+/// A new folder that only this user can read.
+fn folder(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("libbfc-top-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir(&path).expect("writable");
+    fs::set_permissions(&path, Permissions::from_mode(0o700)).expect("it is ours");
+    path
+}
+
+fn put<const BYTES: usize>(file: &mut [u8], at: usize, bytes: [u8; BYTES]) {
+    file[at..at + BYTES].copy_from_slice(&bytes);
+}
+
+fn live(device: u64, in_use: u64) -> Pool {
+    let mut pool = Pool { state: LIVE, device, time: now(), ..Pool::EMPTY };
+    pool.statistics[3] = in_use;
+    pool
+}
+
+#[test]
+fn a_process_runs_stalls_has_ended_or_is_elsewhere() {
+    let folder = folder("states");
+    let mut second = live(7, 1 << 20);
+    second.holders[0] = Holder { bytes: 5, chunks: 1, last_step: 2, ..Holder::EMPTY };
+    put_text(&mut second.holders[0].name, "op");
+    let gone = Pool { state: GONE, ..live(1, 5) };
+    let running = file(&[live(256, 9), second, gone]);
+    let [mut stalled, mut ended, mut elsewhere, mut reused] = [(); 4].map(|()| file(&[live(0, 1)]));
+    put(&mut stalled, offset_of!(Header, updated), (now() - 4_000_000_000).to_ne_bytes());
+    put(&mut ended, offset_of!(Header, process), 2_000_000_001_u32.to_ne_bytes());
+    put(&mut elsewhere, offset_of!(Header, namespace), 1_u64.to_ne_bytes());
+    put(&mut elsewhere, offset_of!(Header, process), 2_000_000_002_u32.to_ne_bytes());
+    put(&mut reused, offset_of!(Header, started), 1_u64.to_ne_bytes());
+    for (name, file) in [("1", &running), ("2", &stalled), ("3", &ended), ("4", &elsewhere), ("5", &reused)] {
+        fs::write(folder.join(name), file).expect("writable");
+    }
+    fs::write(folder.join("6"), vec![0; FILE_BYTES]).expect("it is being created");
+    let read = read_all(&[folder.clone(), folder.clone(), folder.join("nonexistent")]);
+    assert_eq!(read.unreadable, []);
+    let mut states: Vec<_> = read.processes.iter().map(|it| (it.id, it.state)).collect();
+    states.sort_by_key(|(_, state)| state.name());
+    let own = std::process::id();
+    let expected = [
+        (own, State::Ended),
+        (2_000_000_001, State::Ended),
+        (own, State::Running),
+        (own, State::Stalled),
+        (2_000_000_002, State::Unknown),
+    ];
+    assert_eq!(states, expected);
+    let running = read.processes.iter().find(|it| it.state == State::Running).expect("it is there");
+    let pools: Vec<_> = running.pools.iter().map(|it| (it.device, it.statistics[3])).collect();
+    assert_eq!((&*running.program, &*pools), ("train", &[(7, 1 << 20), (256, 9)][..]));
+    let holders = &running.pools[0].holders;
+    assert_eq!((holders.len(), holders[0].operation.as_deref(), holders[0].last_step), (1, Some("op"), 2));
+    fs::remove_dir_all(folder).expect("a folder");
+}
+
+#[test]
+fn what_a_killed_process_left_is_removed_after_some_time() {
+    let folder = folder("removed");
+    let of = |process: u32, age: u64| {
+        let mut file = file(&[live(0, 1)]);
+        put(&mut file, offset_of!(Header, process), process.to_ne_bytes());
+        put(&mut file, offset_of!(Header, updated), (now() - age * 1_000_000_000).to_ne_bytes());
+        fs::write(folder.join(age.to_string()), file).expect("writable");
+    };
+    of(2_000_000_001, 590);
+    of(2_000_000_001, 610);
+    of(std::process::id(), 620);
+    let read = read_all(std::slice::from_ref(&folder));
+    assert_eq!((read.processes.len(), read.unreadable.len()), (2, 0));
+    let left = ["590", "610", "620"].map(|name| folder.join(name).exists());
+    assert_eq!(left, [true, false, true]);
+    // For a process that was killed before it had written anything, and for one that is creating its file.
+    for (name, bytes, age) in [("1", 0, 610), ("2.5", FILE_BYTES, 610), ("3", 0, 0), ("notes", 0, 610)] {
+        fs::write(folder.join(name), vec![0; bytes]).expect("writable");
+        let file = fs::OpenOptions::new().write(true).open(folder.join(name)).expect("it is there");
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).expect("it is ours");
+    }
+    let read = read_all(std::slice::from_ref(&folder));
+    let notes = (folder.join("notes"), "is not a file of published statistics".into());
+    assert_eq!((read.processes.len(), read.unreadable), (2, vec![notes]));
+    let left = ["1", "2.5", "3", "notes"].map(|name| folder.join(name).exists());
+    assert_eq!(left, [false, false, true, true]);
+    fs::remove_dir_all(folder).expect("a folder");
+}
+
+#[test]
+fn what_is_no_such_file_is_named_with_the_reason() {
+    let folder = folder("damaged");
+    let good = file(&[live(0, 1)]);
+    let with = |change: fn(&mut Vec<u8>)| {
+        let mut file = good.clone();
+        change(&mut file);
+        file
+    };
+    let cases: [(&str, Vec<u8>, &str); 8] = [
+        ("empty", vec![], "is not a file of published statistics"),
+        ("other", b"something else".to_vec(), "is not a file of published statistics"),
+        ("version", b"libbfc publish 2".to_vec(), "is of another version of libbfc"),
+        ("short", good[..5000].to_vec(), "is damaged: it has 5000 bytes instead of 102400"),
+        ("long", with(|file| file.push(0)), "is damaged: it has 102401 bytes instead of 102400"),
+        ("sizes", with(|file| file[16] = 1), "is damaged: the sizes in the header"),
+        ("device", file(&[live(1024, 1)]), "is damaged: record 0: there is no device 1024"),
+        (
+            "state",
+            file(&[live(0, 1), Pool { state: 9, ..live(0, 1) }]),
+            "is damaged: record 1: 9 is no state",
+        ),
+    ];
+    for (name, file, _) in &cases {
+        fs::write(folder.join(name), file).expect("writable");
+    }
+    fs::create_dir(folder.join("folder")).expect("writable");
+    symlink("other", folder.join("link")).expect("writable");
+    let pipe = std::ffi::CString::new(folder.join("pipe").to_str().expect("UTF-8")).expect("no zero");
+    // SAFETY: the path is NUL-terminated.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    let read = read_all(std::slice::from_ref(&folder));
+    let reason = |name: &str| {
+        let found = read.unreadable.iter().find(|(file, _)| *file == folder.join(name));
+        found.map_or(String::new(), |(_, why)| why.clone())
+    };
+    for (name, _, why) in &cases {
+        assert!(reason(name).starts_with(why), "{name}: {}", reason(name));
+    }
+    for (name, why) in [
+        ("folder", "is no file"),
+        ("pipe", "is no file"),
+        ("link", "cannot be opened, or is a symbolic link"),
+    ] {
+        assert!(reason(name).starts_with(why), "{name}: {}", reason(name));
+    }
+    assert_eq!((read.processes.len(), read.unreadable.len()), (0, 11));
+    fs::remove_dir_all(folder).expect("a folder");
+}
+
+#[test]
+fn a_folder_that_others_can_use_is_not_read() {
+    let folder = folder("open");
+    fs::write(folder.join("1"), file(&[])).expect("writable");
+    symlink(&folder, folder.join("link")).expect("writable");
+    assert_eq!(read_all(&[folder.join("link")]).processes.len(), 0);
+    assert_eq!(read_all(std::slice::from_ref(&folder)).processes.len(), 1);
+    fs::set_permissions(&folder, Permissions::from_mode(0o770)).expect("it is ours");
+    let read = read_all(std::slice::from_ref(&folder));
+    let why = "other users have access to it; its mode must be 0700";
+    assert_eq!((read.processes.len(), read.unreadable), (0, vec![(folder.clone(), why.into())]));
+    fs::remove_dir_all(folder).expect("a folder");
+    let root = read_all(&[PathBuf::from("/")]);
+    assert!(root.processes.is_empty() && root.unreadable.len() == 1);
+    assert_ne!(fs::metadata("/").expect("it is there").mode() & 0o077, 0);
+}
+
+#[test]
+fn names_reach_no_terminal_as_they_are() {
+    let folder = folder("hostile");
+    let mut hostile = Pool { state: FAILED, ..live(0, 1) };
+    put_text(&mut hostile.name, "\x1b]0;owned\x07\r\n\u{202e}\u{9b}31m\"\\");
+    hostile.backend = [0xff; 16];
+    hostile.holders = [Holder { bytes: 1, name: [0x1b; 120], ..Holder::EMPTY }; 8];
+    let mut bytes = file(&[hostile]);
+    put(&mut bytes, offset_of!(Header, program), *b"\x1b[2J\nprogram\x08\0\0\0");
+    fs::write(folder.join("1"), bytes).expect("writable");
+    let read = read_all(std::slice::from_ref(&folder));
+    fs::remove_dir_all(folder).expect("a folder");
+    let rows = Rates::default().take(&read);
+    let json = document::document(&read, &rows).expect("text");
+    let parsed: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(parsed["processes"][0]["program"], "\x1b[2J\nprogram\x08", "JSON has the names as they are");
+    assert_eq!(parsed["processes"][0]["pools"][0]["name"], "\x1b]0;owned\x07\r\n\u{202e}\u{9b}31m\"\\");
+    let once = text::once(&read, &rows);
+    let openmetrics = metrics::text(&rows);
+    assert!(
+        openmetrics.lines().all(|line| line.starts_with("bfc_") || line.starts_with("# ")),
+        "{openmetrics}"
+    );
+    let mut app = App::new();
+    app.take(read);
+    for text in [&once, &drawn(&app, 200, 40), &json] {
+        let is_harmless = |character: char| character == '\n' || !character.is_control();
+        assert!(text.chars().all(is_harmless), "{text:?}");
+        assert!(!text.contains('\u{202e}'), "{text:?}");
+    }
+    assert_eq!(once.lines().count(), 2 + 2 + 8, "{once}");
+}
+
+/// xorshift64: the same numbers in each run.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn damaged_files_are_read_or_named_and_never_trusted() {
+    let folder = folder("random");
+    let path = folder.join("1");
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    let (mut read_well, mut refused) = (0, 0);
+    for _ in 0..400 {
+        let mut bytes = file(&[live(0, 1), live(5, 1 << 40)]);
+        for _ in 0..1 + next(&mut state) % 60 {
+            // The header and the first two records, whose fields mean something.
+            let at = next(&mut state) as usize % (HEADER_BYTES + 2 * size_of::<Record>());
+            let at = if next(&mut state).is_multiple_of(4) { at % 160 } else { at };
+            bytes[at] = next(&mut state) as u8;
+        }
+        bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+        fs::write(&path, bytes).expect("writable");
+        let read: Reading = read_all(std::slice::from_ref(&folder));
+        refused += read.unreadable.len();
+        read_well += read.processes.len();
+        let rows = Rates::default().take(&read);
+        text::once(&read, &rows);
+        document::document(&read, &rows).expect("text");
+        let mut app = App::new();
+        app.take(read);
+        drawn(&app, 150, 40);
+    }
+    assert!(read_well > 50 && refused > 50, "{read_well} {refused}");
+    fs::remove_dir_all(folder).expect("a folder");
+}
