@@ -14,10 +14,6 @@ pub(crate) use self::clients::ClientOrder;
 pub use self::table::{Device, MAX_DEVICES};
 
 use self::table::{USED, devices_in};
-use crate::core::request::Request;
-use crate::core::stats::Stats;
-use crate::core::stream_id::Stream;
-use crate::core::units::UNIT;
 use crate::error::{Error, append_to_last_error, fail, keeping_last_error};
 use crate::options::{DEFAULT_FLAGS, Options, Resolution};
 use crate::pool::idle_time::{IdleCallback, IdleFunction};
@@ -27,7 +23,11 @@ use crate::pool::{Pool, alloc, context_loss, free, graph_pools, guarded, idle, l
 use crate::report::metrics::Sample;
 use crate::report::{self, Subject};
 use crate::scope;
-use crate::sys::HostMemoryExhausted;
+use bfc_core::request::Request;
+use bfc_core::stats::Stats;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::UNIT;
+use bfc_hostmem::HostMemoryExhausted;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::Ordering::*;
@@ -337,7 +337,7 @@ impl Device {
     fn of_chunk<T>(
         self,
         addr: u64,
-        read: impl FnOnce(&Pool, crate::core::ids::ChunkId) -> T,
+        read: impl FnOnce(&Pool, bfc_core::ids::ChunkId) -> T,
     ) -> Result<T, Error> {
         let guard = self.enter()?;
         match guard.arena.chunk_in_use(addr) {

@@ -3,8 +3,8 @@
 //! The message of a thread's last failure is kept in a buffer of fixed size. The first threads have one without
 //! allocating, because there may be no memory at that moment.
 
-use crate::sys::HostMemoryExhausted;
 use crate::sys::thread::{Local, NoValue, per_thread};
+use bfc_hostmem::HostMemoryExhausted;
 use os::cancellation;
 use std::ffi::CStr;
 use std::fmt::{self, Write};

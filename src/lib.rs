@@ -19,12 +19,11 @@
 //! # }
 //! ```
 //!
-//! Modules depend only on those before them: `sys`, `error`, `log`, `history`, `publish`, `core`, `backend`, `options`, `report`,
+//! Modules depend only on those before them: `sys`, `error`, `log`, `history`, `publish`, `backend`, `options`, `report`,
 //! `pool`, `scope`, `device`, `capi`. See ARCHITECTURE.md.
 
 mod backend;
 pub mod capi;
-mod core;
 mod device;
 mod error;
 mod history;
@@ -37,7 +36,7 @@ pub mod scope;
 mod sys;
 
 pub use backend::{AllocCallback, FreeCallback};
-pub use core::stats::Stats;
+pub use bfc_core::stats::Stats;
 pub use device::history::{
     mark as mark_history, save as save_history, start as start_history, stop as stop_history,
 };

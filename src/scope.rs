@@ -3,11 +3,11 @@
 //! TensorFlow has this in its debug build. Here it is always available. While no thread of the process is in a scope,
 //! the allocation path only checks one number.
 
-use crate::core::op_names::{self, Name};
-use crate::core::seed::Seed;
 use crate::error::{Error, fail};
 use crate::options;
 use crate::sys::thread::{Local, per_thread};
+use bfc_core::op_names::{self, Name};
+use bfc_core::seed::Seed;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The maximum nesting of scopes.

@@ -4,7 +4,7 @@
 //! process has 128 TiB of them, on host and devices together. So all ranges share half of that, and each gets no more
 //! than an eighth of the rest. The limit itself is always granted.
 
-use crate::core::units::MAX_CHUNK;
+use bfc_core::units::MAX_CHUNK;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The addresses that all ranges of the process share.

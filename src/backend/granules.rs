@@ -1,8 +1,8 @@
 //! The interface between a pool in one reserved range and its backend: granules that can be mapped, unmapped and moved.
 
-use crate::core::units::Span;
-use crate::core::vmm::Range;
 use crate::error::Error;
+use bfc_core::units::Span;
+use bfc_core::vmm::Range;
 
 /// The contract between backends with granules and the pool:
 /// - Spans are whole granules of `range`. `map` and `attach` get spans without any mapped granule. `release` and

@@ -2,13 +2,14 @@
 
 use super::memory::{Memory, ProcessMemory};
 use super::{Backend, Granted};
-use crate::core::units::Span;
 use crate::error::Error;
 use crate::log::{self, Level};
 use crate::sys::host::{memory_available, memory_total, memory_total_now};
-use crate::sys::huge_pages::{HUGE_PAGE, SystemSetting, advise, discard, populate, system_setting};
-use crate::sys::mapping::Mapping;
+use crate::sys::huge_pages::{SystemSetting, system_setting};
 use crate::sys::numa::{self, Placement};
+use bfc_core::units::Span;
+use bfc_hostmem::Mapping;
+use bfc_hostmem::{HUGE_PAGE, advise, discard, populate};
 
 /// Whether regions use huge pages. A region is then faulted in 2 MiB at a time instead of 4 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -8,15 +8,15 @@ use super::addresses::{Comfort, Reserved};
 use super::granules::Granules;
 use super::memory::{Memory, ProcessMemory};
 use super::{Backend, Granted};
-use crate::core::sort::sort_by_key;
-use crate::core::units::Span;
-use crate::core::vmm::Range;
 use crate::error::{Error, fail};
 use crate::sys::host::{memory_total, most_mappings};
 use crate::sys::memfile::{MemFile, Reservation, limit_of};
 use crate::sys::mutex::{Guard, Mutex};
-use crate::sys::table::LazyTable;
-use crate::sys::{HostMemoryExhausted, try_box};
+use bfc_core::sort::sort_by_key;
+use bfc_core::units::Span;
+use bfc_core::vmm::Range;
+use bfc_hostmem::LazyTable;
+use bfc_hostmem::{HostMemoryExhausted, try_box};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The granule of most devices, and the size of a huge page of the host.

@@ -19,8 +19,8 @@ pub(crate) use host_vmm::HostVmm;
 
 use std::ops::Deref;
 
-use crate::core::units::Span;
 use crate::error::{Error, keeping_last_error};
+use bfc_core::units::Span;
 
 /// Memory provided by a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,10 +6,10 @@ use super::types::{
     BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };
 use super::versioned;
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
 use crate::device::{Device, aligned};
 use crate::error::{Error, fail};
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 

@@ -3,9 +3,9 @@
 use super::ffi_result::{status, status_and};
 use super::types::{bfc_idle_callback_t, bfc_stats_t, bfc_status_t};
 use super::versioned;
-use crate::core::stats::Stats;
 use crate::device::Device;
 use crate::error::{Error, fail};
+use bfc_core::stats::Stats;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 

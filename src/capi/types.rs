@@ -1,7 +1,8 @@
 //! The types and constants of the ABI. Fields and values may be added at the end. Nothing else may change.
 
 use super::versioned::{Versioned, boundaries};
-use crate::core::stats::{Stats, with_statistics};
+use bfc_core::stats::Stats;
+use bfc_core::with_statistics;
 use std::ffi::{c_char, c_void};
 
 /// The result of a function: `BFC_OK` or one of `BFC_ERROR_...`.

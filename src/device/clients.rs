@@ -3,11 +3,11 @@
 
 use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
 use crate::pool::{free, graph_pools, idle, order, zeroing};
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
 use std::sync::atomic::Ordering::*;
 
 /// The alignment that the driver and the frameworks' own allocators provide in practice. Some kernels

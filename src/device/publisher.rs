@@ -5,7 +5,6 @@
 
 use super::service::Service;
 use super::table::{Device, USED, devices_in};
-use crate::core::stats::Stats;
 use crate::error::Error;
 use crate::options;
 use crate::pool::snapshot;
@@ -14,6 +13,7 @@ use crate::publish::{self, Round};
 use crate::report;
 use crate::sys::clock::{monotonic_ms, unix_ns};
 use crate::sys::{futex, process};
+use bfc_core::stats::Stats;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use std::time::Duration;
 

@@ -4,8 +4,9 @@
 //! is being recorded, even by a process of another container or machine.
 
 use super::layout::{self, Header, MAGIC, RECORDING, STOPPED};
+use crate::sys;
 use crate::sys::c_string::joined;
-use crate::sys::{self, HostMemoryExhausted};
+use bfc_hostmem::HostMemoryExhausted;
 use os::descriptors::{Descriptor, facts_of_link};
 use os::files;
 use std::ffi::CStr;

@@ -2,8 +2,8 @@
 //! nothing outside of the process can change what the library relies on.
 
 use super::layout::{Header, MOST_FRAMES, STACK_BYTES};
-use crate::sys::HostMemoryExhausted;
-use crate::sys::mapping::{Mapping, PAGE};
+use bfc_hostmem::HostMemoryExhausted;
+use bfc_hostmem::{Mapping, PAGE};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The maximum number of words of a backtrace, with its head.

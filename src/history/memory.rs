@@ -2,7 +2,7 @@
 
 use super::layout::{Event, WRITING};
 use crate::sys::file_mapping::FileMapping;
-use crate::sys::mapping::{Mapping, PAGE};
+use bfc_hostmem::{Mapping, PAGE};
 use std::ffi::CStr;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};

@@ -10,7 +10,8 @@ use super::layout::{
 };
 use super::memory::{Errno, Memory};
 use crate::sys::own_pointer::OwnPointer;
-use crate::sys::{self, clock, try_box};
+use crate::sys::{self, clock};
+use bfc_hostmem::try_box;
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::ptr::{NonNull, null_mut};

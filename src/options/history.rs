@@ -7,7 +7,8 @@ use crate::error::{Error, LastError, keeping_last_error};
 use crate::history::{self, PYTHON};
 use crate::log::{self, Level};
 use crate::sys::c_string::{decimal, joined};
-use crate::sys::{HostMemoryExhausted, process};
+use crate::sys::process;
+use bfc_hostmem::HostMemoryExhausted;
 use os::terminal::Lossy;
 use std::ffi::{CStr, CString};
 

@@ -3,8 +3,8 @@
 use super::environment::Warnings;
 use super::types::{ALLOW_GROWTH, Options};
 use crate::backend::Backend;
-use crate::core::units::round_down;
 use crate::error::{Error, fail};
+use bfc_core::units::round_down;
 
 /// The limit of an allocator.
 #[derive(Clone, Copy, PartialEq, Debug)]

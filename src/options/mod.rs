@@ -27,12 +27,13 @@ use self::environment::{Warnings, ignored, setting};
 use self::values::switch;
 use self::variables as names;
 use crate::backend::{AnyBackend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
-use crate::core::arena::{Placement, RegionGrowth, Reuse, Settings};
-use crate::core::lifetimes::Lifetimes;
-use crate::core::plan::PlacementPlan;
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
-use crate::sys::{HostMemoryExhausted, random, try_box_with};
+use crate::sys::random;
+use bfc_core::arena::{Placement, RegionGrowth, Reuse, Settings};
+use bfc_core::lifetimes::Lifetimes;
+use bfc_core::plan::PlacementPlan;
+use bfc_hostmem::{HostMemoryExhausted, try_box_with};
 use std::time::Duration;
 
 /// The resolved and checked settings of an allocator.

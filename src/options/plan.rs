@@ -3,10 +3,10 @@
 use super::environment::{Warnings, ignored};
 use super::types::{Chosen, Options};
 use super::variables as names;
-use crate::core::plan::{Malformed, PlacementPlan};
 use crate::error::{Error, fail};
 use crate::sys::file::{self, Unreadable};
-use crate::sys::try_box;
+use bfc_core::plan::{Malformed, PlacementPlan};
+use bfc_hostmem::try_box;
 use std::fmt;
 use std::path::Path;
 

@@ -3,13 +3,13 @@
 //! The driver does not report the loss. A pool that serves requests from its own memory makes no driver calls. It
 //! notices the loss when the program declares it, or when a call of its own fails for that reason. After every call of
 //! the backend the slot checks whether the memory is lost ([`forget_if_over`]). So a thread that returns from such a
-//! call may find a pool that has forgotten everything. A changed [`Arena::life`](crate::core::arena::Arena::life) tells
+//! call may find a pool that has forgotten everything. A changed [`Arena::life`](bfc_core::arena::Arena::life) tells
 //! it that its results are outdated.
 
 use super::slot::{CallKind, Guard, Outside, Slot, forget_if_over};
 use crate::backend::{AnyBackend, Granted};
-use crate::core::request::Request;
 use crate::error::{Error, fail};
+use bfc_core::request::Request;
 
 /// Declares that the device's context was reset or destroyed.
 pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {

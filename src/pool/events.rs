@@ -15,12 +15,12 @@ use self::held::HeldEvents;
 use self::spare::{Spare, keep};
 use super::mutation;
 use crate::backend::order::{Context, Event};
-use crate::core::arena::Arena;
-use crate::core::stream_id::Stream;
-use crate::core::streams::QueueId;
-use crate::core::streams::{QueueProgress, Work};
-use crate::core::tables::shrink;
-use crate::sys::HostMemoryExhausted;
+use bfc_core::arena::Arena;
+use bfc_core::stream_id::Stream;
+use bfc_core::streams::QueueId;
+use bfc_core::streams::{QueueProgress, Work};
+use bfc_core::tables::shrink;
+use bfc_hostmem::HostMemoryExhausted;
 use std::collections::VecDeque;
 
 /// An event that is done when a queue's work up to a point is.

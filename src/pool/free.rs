@@ -3,8 +3,8 @@
 use super::guarded;
 use super::slot::{FastGuard, Slot};
 use super::take_back::take_back;
-use crate::core::stream_id::Stream;
 use crate::error::Error;
+use bfc_core::stream_id::Stream;
 
 /// Frees a chunk.
 #[inline(always)]

@@ -2,9 +2,9 @@
 
 use super::order;
 use super::slot::{Guard, Slot, deferred, or_reborn};
-use crate::core::stream_id::Stream;
-use crate::core::streams::NotPrivate;
 use crate::error::{Error, fail};
+use bfc_core::stream_id::Stream;
+use bfc_core::streams::NotPrivate;
 
 /// Routes a stream's requests to a private pool from now on, whose capture is about to begin.
 pub(crate) fn begin(slot: &Slot, stream: Stream, pool: u64) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 //! found. [`guarded`](super::guarded) does the work.
 
 use crate::report::Guarding;
-use crate::sys::HostMemoryExhausted;
+use bfc_hostmem::HostMemoryExhausted;
 
 /// The guard in front of a chunk, if free memory lies there.
 pub(super) const FRONT: u64 = 1;

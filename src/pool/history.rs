@@ -1,13 +1,13 @@
 //! What a pool records into the history, while one is recorded.
 
 use super::listener::{RegionEvent, record};
-use crate::core::arena::Arena;
-use crate::core::heap::{RegionGrowth, Tag};
-use crate::core::ids::NIL;
-use crate::core::request::Request;
-use crate::core::stats::FailureCause;
-use crate::core::stream_id::Stream;
 use crate::history::{self, Captured, Entry, Kind, Recorder, options};
+use bfc_core::arena::Arena;
+use bfc_core::heap::{RegionGrowth, Tag};
+use bfc_core::ids::NIL;
+use bfc_core::request::Request;
+use bfc_core::stats::FailureCause;
+use bfc_core::stream_id::Stream;
 
 /// A pool's part in the recording. It is in the pool while that is recorded.
 pub(super) struct PoolHistory {

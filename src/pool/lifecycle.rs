@@ -11,15 +11,16 @@ use super::region_io::{give_back, log_release};
 use super::slot::waiting::busy;
 use super::slot::{CallKind, Guard, Phase, Slot, deferred, or_reborn, waiting};
 use super::{order, remap};
-use crate::core::arena::{Arena, Detached, Parts};
-use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::report::live::LargestHolders;
 use crate::report::{Counted, Limit, to_string};
 use crate::sys::lock::HeldByThisThread;
-use crate::sys::{thread, try_box, try_box_with};
+use crate::sys::thread;
+use bfc_core::arena::{Arena, Detached, Parts};
+use bfc_core::stream_id::Stream;
+use bfc_hostmem::{try_box, try_box_with};
 use std::ffi::c_void;
 
 /// Returns an error if the slot holds an allocator already.

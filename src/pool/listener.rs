@@ -1,10 +1,10 @@
 //! The callback for memory that is obtained from the backend or given back, for registration with NCCL or RDMA.
 
 use crate::backend::granules::Granules;
-use crate::core::units::Span;
-use crate::core::vmm::Range;
 use crate::error::{Error, call_back};
 use crate::history::{Entry, Kind, Recorder};
+use bfc_core::units::Span;
+use bfc_core::vmm::Range;
 use std::ffi::c_void;
 
 /// What happens to a region. The numbers are those of the C ABI.

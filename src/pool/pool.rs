@@ -9,12 +9,12 @@ use super::limit_share::LimitShare;
 use super::listener::Listener;
 use super::mutation;
 use crate::backend::Owned;
-use crate::core::arena::Arena;
-use crate::core::request::Request;
-use crate::core::stats::FailureCause;
-use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 use crate::history;
+use bfc_core::arena::Arena;
+use bfc_core::request::Request;
+use bfc_core::stats::FailureCause;
+use bfc_core::stream_id::Stream;
 use std::time::Duration;
 
 /// The allocator in a slot.

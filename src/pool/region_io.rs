@@ -6,14 +6,14 @@ use super::listener::RegionEvent;
 use super::populating;
 use super::slot::{CallKind, Guard, Interrupted, Outside, unsaid_outside, waiting};
 use crate::backend::{Backend, Granted};
-use crate::core::arena::Detached;
-use crate::core::arena::usable;
-use crate::core::heap::Extension;
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
-use crate::core::units::{Span, UNIT};
 use crate::error::{DeferredError, Error, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
+use bfc_core::arena::Detached;
+use bfc_core::arena::usable;
+use bfc_core::heap::Extension;
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::{Span, UNIT};
 
 /// The smallest size that the backend refused. It is valid until memory was given back to the backend.
 #[derive(Clone, Copy)]

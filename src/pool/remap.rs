@@ -1,7 +1,7 @@
-//! Maps, unmaps and moves granules as `core::arena` has planned, with the lock open.
+//! Maps, unmaps and moves granules as `bfc_core::arena` has planned, with the lock open.
 //!
 //! With a backend of granules the pool is a single region over a whole reserved range. Memory that is not mapped is in
-//! unmapped chunks (`core::vmm`). A change takes three steps:
+//! unmapped chunks (`bfc_core::vmm`). A change takes three steps:
 //!
 //! 1. With the lock held, a plan is decided (`Arena::plan_growth`, `Arena::plan_relocation`), and its chunks are
 //!    withheld.
@@ -21,13 +21,13 @@ use super::region_io::{Extended, Refusal};
 use super::slot::{CallKind, Guard, Interrupted, Outside};
 use crate::backend::Backend;
 use crate::backend::granules::Granules;
-use crate::core::arena::{NewMemory, Piece, Plan, bytes};
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
-use crate::core::units::Span;
 use crate::error::{DeferredError, Error, LastError, keeping_last_error, unsaid};
 use crate::log::{self, Level};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::arena::{NewMemory, Piece, Plan, bytes};
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::Span;
+use bfc_hostmem::HostMemoryExhausted;
 
 /// Maps new memory for a request, within the limit.
 #[inline(never)]

@@ -2,11 +2,11 @@
 
 use super::pool::Pool;
 use super::slot::{Guard, Slot};
-use crate::core::arena::{Room, Snapshot};
-use crate::core::stats::Stats;
 use crate::error::Error;
 use crate::report::{Guarding, Subject};
-use crate::sys::{HostMemoryExhausted, try_box};
+use bfc_core::arena::{Room, Snapshot};
+use bfc_core::stats::Stats;
+use bfc_hostmem::{HostMemoryExhausted, try_box};
 
 /// The data of a pool that reports need, as of one moment.
 pub(crate) struct PoolSnapshot {

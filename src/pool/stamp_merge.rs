@@ -1,8 +1,8 @@
 //! Merges stamped chunks in pieces, with the lock opened between them, because there may be very many.
 
 use super::slot::{Guard, Outside};
-use crate::core::request::Request;
-use crate::core::stamps::{Forced, ForcedPass};
+use bfc_core::request::Request;
+use bfc_core::stamps::{Forced, ForcedPass};
 
 /// The number of chunks that are merged with the lock held. That takes about 180,000 instructions next to 10,000
 /// others. Each opening of the lock yields. With smaller pieces a request would spend most of its time on that, and
@@ -38,10 +38,10 @@ pub(super) fn merge_forced_piece(
 
 #[cfg(test)]
 mod tests {
-    use crate::core::stream_id::Stream;
     use crate::options::{BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
     use crate::pool::slot::Slot;
     use crate::pool::{alloc, free, lifecycle};
+    use bfc_core::stream_id::Stream;
 
     const UNIT: u64 = 256;
     const COUNT: u64 = 300;

@@ -2,11 +2,11 @@
 
 use super::order;
 use super::slot::Guard;
-use crate::core::heap::Refused;
-use crate::core::stream_id::Stream;
-use crate::core::streams::Freed;
 use crate::error::{Error, fail};
 use crate::report::Counted;
+use bfc_core::heap::Refused;
+use bfc_core::stream_id::Stream;
+use bfc_core::streams::Freed;
 
 /// Frees a chunk in the order of a stream, or of the one that it was allocated on. `is_current` says that the device's
 /// context was found current in this call.

@@ -1,8 +1,8 @@
 //! Zeroed memory, for the adapters of host frameworks.
 
 use super::slot::Slot;
-use crate::core::units::Span;
 use crate::error::Error;
+use bfc_core::units::Span;
 
 /// From this size on new pages are obtained instead of writing to the old ones: a huge page.
 const LEAST_DISCARDED: u64 = 2 << 20;

@@ -1,9 +1,9 @@
 //! Where the file is: `$XDG_RUNTIME_DIR/libbfc/PID`, or `/dev/shm/libbfc-UID/PID` if there is no such folder.
 
 use crate::log::{self, Level};
-use crate::sys::HostMemoryExhausted;
 use crate::sys::c_string::{decimal, joined};
 use crate::sys::folder::{Folder, Unusable};
+use bfc_hostmem::HostMemoryExhausted;
 use os::terminal::Lossy;
 use os::variables;
 use std::ffi::{CStr, CString};

@@ -2,9 +2,9 @@
 //! settings that are resolved without a pool.
 
 use super::{Bytes, Subject};
-use crate::core::arena::{RegionGrowth, View};
-use crate::core::stats::Stats;
-use crate::core::units::round_up_saturating;
+use bfc_core::arena::{RegionGrowth, View};
+use bfc_core::stats::Stats;
+use bfc_core::units::round_up_saturating;
 use std::fmt;
 
 /// A choice is named if it costs at least an eighth of the memory, which is twice what growth by need obtains in

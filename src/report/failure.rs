@@ -2,12 +2,12 @@
 
 use super::tally::{self, BinTally};
 use super::{Bytes, Counted, Guarding, Subject, costs, occupancy};
-use crate::core::arena::{Arena, RegionGrowth, Reuse, View};
-use crate::core::request::Request;
-use crate::core::stats::{FailureCause, Failures};
-use crate::core::stream_id::Stream;
-use crate::core::units::{NUM_BINS, UNIT, bin_floor};
 use crate::sys::clock::monotonic_ms;
+use bfc_core::arena::{Arena, RegionGrowth, Reuse, View};
+use bfc_core::request::Request;
+use bfc_core::stats::{FailureCause, Failures};
+use bfc_core::stream_id::Stream;
+use bfc_core::units::{NUM_BINS, UNIT, bin_floor};
 use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

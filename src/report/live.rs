@@ -1,7 +1,7 @@
 //! The live allocations in one line: for a destruction that is refused, and for a forced one.
 
 use super::{Bytes, Counted, tally};
-use crate::core::arena::View;
+use bfc_core::arena::View;
 use os::terms::NO_OPERATION;
 use std::fmt;
 

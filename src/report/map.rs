@@ -2,12 +2,12 @@
 
 use super::tally::{self, BinTally};
 use super::{Guarding, Subject, costs, failure};
-use crate::core::arena::View;
-use crate::core::heap::State;
-use crate::core::ids::{ChunkId, NIL};
-use crate::core::stats::{Failures, Stats};
-use crate::core::streams::Order;
-use crate::core::units::{NUM_BINS, bin_floor, bin_of};
+use bfc_core::arena::View;
+use bfc_core::heap::State;
+use bfc_core::ids::{ChunkId, NIL};
+use bfc_core::stats::{Failures, Stats};
+use bfc_core::streams::Order;
+use bfc_core::units::{NUM_BINS, bin_floor, bin_of};
 use std::fmt::{self, Write};
 
 pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {

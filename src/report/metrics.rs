@@ -1,7 +1,7 @@
 //! The metrics of all allocators of a process.
 
 use super::openmetrics::{self, Labels, Source};
-use crate::core::stats::Stats;
+use bfc_core::stats::Stats;
 use std::fmt;
 
 /// The statistics of one allocator at one moment, and its labels.

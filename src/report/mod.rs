@@ -15,10 +15,10 @@ mod tally;
 
 pub(crate) use self::tally::each_holder;
 
-use crate::core::arena::View;
-use crate::core::stats::Stats;
 use crate::error::Fallible;
-use crate::sys::HostMemoryExhausted;
+use bfc_core::arena::View;
+use bfc_core::stats::Stats;
+use bfc_hostmem::HostMemoryExhausted;
 use os::terms::{NO_LIMIT, is_no_limit};
 use std::fmt;
 

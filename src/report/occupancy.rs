@@ -1,7 +1,7 @@
 //! The occupancy line: the pool in 100 columns, after TensorFlow's `RenderOccupancy`.
 
-use crate::core::arena::View;
-use crate::core::ids::NIL;
+use bfc_core::arena::View;
+use bfc_core::ids::NIL;
 use std::fmt;
 
 const COLUMNS: usize = 100;

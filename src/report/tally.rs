@@ -1,9 +1,9 @@
 //! Sums over the chunks, by bin and by operation.
 
-use crate::core::arena::View;
-use crate::core::sort::sort_by_key;
-use crate::core::units::{NUM_BINS, bin_of};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::arena::View;
+use bfc_core::sort::sort_by_key;
+use bfc_core::units::{NUM_BINS, bin_of};
+use bfc_hostmem::HostMemoryExhausted;
 
 /// One bin in the form of TensorFlow's `DumpMemoryLog`. Chunks in use count in the bin of their own size.
 #[derive(Clone, Copy, Default)]

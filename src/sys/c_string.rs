@@ -1,6 +1,6 @@
 //! Concatenation of C strings that does not abort without memory.
 
-use super::host_memory::HostMemoryExhausted;
+use bfc_hostmem::HostMemoryExhausted;
 use std::ffi::CString;
 
 /// Joins parts to one C string, which ends at the first zero in them.

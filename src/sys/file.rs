@@ -1,7 +1,7 @@
 //! Reading a file without an allocation that aborts.
 
 use super::c_string::joined;
-use super::host_memory::HostMemoryExhausted;
+use bfc_hostmem::HostMemoryExhausted;
 use os::descriptors::Descriptor;
 use std::fmt;
 use std::path::Path;

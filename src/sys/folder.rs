@@ -5,7 +5,7 @@
 
 use super::c_string::joined;
 use super::file_mapping::FileMapping;
-use super::host_memory::HostMemoryExhausted;
+use bfc_hostmem::HostMemoryExhausted;
 use os::descriptors::{Descriptor, facts_of_link};
 use os::{errno, files};
 use std::ffi::{CStr, CString};

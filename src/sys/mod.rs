@@ -1,4 +1,4 @@
-//! The boundary to the operating system: zeroed memory, waiting, time, and facts about the host.
+//! The boundary to the operating system: files, waiting, time, and facts about the host.
 //!
 //! Nothing here depends on the allocator. Everything is for Linux, because the library manages memory for runtimes that
 //! run there. A futex, `MAP_NORESERVE` and `pthread_atfork` have no portable equivalent.
@@ -10,22 +10,17 @@ pub(crate) mod file_mapping;
 pub(crate) mod folder;
 pub(crate) mod futex;
 pub(crate) mod host;
-mod host_memory;
 pub(crate) mod huge_pages;
 pub(crate) mod lock;
 pub(crate) mod mapped_path;
-pub(crate) mod mapping;
 pub(crate) mod memfile;
 pub(crate) mod mutex;
 pub(crate) mod numa;
 pub(crate) mod own_pointer;
 mod process;
-pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod token;
-pub(crate) mod zeroed;
 
-pub(crate) use self::host_memory::{HostMemoryExhausted, try_box, try_box_with};
 pub(crate) use self::process::{boot, has_ended, process, process_namespace, process_started};
 
 /// Writes text to the standard error stream, all parts by one call. The system calls here avoid functions of the C

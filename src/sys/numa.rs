@@ -61,7 +61,7 @@ fn allowed(nodes: &mut [u64; WORDS]) -> Result<(), i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::mapping::Mapping;
+    use bfc_hostmem::Mapping;
 
     #[test]
     fn memory_with_a_placement_works() {

@@ -3,7 +3,7 @@
 //! In the child of a raw `clone` system call the C library runs no fork handler. So the pointer is in a page that the kernel
 //! clears in every child (`MADV_WIPEONFORK`, since Linux 4.14). Reading it needs no system call.
 
-use super::mapping::{Mapping, PAGE};
+use bfc_hostmem::{Mapping, PAGE};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering, Ordering::*};
 

@@ -9,9 +9,9 @@
 use super::calls::{self, Failure};
 use crate::backend::order::Context;
 use crate::error::{Error, fail};
-use crate::sys::HostMemoryExhausted;
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::Mutex;
+use bfc_hostmem::HostMemoryExhausted;
 use cuda_sys::{CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUcontext, Driver};
 
 #[derive(Clone, Copy)]

@@ -23,10 +23,10 @@ use crate::backend::life::Life;
 use crate::backend::memory::Memory;
 use crate::backend::order::Streams;
 use crate::backend::{Backend, Granted};
-use crate::core::units::Span;
-use crate::core::vmm::Range;
 use crate::error::{Error, fail, keeping_last_error};
-use crate::sys::{HostMemoryExhausted, try_box};
+use bfc_core::units::Span;
+use bfc_core::vmm::Range;
+use bfc_hostmem::{HostMemoryExhausted, try_box};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Driver};
 
 const COMFORT: Comfort = Comfort { per_limit: 64, most: 2 << 40 };

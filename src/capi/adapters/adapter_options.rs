@@ -7,7 +7,7 @@ use crate::capi::types::{bfc_options_t, bfc_status_t};
 use crate::device::Device;
 use crate::error::Error;
 use crate::options::{LAST_CUDA_DEVICE, Options};
-use crate::sys::{HostMemoryExhausted, try_box};
+use bfc_hostmem::{HostMemoryExhausted, try_box};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -12,15 +12,15 @@ use super::history::Origin;
 use super::slot::{FastGuard, Guard, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
-use crate::core::request::Request;
-use crate::core::stats::FailureCause;
-use crate::core::stream_id::Stream;
-use crate::core::units::{MAX_CHUNK, UNIT, round_up};
 use crate::error::{Error, fail};
 use crate::log::{self, Level};
 use crate::report::{self, failure::Verdict};
-use crate::sys::HostMemoryExhausted;
 use crate::sys::clock::Deadline;
+use bfc_core::request::Request;
+use bfc_core::stats::FailureCause;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::{MAX_CHUNK, UNIT, round_up};
+use bfc_hostmem::HostMemoryExhausted;
 use std::time::Duration;
 
 /// Serves a request without special requirements, in the order of a stream or of none. Returns address 0 for 0 bytes.

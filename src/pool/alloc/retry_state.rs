@@ -2,13 +2,13 @@
 //!
 //! Without this, requests that the backend refuses would wake each other endlessly to call it again.
 
-use crate::core::arena::Progress;
-use crate::core::request::Request;
-use crate::core::stamps::ForcedPass;
-use crate::core::units::UNIT;
 use crate::error::DeferredError;
 use crate::pool::region_io::{Extended, Refusal};
 use crate::pool::slot::{Guard, Outside};
+use bfc_core::arena::Progress;
+use bfc_core::request::Request;
+use bfc_core::stamps::ForcedPass;
+use bfc_core::units::UNIT;
 
 /// The strategies that are tried only once until something changes, each as a bit.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 //! search begins again. [`search`] finds nothing only if the lock has been held since the last [`take`].
 
 use super::retry_state::{Attempt, RetryState};
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::idle::limits;
 use crate::pool::region_io::{Extended, attempt_extension, extend, extend_by_least, release};
 use crate::pool::slot::{Guard, Interrupted, Outside};
 use crate::pool::{context_loss, guarded, order, remap, stamp_merge};
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
 
 /// A strategy. Returns whether it may have helped, so that the search begins again. It also begins again if the strategy has
 /// opened the lock, and after a failure of the driver, which becomes the error of the request if nothing else serves it.

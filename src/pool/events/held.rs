@@ -1,7 +1,7 @@
 //! Counts for each event the threads that query or wait for it with the lock open.
 
 use crate::backend::order::Event;
-use crate::sys::HostMemoryExhausted;
+use bfc_hostmem::HostMemoryExhausted;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -4,12 +4,12 @@ use super::damage_report::{Messages, Violation};
 use super::hand_out::await_turn;
 use super::layout::{Neighbour, Side, in_front_of};
 use super::work::{self, Inspection};
-use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{CallKind, Guard};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::stream_id::Stream;
+use bfc_hostmem::HostMemoryExhausted;
 
 /// Checks the guards of all chunks in use. Damaged guards are reported in the log and restored.
 pub(crate) fn check(mut guard: Guard<'_>) -> Result<(), Error> {

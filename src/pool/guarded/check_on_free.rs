@@ -5,13 +5,13 @@ use super::hand_out::await_turn;
 use super::layout::{GUARD, Neighbour, POISON, ROOM, Range, Side, in_front_of};
 use super::work::{self, Fill, Findings, Hindrance};
 use crate::backend::memory::Memory;
-use crate::core::ids::ChunkId;
-use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{CallKind, Guard};
 use crate::pool::take_back::take_back;
+use bfc_core::ids::ChunkId;
+use bfc_core::stream_id::Stream;
 
 /// The checks and writes for a chunk before it is freed.
 struct FreeCheck {

@@ -2,12 +2,12 @@
 
 use super::layout::{Neighbour, ROOM, Side};
 use super::work::{Damage, Hindrance};
-use crate::core::ids::ChunkId;
 use crate::error::{Error, to_text};
 use crate::log::{self, Level};
 use crate::pool::pool::Pool;
 use crate::report::Counted;
-use crate::sys::HostMemoryExhausted;
+use bfc_core::ids::ChunkId;
+use bfc_hostmem::HostMemoryExhausted;
 use std::fmt::{self, Write};
 
 /// A damaged guard of a chunk in use.

@@ -1,11 +1,11 @@
 //! The layout of guards, and which of them can be accessed.
 
-use crate::core::arena::Plan;
-use crate::core::heap::State;
-use crate::core::ids::{ChunkId, NIL};
-use crate::core::units::round_up;
 use crate::pool::guard_state::{FRONT, Guards};
 use crate::pool::pool::Pool;
+use bfc_core::arena::Plan;
+use bfc_core::heap::State;
+use bfc_core::ids::{ChunkId, NIL};
+use bfc_core::units::round_up;
 
 /// The least number of bytes in a guard.
 pub(super) const ROOM: u64 = 64;

@@ -8,7 +8,7 @@ use crate::error::{Error, LastError, fail, keeping_last_error, to_text};
 use crate::pool::captures::Permission;
 use crate::pool::guard_state::buffer;
 use crate::pool::order::is_one_captured;
-use crate::sys::HostMemoryExhausted;
+use bfc_hostmem::HostMemoryExhausted;
 
 /// A range, and the byte to fill it with.
 #[derive(Clone, Copy)]

@@ -1,12 +1,12 @@
 //! Giving free memory back to the backend: wholly free regions, and the pages of free chunks.
 
-use crate::core::arena::Cursor;
-use crate::core::stream_id::Stream;
-use crate::core::units::Span;
 use crate::pool::pool::Pool;
 use crate::pool::region_io::release;
 use crate::pool::remap;
 use crate::pool::slot::{Guard, Interrupted, Outside};
+use bfc_core::arena::Cursor;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::Span;
 use std::time::{Duration, Instant};
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more than

@@ -3,7 +3,6 @@
 use super::callback;
 use super::give_back::{discard_beyond, give_back_to, give_settled_back, record_trim, settle};
 use super::limits::{self, change_limit};
-use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, LastError, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Limit, Options};
@@ -12,6 +11,7 @@ use crate::pool::idle_time::Activity;
 use crate::pool::pool::Pool;
 use crate::pool::slot::{CallKind, Guard, Slot, deferred, or_reborn};
 use crate::pool::{order, stamp_merge};
+use bfc_core::stream_id::Stream;
 use std::time::Duration;
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.

@@ -2,13 +2,13 @@
 
 use super::driver_stream::{handle, is_captured, try_vec};
 use crate::backend::order::{Capture, Context};
-use crate::core::stream_id::Stream;
-use crate::core::streams::QueueId;
 use crate::error::Error;
 use crate::pool::captures;
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, Outside, is_reborn};
 use crate::sys::clock::Deadline;
+use bfc_core::stream_id::Stream;
+use bfc_core::streams::QueueId;
 use std::time::Duration;
 
 impl Pool {

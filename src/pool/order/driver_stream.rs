@@ -1,10 +1,11 @@
 //! Stream handles of the driver, and helpers that the other files of this folder share.
 
 use crate::backend::order::{self as driver, Capture, Order};
-use crate::core::stream_id::Stream;
 use crate::error::Error;
 use crate::pool::pool::Pool;
-use crate::sys::{HostMemoryExhausted, thread};
+use crate::sys::thread;
+use bfc_core::stream_id::Stream;
+use bfc_hostmem::HostMemoryExhausted;
 
 /// Runs `work` on each task, even if others fail. Returns the last failure, whose message is the one stored.
 pub(super) fn each<T>(tasks: &mut [T], work: impl FnMut(&mut T) -> Result<(), Error>) -> Result<(), Error> {

@@ -2,10 +2,10 @@
 
 use super::record::{Outcome, Recording};
 use crate::backend::order as driver;
-use crate::core::stream_id::Stream;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, is_reborn, or_reborn};
+use bfc_core::stream_id::Stream;
 
 /// Forgets a stream that is about to end. Records the last event on it, which covers all memory freed there before and
 /// later.

@@ -22,7 +22,7 @@
 //!   there, and spare events are kept by context. `synchronize` waits for the pool's own context and says nothing about
 //!   queues of other contexts. `wait_for_all` and the end of the allocator wait for the newest events of those queues.
 //!   `forget` records the last event across contexts (`record_across`), so that nothing of the other context is left.
-//! - **A default stream is one of its context.** [`Stream::context`](crate::core::stream_id::Stream::context) is 0 for
+//! - **A default stream is one of its context.** [`Stream::context`](bfc_core::stream_id::Stream::context) is 0 for
 //!   those of the pool's own. A context that the program has created may end unnoticed. So events on its default streams
 //!   are of the pool's own context too, and it is entered only in calls that name such a stream, and in frees of memory
 //!   that was used on it.

@@ -8,11 +8,12 @@
 
 use crate::backend::current_context;
 use crate::backend::order::Current;
-use crate::core::stream_id::Stream;
 use crate::error::{Error, fail};
 use crate::pool::mutation;
 use crate::pool::slot::{CallKind, Slot};
-use crate::sys::{HostMemoryExhausted, thread};
+use crate::sys::thread;
+use bfc_core::stream_id::Stream;
+use bfc_hostmem::HostMemoryExhausted;
 
 /// Returns the stream of a request. With a context of another device current, that is the default stream of the pool's
 /// own context.

@@ -5,14 +5,14 @@ use super::capture_state::note_capture_of;
 use super::driver_stream::{each, handle, is_captured, is_reachable, try_vec};
 use super::record::Recording;
 use crate::backend::order::{Capture, Event, Order, State};
-use crate::core::stream_id::Stream;
-use crate::core::streams::{QueueId, Work};
 use crate::error::Error;
 use crate::pool::events::{Kind, Marker};
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, Interrupted, Outside, deferred, is_reborn};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::stream_id::Stream;
+use bfc_core::streams::{QueueId, Work};
+use bfc_hostmem::HostMemoryExhausted;
 
 /// A query about one queue: a sample of its events, the oldest first.
 struct Question {

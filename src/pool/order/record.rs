@@ -10,15 +10,15 @@
 
 use super::driver_stream::{each, handle, is_reachable};
 use crate::backend::order::{self as driver, Capture, Context, Event, Order};
-use crate::core::arena::Arena;
-use crate::core::streams::Work;
 use crate::error::{Error, keeping_last_error};
 use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Kind};
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, Outside, deferred, is_reborn, unsaid_outside};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::arena::Arena;
+use bfc_core::streams::Work;
+use bfc_hostmem::HostMemoryExhausted;
 
 /// An event to record for some work, with the lock open.
 pub(super) struct Recording {

@@ -4,14 +4,14 @@ use super::capture_state::may_disturb;
 use super::driver_stream::{each, handle, is_reachable, try_vec};
 use super::wait::wait_for_other_contexts;
 use crate::backend::order::Context;
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
-use crate::core::streams::{QueueId, Work};
 use crate::log::{self, Level};
 use crate::pool::captures::Permission;
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, Interrupted, Outside, deferred, is_reborn};
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
+use bfc_core::streams::{QueueId, Work};
 
 /// Waits until all work of the device's own context is done. Memory that was free before is then no longer used by that
 /// context. Returns false if it must not wait, because a stream is captured, or a capture on a stream other than

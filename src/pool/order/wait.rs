@@ -7,16 +7,16 @@
 use super::driver_stream::{each, handle, is_captured, reachable_for, try_vec};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
-use crate::core::arena::Arena;
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
-use crate::core::streams::{Dependencies, Place, QueueId, Unfinished, Work};
 use crate::error::{Error, keeping_last_error};
 use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Marker};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, Outside, is_reborn};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::arena::Arena;
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
+use bfc_core::streams::{Dependencies, Place, QueueId, Unfinished, Work};
+use bfc_hostmem::HostMemoryExhausted;
 
 /// Makes the request's stream wait for the work of other streams, so that memory freed there becomes its own. A request
 /// without a stream waits in the calling thread. Returns whether there was something to wait for.

@@ -6,10 +6,10 @@ use super::context_end::forget_if_over;
 use super::guard::Guard;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
-use crate::core::stream_id::Stream;
 use crate::error::{DeferredError, Error, keeping_last_error, unsaid};
 use crate::pool::captures::{Permission, call_with_permission, refuse_for_a_capture};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::stream_id::Stream;
+use bfc_hostmem::HostMemoryExhausted;
 use std::convert::Infallible;
 
 /// Why a step that opened the lock does not go on.
@@ -87,7 +87,7 @@ pub(in crate::pool) fn or_reborn<T>(result: Outside<T>, guard: &Guard<'_>, rebor
 
 impl Guard<'_> {
     /// Returns an error if the call may not go on, or if all memory was forgotten since `life` was the value of
-    /// [`Arena::life`](crate::core::arena::Arena::life).
+    /// [`Arena::life`](bfc_core::arena::Arena::life).
     pub(in crate::pool) fn check(&self, life: u64) -> Outside {
         if self.arena.life() != life {
             return Err(Interrupted::Reborn);

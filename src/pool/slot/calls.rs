@@ -4,11 +4,11 @@
 use super::call::{Call, CallKind};
 use super::guard::Guard;
 use super::waiting;
-use crate::core::units::Span;
 use crate::pool::captures;
 use crate::pool::listener::RegionEvent;
 use crate::sys::clock::monotonic_ms;
 use crate::sys::thread;
+use bfc_core::units::Span;
 use std::cell::Cell;
 use std::{iter, ptr};
 

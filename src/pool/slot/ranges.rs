@@ -3,8 +3,8 @@
 //! A thread that changes the regions holds the lock, and publishes a new table before it opens the lock. Readers are
 //! counted, so that a replaced table is freed only when no reader can be using it.
 
-use crate::core::arena::Arena;
-use crate::sys::try_box;
+use bfc_core::arena::Arena;
+use bfc_hostmem::try_box;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 

@@ -3,13 +3,13 @@
 
 use super::call::{Call, CallKind};
 use super::*;
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
 use crate::error::{Error, fail, with_last_error};
 use crate::options::{BackendKind, Options};
 use crate::pool::alloc;
 use crate::pool::{free, idle::trim, lifecycle};
 use crate::sys::thread;
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;

@@ -16,7 +16,13 @@ pub fn run(context: &mut Context) -> Result<()> {
     context.check("docs/hooks.md is made from the list of hooks", |workspace| {
         hooks::generate().check(workspace)
     });
-    let command = context.cargo(&["test", "--doc", "--package=libbfc"]);
+    let command = context.cargo(&[
+        "test",
+        "--doc",
+        "--package=libbfc",
+        "--package=libbfc-core",
+        "--package=libbfc-hostmem",
+    ]);
     context.program("examples in the documentation", command, Count::Cargo)?;
     context.pytest("docs", Needs::Simulation, &[])
 }

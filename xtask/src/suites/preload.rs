@@ -33,9 +33,10 @@ pub fn races(context: &mut Context) -> Result<()> {
         Err(_) => PROGRAMS,
     };
     // The library's own are the fastest, and the debug build runs only a few of them.
-    let inside = ["core::tests::queues", "pool::order::tests"];
-    let mut command = context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--lib", "--"]);
-    command.args(inside).env("RACES_PROGRAMS", programs.to_string());
+    let inside = ["tests::queues", "order::tests"];
+    let packages = ["--package=libbfc-core", "--package=libbfc"];
+    let mut command = context.cargo(&["test", PROFILE, "--no-fail-fast", "--lib"]);
+    command.args(packages).arg("--").args(inside).env("RACES_PROGRAMS", programs.to_string());
     context.program("random programs inside the library", command, Count::Cargo)?;
     let command = random_programs(context, "races", programs)?;
     context.program("random programs on held streams", command, Count::Cargo)?;

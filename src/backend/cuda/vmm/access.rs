@@ -18,9 +18,9 @@
 use super::notices::{Notice, Notices};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::calls::{self, Failure};
-use crate::core::units::Span;
 use crate::log::{self, Level};
-use crate::sys::HostMemoryExhausted;
+use bfc_core::units::Span;
+use bfc_hostmem::HostMemoryExhausted;
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUmemAccessDesc, Driver};
 use std::ffi::c_int;
 use std::fmt;

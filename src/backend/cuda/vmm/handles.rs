@@ -3,8 +3,8 @@
 use super::notices::{Notice, Notices};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::calls::{self, Failure};
-use crate::sys::HostMemoryExhausted;
-use crate::sys::table::LazyTable;
+use bfc_hostmem::HostMemoryExhausted;
+use bfc_hostmem::LazyTable;
 use cuda_sys::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY,
     CUmemGenericAllocationHandle as Handle, Driver,

@@ -23,8 +23,8 @@ use crate::backend::cuda::calls::{self, Failure};
 use crate::backend::cuda::context::outside;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Granted};
-use crate::core::vmm::Range;
 use crate::error::Error;
+use bfc_core::vmm::Range;
 use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUmemGenericAllocationHandle as Handle, Driver};
 
 /// The state of a granule that was mapped.

@@ -7,8 +7,9 @@ use super::filter::Filter;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
 use crate::error::{Error, fail};
+use crate::sys;
 use crate::sys::mutex::{Guard, Mutex};
-use crate::sys::{self, HostMemoryExhausted, try_box};
+use bfc_hostmem::{HostMemoryExhausted, try_box};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
 
 /// PyTorch's name for a pool.

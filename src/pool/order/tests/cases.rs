@@ -2,13 +2,13 @@
 
 use super::device::{Call, Device, DriverCall};
 use super::program::{Family, create};
-use crate::core::stream_id::Stream;
-use crate::core::tests::model::Random;
-use crate::core::units::UNIT;
+use super::random::Random;
 use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, idle::trim, lifecycle, order};
 use crate::sys::thread;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::UNIT;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};

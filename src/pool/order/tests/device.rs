@@ -8,10 +8,10 @@
 
 use crate::backend::order::{Capture, Context, Event, Order, State as Known, Stream, Streams};
 use crate::backend::{Backend, Granted};
-use crate::core::units::UNIT;
 use crate::error::{Error, fail};
 use crate::pool::slot::Slot;
 use crate::sys::thread;
+use bfc_core::units::UNIT;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};

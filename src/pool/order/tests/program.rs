@@ -1,12 +1,8 @@
 //! Random programs on the streams of a simulated device.
 
 use super::device::{Call, Clock, Device, DriverCall};
+use super::random::Random;
 use crate::backend::{AnyBackend, Owned};
-use crate::core::arena::{RegionGrowth, Reuse, Settings};
-use crate::core::request::Request;
-use crate::core::stream_id::Stream;
-use crate::core::tests::model::Random;
-use crate::core::units::UNIT;
 use crate::error::Error;
 use crate::options::Resolved;
 use crate::pool::alloc;
@@ -14,6 +10,10 @@ use crate::pool::free;
 use crate::pool::slot::Slot;
 use crate::pool::{idle::trim, lifecycle, order};
 use crate::sys::thread;
+use bfc_core::arena::{RegionGrowth, Reuse, Settings};
+use bfc_core::request::Request;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::UNIT;
 
 /// The parameters of a random program. Most are probabilities in percent, per step or per the event in question.
 #[derive(Clone, Copy, Debug)]

@@ -2,13 +2,13 @@
 
 use super::device::{Clock, Device};
 use super::program::{Family, create};
-use crate::core::stream_id::Stream;
-use crate::core::tests::model::Random;
-use crate::core::units::UNIT;
+use super::random::Random;
 use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, lifecycle, order};
 use crate::sys::thread;
+use bfc_core::stream_id::Stream;
+use bfc_core::units::UNIT;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const THREADS: u64 = 4;
