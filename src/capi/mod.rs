@@ -1,6 +1,6 @@
 //! The C ABI. Each function parses its arguments, makes one safe call, and converts the result.
 //!
-//! Rules that hold for all functions are at the head of the header (cbindgen.toml). The functions here document only
+//! Rules that hold for all functions are at the head of the header (header/preamble.h). The functions here document only
 //! their own behaviour. No panic leaves the library: it poisons the allocator that it occurred in and becomes
 //! `BFC_ERROR_INTERNAL`.
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use cbindgen::{Builder, Config};
 
 use crate::bindings;
@@ -56,28 +56,33 @@ impl Generated {
 /// Generates both headers.
 pub fn headers(workspace: &Workspace) -> Result<Vec<Generated>> {
     let capi = workspace.path("src/capi");
-    let mut config = Config::from_root_or_default(&workspace.root);
-    let macros = config.after_includes.take().unwrap_or_default();
+    let prose = |file: &str| files::read(&capi.join("header").join(file));
+    let config = |file: &str| {
+        Config::from_file(capi.join("header").join(file)).map_err(|error| anyhow::anyhow!("{file}: {error}"))
+    };
+    let mut main = config("cbindgen.toml")?;
+    main.header = Some(prose("preamble.h")?);
+    let macros = prose("macros.h")?;
     let soname = &workspace.soname;
     // One version for all packages of the workspace.
     let [major, minor, patch] =
         [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
-    config.after_includes = Some(format!(
+    main.after_includes = Some(format!(
         "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n\n\
          // The SONAME: the file that a program linked with this version loads, also the name for dlopen. Its number is the\n\
          // version of the ABI, which changes only with an incompatible release.\n\
          #define BFC_SONAME \"{soname}\"\n\n{macros}"
     ));
+    // The library cannot see how its caller was compiled. Macros are expanded in the caller's own unit, so that no inline
+    // function of two units differs, and bfc.hpp can do without them: it writes the names in parentheses.
+    main.trailer = Some(prose("trailer.h")?);
     let files = ["types", "create", "memory", "order", "pools", "query", "reports", "history"];
-    let main = Generated { path: format!("include/{}", NAMES[0]), text: text(config, &capi, &files)? };
+    let main = Generated { path: format!("include/{}", NAMES[0]), text: text(main, &capi, &files)? };
 
-    let adapters = capi.join("adapters");
-    let config = match Config::from_file(adapters.join("adapters.toml")) {
-        Ok(config) => config,
-        Err(error) => bail!("adapters.toml: {error}"),
-    };
+    let mut adapters = config("adapters.toml")?;
+    adapters.header = Some(prose("adapters.h")?);
     let files = ["torch/mod", "cupy", "cached", "numpy", "ort", "handler", "failed", "adapter_options"];
-    let text = text(config, &adapters, &files)?;
+    let text = text(adapters, &capi.join("adapters"), &files)?;
     Ok(vec![main, Generated { path: format!("include/{}", NAMES[1]), text }])
 }
 

@@ -20,7 +20,7 @@ const SHIPPED: [(&str, &str); 3] =
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// The licences that are accepted, as SPDX and as Debian names them, and how a text of each begins. If a crate also
-/// offers others, these are chosen. deny.toml allows the same ones.
+/// offers others, these are chosen. .cargo/deny.toml allows the same ones.
 const ACCEPTED: [(&str, &str, &str); 4] = [
     ("Apache-2.0", "Apache-2.0", ""),
     ("MIT", "Expat", "Permission is hereby granted"),
@@ -185,7 +185,7 @@ fn accepted(expression: &str) -> Result<Vec<&'static str>> {
     let choices: Vec<_> = expression.split(" OR ").map(str::trim).collect();
     let found = ACCEPTED.iter().map(|(spdx, ..)| *spdx).filter(|spdx| choices.contains(spdx));
     match found.collect::<Vec<_>>() {
-        found if found.is_empty() => bail!("the licence {expression} is not among those of deny.toml"),
+        found if found.is_empty() => bail!("the licence {expression} is not among those of .cargo/deny.toml"),
         found => Ok(found),
     }
 }

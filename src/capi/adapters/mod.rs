@@ -1,6 +1,6 @@
 //! Functions that frameworks call instead of their own allocators. Each has the framework's exact signature and its
 //! contract for streams, NULL and size 0. They are declared in a header of their own, `bfc_adapters.h`, whose head (in
-//! `adapters.toml`) documents what holds for all of them.
+//! `adapters.h`) documents what holds for all of them.
 //!
 //! `bfc_cupy_*` and `bfc_ort_*` are for clients whose frees do not name the streams that may still use the memory (ONNX
 //! Runtime, Numba, CuPy with `streams=False`). Such a free is in the order of `Stream::UNKNOWN`: the memory is not

@@ -1,18 +1,3 @@
-# The header of the adapters. build.rs writes it beside bfc.h; `cargo xtask header` copies both.
-language = "C"
-include_guard = "BFC_ADAPTERS_H"
-cpp_compat = true
-no_includes = true
-includes = ["bfc.h"]
-usize_is_size_t = true
-documentation = true
-documentation_style = "c99"
-documentation_length = "full"
-style = "both"
-line_length = 110
-tab_width = 2
-
-header = """
 /* Functions of libbfc.so with the signatures of frameworks' allocator interfaces. Pass their addresses or names to the
  * framework. docs/ has a page for each framework.
  *
@@ -50,4 +35,3 @@ header = """
  * - Memory that one function allocated may be freed by another, and by bfc_free and bfc_free_async. bfc_free of
  *   memory from bfc_cupy_malloc or bfc_ort_alloc is the same as their own free.
  */
-"""
