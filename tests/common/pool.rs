@@ -57,6 +57,11 @@ impl Pool {
         }
     }
 
+    /// The calls about an ordinal, for tests that did not create its allocator here. Dropping it destroys that one.
+    pub fn unowned(device: i32) -> Pool {
+        Pool { device, backend: None }
+    }
+
     /// Creates a pool on a device: with `BFC_BACKEND_CUDA`, growth, garbage collection and at most 1 GiB, after
     /// `change`.
     #[track_caller]
