@@ -4,8 +4,8 @@
 mod common;
 
 use common::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 const GROWTH: u32 = BFC_ALLOW_GROWTH;
 /// The address of the valid region of the violations below.
@@ -30,6 +30,9 @@ fn refused(pool: &Pool, told_to_free: bool) {
         assert_eq!(pool.alloc(4 * MIB), Err(BFC_ERROR_BACKEND_FAILED), "{}", last_error());
         assert!(last_error().contains("backend"), "{}", last_error());
         assert_eq!(returned(), if told_to_free { round } else { 0 }, "given back");
+        if told_to_free {
+            pool.backend().assert_sound();
+        }
         pool.check();
     }
     let stats = pool.stats();
@@ -124,49 +127,140 @@ fn refusing() {
     assert_eq!(pool.get(2 * MIB), first);
 }
 
-/// The results of library calls from the callbacks.
-type Found = Arc<Mutex<Vec<[Status; 8]>>>;
-
-fn call_everything(device: i32) -> [Status; 8] {
-    let mut out = stats();
-    // SAFETY: a whole struct, writable.
-    let asked = unsafe { bfc_stats(device, &mut out) };
-    let mut released = 0;
-    // SAFETY: the out-pointer is valid for writing.
-    let trimmed = unsafe { bfc_trim(device, 0, &mut released) };
+/// Makes every call about a device from a callback, and returns those that were not refused as busy.
+fn not_busy(device: i32) -> Vec<&'static str> {
+    let (mut out, mut released, mut length) = (stats(), 0, 0);
     let mut wanted = options();
     (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, MIB);
-    [
-        alloc(device, 1).err().unwrap_or(BFC_OK),
-        free(device, HONEST),
-        asked,
-        trimmed,
-        bfc_check(device),
-        bfc_destroy(device),
-        bfc_destroy_forced(device),
-        create(device, Some(&wanted)),
-    ]
+    let (null, stream, ptr) = (pointer(0), pointer(0x1000), pointer(HONEST));
+    let failed = |found: Result<u64, Status>| found.err().unwrap_or(BFC_OK);
+    let here = Pool::unowned(device);
+    macro_rules! status {
+        ($call:expr) => {
+            // SAFETY: whole structs, writable out-pointers, and no buffers.
+            unsafe { $call }
+        };
+    }
+    let with_pointers = [
+        ("bfc_trim", status!(bfc_trim(device, 0, &mut released))),
+        ("bfc_stats", status!(bfc_stats(device, &mut out))),
+        ("bfc_occupancy", status!(bfc_occupancy(device, null.cast(), 0, &mut length))),
+        ("bfc_memory_map", status!(bfc_memory_map(device, null.cast(), 0, &mut length))),
+        ("bfc_report", status!(bfc_report(device, null.cast(), 0, &mut length))),
+        ("bfc_set_region_callback", status!(bfc_set_region_callback(device, None, null))),
+    ];
+    let calls = [
+        ("bfc_create", create(device, Some(&wanted))),
+        ("bfc_destroy", bfc_destroy(device)),
+        ("bfc_destroy_forced", bfc_destroy_forced(device)),
+        ("bfc_alloc", failed(alloc(device, 1))),
+        ("bfc_alloc of nothing", failed(alloc(device, 0))),
+        ("bfc_alloc_aligned", failed(alloc_aligned(device, 1, 512))),
+        ("bfc_alloc_ex", failed(alloc_ex(device, &request(1)))),
+        ("bfc_alloc_freed_before", failed(alloc_freed_before(device, 1, 1))),
+        ("bfc_free", free(device, HONEST)),
+        ("bfc_alloc_async", failed(alloc_async(device, 1, 0x1000))),
+        ("bfc_free_async", free_async(device, HONEST, 0x1000)),
+        ("bfc_record_stream", bfc_record_stream(device, ptr, stream)),
+        ("bfc_forget_stream", bfc_forget_stream(device, stream)),
+        ("bfc_stream_synchronized", bfc_stream_synchronized(device, stream)),
+        ("bfc_timestamp", failed(here.timestamp())),
+        ("bfc_set_safe_frontier", bfc_set_safe_frontier(device, 1)),
+        ("bfc_requested_size", failed(here.requested_size(HONEST))),
+        ("bfc_allocated_size", failed(here.allocated_size(HONEST))),
+        ("bfc_allocation_id", failed(here.allocation_id(HONEST))),
+        ("bfc_address_range", here.range(HONEST).err().unwrap_or(BFC_OK)),
+        ("bfc_reset_stats", bfc_reset_stats(device)),
+        ("bfc_check", bfc_check(device)),
+        ("bfc_set_memory_limit", bfc_set_memory_limit(device, 0)),
+        ("bfc_device_lost", bfc_device_lost(device)),
+        ("bfc_pool_begin", bfc_pool_begin(device, 1, stream)),
+        ("bfc_pool_end", bfc_pool_end(device, 1, stream)),
+        ("bfc_pool_release", bfc_pool_release(device, 1)),
+    ];
+    std::mem::forget(here);
+    let all = calls.into_iter().chain(with_pointers);
+    all.filter(|&(_, status)| status != BFC_ERROR_BUSY).map(|(name, _)| name).collect()
 }
 
+/// In the function that provides a region, whatever it then answers, and in the one that takes it back.
 #[test]
 fn re_entry_is_busy_and_other_devices_are_open() {
+    // No other test has memory here, so that it has one owner.
+    const HERE: u64 = 3 << 45;
     let other = Pool::host(MIB, |_| {});
-    let (found, here) = (Found::default(), Arc::new(AtomicI32::new(-1)));
-    let (results, device, elsewhere) = (Arc::clone(&found), Arc::clone(&here), other.device());
+    let held = other.get(1000);
+    let here = Arc::new(AtomicI32::new(-1));
+    let calls = Arc::new(AtomicI32::new(0));
+    let call_everything = {
+        let (here, calls, elsewhere) = (Arc::clone(&here), Arc::clone(&calls), other.device());
+        move || {
+            let device = here.load(Relaxed);
+            assert_eq!(not_busy(device), [""; 0]);
+            assert_eq!(free(device, 0), BFC_OK, "NULL is not looked up");
+            let address = alloc(elsewhere, 100).expect("another device is not busy");
+            assert_eq!((free(elsewhere, address), bfc_check(elsewhere)), (BFC_OK, BFC_OK));
+            // The owner is known in callbacks too.
+            assert_eq!((owner(held + 999), owner(64)), (Ok(elsewhere), Err(BFC_ERROR_INVALID_POINTER)));
+            // Its own memory has no owner before it is obtained and while it is destroyed.
+            assert!([Ok(device), Err(BFC_ERROR_INVALID_POINTER)].contains(&owner(HERE + 700)));
+            calls.fetch_add(1, Relaxed);
+            assert_eq!((scope_begin("inside", 1), bfc_scope_end()), (BFC_OK, BFC_OK));
+        }
+    };
+    let (in_give, mut round) = (call_everything.clone(), 0);
     let backend = Backend::scripted(move |_, _, bytes| {
-        results.lock().unwrap().push(call_everything(device.load(Relaxed)));
-        let address = alloc(elsewhere, 100).expect("another device is not busy");
-        assert_eq!(free(elsewhere, address), BFC_OK);
-        Some((HONEST, bytes))
+        in_give();
+        round += 1;
+        match round {
+            1 => Some((HERE, bytes)),
+            2 => Some((HERE << 1 | 1, bytes)),
+            3 => Some((HERE << 1, bytes)),
+            _ => None,
+        }
     });
-    let pool = Pool::custom(backend, MIB, |_| {});
+    let backend = backend.on_return(call_everything).cheating();
+    let pool = Pool::custom(backend, GIB, |options| options.flags = GROWTH);
     here.store(pool.device(), Relaxed);
-    let address = pool.get(1000);
-    assert_eq!(*found.lock().unwrap(), [[BFC_ERROR_BUSY; 8]]);
-    assert_eq!((address, pool.allocated_size(address)), (HONEST, Ok(1024)), "as if nothing had been");
+    let address = pool.get(2 * MIB);
+    assert_eq!((address, pool.allocated_size(address)), (HERE, Ok(2 * MIB)), "as if nothing had been");
+    assert_eq!(pool.alloc(4 * MIB), Err(BFC_ERROR_BACKEND_FAILED), "misaligned, and taken back");
+    pool.put(pool.get(4 * MIB));
+    assert_eq!(pool.alloc(64 * MIB), Err(BFC_ERROR_OUT_OF_MEMORY), "refused");
+    assert_eq!(pool.trim(0), 4 * MIB);
     pool.check();
     other.check();
-    assert_eq!((other.stats().num_allocs, pool.stats().num_allocs), (1, 1));
+    assert!(calls.load(Relaxed) >= 6, "{calls:?}");
+    assert_eq!((pool.stats().num_allocs, pool.stats().num_failures), (2, 2));
+    pool.put(address);
+    assert_eq!(pool.destroy(), BFC_OK);
+}
+
+/// Sizes that no machine has cannot be recognized as wrong. Whatever the result, the allocator stays sound.
+#[test]
+fn more_than_any_machine_has() {
+    for shift in 40..64 {
+        let mut first = true;
+        let backend = Backend::scripted(move |_, _, bytes| match std::mem::take(&mut first) {
+            true => Some((HONEST, bytes)),
+            false => Some((HONEST + 2 * MIB, 1 << shift)),
+        });
+        let pool = Pool::custom(backend.cheating(), GIB, |options| options.flags = GROWTH);
+        let live = pool.get(2 * MIB);
+        if let Ok(address) = pool.alloc(2 * MIB) {
+            assert_eq!((address, pool.stats().pool_bytes), (HONEST + 2 * MIB, 2 * MIB + (1 << shift)));
+            // Sizes at the edges of what a chunk can have.
+            match pool.alloc(1 << (shift - 1)) {
+                Ok(huge) => pool.put(huge),
+                Err(status) => assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY),
+            }
+            pool.check();
+            pool.put(address);
+        }
+        pool.check();
+        pool.put(live);
+        assert_eq!(pool.destroy(), BFC_OK);
+    }
 }
 
 /// While one thread is in the sub-allocator another uses the device. Only calls from the callback are busy.

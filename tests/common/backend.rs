@@ -49,7 +49,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    fn pass(&self) {
+    /// Waits while it is closed.
+    pub fn pass(&self) {
         let mut state = self.state.lock().unwrap();
         state.1 += 1;
         self.changed.notify_all();
@@ -93,8 +94,12 @@ pub struct Backend {
     /// Whether the end of the pool checks that everything was freed. Not for scripts that violate the contract.
     pub strict: bool,
     script: Mutex<Option<Script>>,
+    on_return: OnReturn,
     books: Mutex<Books>,
 }
+
+/// Called at each return of a region, possibly by several threads at once.
+type OnReturn = Option<Box<dyn Fn() + Send + Sync>>;
 
 /// The address at which the recording of the golden traces began.
 pub const RECORDED_FIRST: u64 = 1 << 40;
@@ -119,6 +124,7 @@ impl Backend {
             gate: Gate::default(),
             strict: true,
             script: Mutex::new(None),
+            on_return: None,
             books: Mutex::new(Books { next: first, ..Books::default() }),
         }
     }
@@ -133,6 +139,12 @@ impl Backend {
     /// Marks it as violating the contract, so that the frees at the end are not checked.
     pub fn cheating(mut self) -> Backend {
         self.strict = false;
+        self
+    }
+
+    /// Calls `act` at the beginning of each return of a region.
+    pub fn on_return(mut self, act: impl Fn() + Send + Sync + 'static) -> Backend {
+        self.on_return = Some(Box::new(act));
         self
     }
 
@@ -222,6 +234,7 @@ impl Backend {
     }
 
     fn take_back(&self, base: u64, bytes: u64) {
+        self.on_return.iter().for_each(|act| act());
         let mut books = self.books.lock().unwrap();
         books.returned.push((base, bytes));
         books.held = books.held.saturating_sub(bytes);
