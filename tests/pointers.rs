@@ -4,6 +4,8 @@
 mod common;
 
 use common::*;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 fn growing(limit: u64) -> Pool {
     Pool::custom(Backend::new(64 * GIB), limit, |options| options.flags = BFC_ALLOW_GROWTH)
@@ -129,6 +131,7 @@ fn a_merged_chunk_begins_nowhere() {
     assert_eq!(pool.free(chunks[0]), BFC_ERROR_DOUBLE_FREE);
     for &address in &chunks[1..4] {
         assert_eq!(pool.free(address), BFC_ERROR_INVALID_POINTER, "{address:#x} is inside of a free chunk");
+        assert!(last_error().contains("was it freed already"), "{}", last_error());
         assert_unknown(&pool, address);
     }
     // A larger allocation over them: the old starts are interior pointers of it.
@@ -195,10 +198,34 @@ fn another_devices_pointers_are_foreign() {
         assert_unknown(pool, foreign);
         pool.check();
     }
+    // The message names the owner, even on a device without an allocator.
+    let belongs = format!("belongs to device {}", pools[1].device());
+    for (device, status) in
+        [(pools[0].device(), BFC_ERROR_INVALID_POINTER), (fresh_device(), BFC_ERROR_NO_ALLOCATOR)]
+    {
+        assert_eq!(free(device, chunks[1]), status);
+        assert!(last_error().contains(&belongs), "{}", last_error());
+    }
     for (pool, chunk) in pools.iter().zip(chunks) {
         assert_eq!(owner(chunk), Ok(pool.device()));
         pool.put(chunk);
     }
+}
+
+/// A freed chunk keeps its start while its stamp waits for the frontier.
+#[test]
+fn a_chunk_in_quarantine_was_freed_already() {
+    let flags = BFC_ALLOW_GROWTH | BFC_TIMESTAMPS | BFC_QUARANTINE;
+    let pool = Pool::host(16 * MIB, |options| options.flags = flags);
+    let chunks = [pool.get(4096), pool.get(4096), pool.get(4096)];
+    pool.put(chunks[1]);
+    assert_eq!(pool.free(chunks[1]), BFC_ERROR_DOUBLE_FREE);
+    assert_unknown(&pool, chunks[1]);
+    assert_eq!(pool.timestamp(), Ok(1), "a refused free has no stamp");
+    assert_ne!(pool.get(4096), chunks[1]);
+    pool.set_safe_frontier(2);
+    assert_eq!(pool.get(4096), chunks[1]);
+    pool.check();
 }
 
 #[test]
@@ -333,5 +360,32 @@ fn the_cached_pair_is_the_plain_pair() {
     assert_eq!(bfc_cached_free(pool.device(), block), BFC_OK);
     assert_eq!(pool.stats().bytes_in_use, 0);
     assert_ne!(bfc_cached_free(pool.device(), block), BFC_OK);
+    pool.check();
+}
+
+/// Of many threads that free the same pointer one succeeds, and the others are told that it was freed already.
+#[test]
+fn one_of_many_frees_succeeds() {
+    let pool = Pool::host(MIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    // Between neighbours in use, so that the freed chunk keeps its start.
+    let address = [pool.get(1000), pool.get(1000), pool.get(1000)][1];
+    let (winners, line) = (AtomicU32::new(0), Barrier::new(16));
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    line.wait();
+                    match pool.free(address) {
+                        BFC_OK => drop(winners.fetch_add(1, Relaxed)),
+                        status => assert_eq!(status, BFC_ERROR_DOUBLE_FREE, "{}", last_error()),
+                    }
+                    if line.wait().is_leader() {
+                        assert_eq!(winners.swap(0, Relaxed), 1);
+                        assert_eq!(pool.get(1000), address);
+                    }
+                }
+            });
+        }
+    });
     pool.check();
 }

@@ -129,6 +129,9 @@ fn create_and_destroy_while_in_use() {
                 let mut random = Random::new(number);
                 let mut mine = Vec::new();
                 while !stop.load(Relaxed) {
+                    if random.one_in(64) {
+                        query(device, random.bits(), std::ptr::from_ref(&random) as u64);
+                    }
                     match alloc(device, random.between(1, 100_000) as usize) {
                         Ok(address) => {
                             served.fetch_add(1, Relaxed);
@@ -152,7 +155,11 @@ fn create_and_destroy_while_in_use() {
                 }
             });
         }
-        for life in 0..150 {
+        for life in 0..200 {
+            // The last lives are on host memory.
+            if life == 150 {
+                (wanted.backend, wanted.suballocator) = (BFC_BACKEND_HOST, std::ptr::null());
+            }
             assert_eq!(create(device, Some(&wanted)), BFC_OK);
             assert_eq!(create(device, Some(&wanted)), BFC_ERROR_ALREADY_EXISTS);
             thread::sleep(Duration::from_micros(life % 7 * 100));
@@ -163,6 +170,116 @@ fn create_and_destroy_while_in_use() {
     });
     assert!(served.into_inner() > 1000, "the threads had something to do");
     backend.assert_all_returned();
+}
+
+/// Queries a device whose allocator comes and goes.
+fn query(device: i32, number: u64, own: u64) {
+    let there = std::mem::ManuallyDrop::new(Pool::unowned(device));
+    let (mut out, mut text, mut length) = (stats(), [0; 4096], 0);
+    type Writer = unsafe extern "C" fn(i32, *mut std::ffi::c_char, usize, *mut usize) -> Status;
+    let mut write = |writer: Writer| {
+        // SAFETY: the buffer has that many bytes, and the length is writable.
+        unsafe { writer(device, text.as_mut_ptr(), text.len(), &mut length) }
+    };
+    let status = match number % 7 {
+        // SAFETY: a whole struct.
+        0 => unsafe { bfc_stats(device, &mut out) },
+        1 => write(bfc_report),
+        2 => write(bfc_memory_map),
+        3 => write(bfc_occupancy),
+        4 => bfc_check(device),
+        5 => there.try_trim(MIB).err().unwrap_or(BFC_OK),
+        _ => there.range(own).err().unwrap_or(BFC_OK),
+    };
+    let gone = [BFC_OK, BFC_ERROR_NO_ALLOCATOR, BFC_ERROR_SHUTTING_DOWN];
+    let unknown = number % 7 == 6 && status == BFC_ERROR_INVALID_POINTER;
+    assert!(unknown || gone.contains(&status), "query {number}: status {status}: {}", last_error());
+}
+
+/// A live allocation keeps its allocator: every free succeeds, and contents stay, while another thread destroys the
+/// allocator whenever nothing lives, and creates it again.
+#[test]
+fn a_live_allocation_keeps_its_allocator() {
+    let device = fresh_device();
+    let mut wanted = options();
+    (wanted.backend, wanted.flags, wanted.memory_limit) = (BFC_BACKEND_HOST, GROWTH | COLLECT, 8 * MIB);
+    wanted.initial_region_bytes = 64 << 10;
+    let (stop, rest, served) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU32::new(0));
+    thread::scope(|scope| {
+        for number in 1..=8u8 {
+            let (stop, rest, served) = (&stop, &rest, &served);
+            scope.spawn(move || {
+                let mut random = Random::new(number.into());
+                let mut mine: Vec<Owned> = Vec::new();
+                while !stop.load(Relaxed) {
+                    while mine.len() > if rest.load(Relaxed) { 0 } else { 7 } {
+                        let owned = mine.swap_remove(random.index(mine.len()));
+                        assert!(owned.is_intact(), "something wrote into {:#x}", owned.address);
+                        assert_eq!(free(device, owned.address), BFC_OK, "{}", last_error());
+                    }
+                    if rest.load(Relaxed) {
+                        thread::yield_now();
+                        continue;
+                    }
+                    let bytes = random.between(1, 90_000) as usize;
+                    match alloc(device, bytes) {
+                        Ok(address) => {
+                            mine.push(Owned { address, bytes, pattern: number });
+                            mine.last().expect("it was pushed").write();
+                            served.fetch_add(1, Relaxed);
+                        }
+                        Err(BFC_ERROR_NO_ALLOCATOR | BFC_ERROR_SHUTTING_DOWN | BFC_ERROR_OUT_OF_MEMORY) => {}
+                        Err(status) => panic!("status {status}: {}", last_error()),
+                    }
+                    if random.one_in(16) {
+                        query(device, random.bits(), std::ptr::from_ref(&random) as u64);
+                    }
+                }
+                for owned in mine {
+                    assert!(owned.is_intact(), "something wrote into {:#x}", owned.address);
+                    assert_eq!(free(device, owned.address), BFC_OK, "{}", last_error());
+                }
+            });
+        }
+        for _ in 0..60 {
+            assert_eq!(create(device, Some(&wanted)), BFC_OK);
+            thread::sleep(Duration::from_micros(500));
+            rest.store(true, Relaxed);
+            loop {
+                match bfc_destroy(device) {
+                    BFC_OK => break,
+                    status => assert_eq!(status, BFC_ERROR_BUSY, "{}", last_error()),
+                }
+                thread::sleep(Duration::from_micros(100));
+            }
+            rest.store(false, Relaxed);
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(served.into_inner() > 100, "the threads had something to do");
+}
+
+/// Neither is the scope that a thread left open another thread's.
+#[test]
+fn memory_outlives_its_thread() {
+    let pool = Pool::host(MIB, |_| {});
+    let shared = Mutex::new(Spans::default());
+    for pattern in 1..=100 {
+        let owned = thread::scope(|scope| {
+            let ended = scope.spawn(|| {
+                assert_eq!(scope_begin("left open", 1), BFC_OK);
+                Owned::take(&pool, &shared, 1000, pattern).expect("there is room")
+            });
+            ended.join().expect("no panic")
+        });
+        if pattern % 2 == 0 {
+            owned.give_back(&pool, &shared);
+        } else {
+            assert!(owned.is_intact());
+        }
+    }
+    assert_eq!(bfc_scope_end(), BFC_ERROR_INVALID_ARGUMENT);
+    pool.check();
 }
 
 /// Several threads create and destroy the same device: one wins each time.
