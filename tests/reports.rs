@@ -225,40 +225,6 @@ fn names_are_escaped() {
 }
 
 #[test]
-fn texts_are_cut_to_the_buffer() {
-    let pool = Pool::host(MIB, |_| {});
-    pool.get(1);
-    let whole = pool.memory_map();
-    let ask = |capacity: usize| {
-        let mut buffer = vec![0x55u8; capacity.max(1)];
-        let mut length = 0;
-        // SAFETY: the buffer has that many bytes.
-        let status =
-            unsafe { bfc_memory_map(pool.device(), buffer.as_mut_ptr().cast(), capacity, &mut length) };
-        assert_eq!((status, length), (BFC_OK, whole.len()), "always the full length");
-        buffer.truncate(capacity);
-        buffer
-    };
-    for capacity in [1, 2, 7, 100, whole.len(), whole.len() + 1] {
-        let buffer = ask(capacity);
-        let fits = (capacity - 1).min(whole.len());
-        assert_eq!((&buffer[..fits], buffer[fits]), (&whole.as_bytes()[..fits], 0), "capacity {capacity}");
-    }
-    assert!(ask(0).is_empty());
-    let mut length = 1;
-    // SAFETY: a NULL buffer is the tested value. The out-pointer is valid.
-    let status = unsafe { bfc_memory_map(pool.device(), std::ptr::null_mut(), 5, &mut length) };
-    assert_eq!(status, BFC_ERROR_INVALID_ARGUMENT);
-    let mut buffer = [0x55 as std::ffi::c_char; 4];
-    // SAFETY: a NULL out-pointer is the tested value. The buffer has four bytes.
-    let status = unsafe { bfc_report(pool.device(), buffer.as_mut_ptr(), 4, std::ptr::null_mut()) };
-    assert_eq!(status, BFC_ERROR_INVALID_ARGUMENT);
-    // SAFETY: as above, for a device without an allocator.
-    let status = unsafe { bfc_report(fresh_device(), buffer.as_mut_ptr(), 4, &mut length) };
-    assert_eq!((status, length, buffer[0]), (BFC_ERROR_NO_ALLOCATOR, 0, 0));
-}
-
-#[test]
 fn occupancy_has_100_columns() {
     let pool = Pool::custom(Backend::new(GIB), 25_600, |_| {});
     assert_eq!(pool.occupancy(), "_".repeat(100), "no region yet");
