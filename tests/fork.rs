@@ -249,3 +249,155 @@ fn a_child_of_a_callback_gives_nothing_of_the_parent_s_back() {
     assert_eq!(lost, 0, "of {} words of live memory", words.len());
     pool.put(again);
 }
+
+/// A child's child: host memory works there too, and what is lost stays lost. Threads fork at once.
+#[test]
+fn children_of_children_and_of_several_threads() {
+    let host = Pool::host(16 * MIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    let lost = Pool::custom(Backend::new(GIB), GIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    let (kept, foreign) = (host.get(1000), lost.get(1000));
+    // SAFETY: live host memory.
+    unsafe { (kept as *mut u8).write(0x5a) };
+    let is_right = || {
+        let gone = [lost.free(foreign), bfc_check(lost.device()), bfc_destroy_forced(lost.device())];
+        gone == [BFC_ERROR_SHUTTING_DOWN; 3] && lost.alloc(1) == Err(BFC_ERROR_SHUTTING_DOWN)
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..8 {
+                    let answer = in_child(|| {
+                        let grandchild = || if is_right() { use_host_pool(host.device(), kept) } else { 200 };
+                        if is_right() { in_child(grandchild) } else { 100 }
+                    });
+                    assert_eq!(answer, 0);
+                }
+            });
+        }
+    });
+    host.put(kept);
+    lost.put(foreign);
+    host.check();
+}
+
+/// Runs a call whose callback forks, in the parent and in the child that comes back out of the callback. Ends the child,
+/// whose findings are those of `in_child`, and returns the parent's result.
+fn with_a_fork_inside<T>(call: impl FnOnce() -> T, in_child: impl FnOnce(T) -> bool) -> T {
+    FORKED.store(-1, Relaxed);
+    let result = call();
+    let child = FORKED.load(Relaxed);
+    if child == 0 {
+        // SAFETY: the child ends at once.
+        unsafe { libc::_exit(if in_child(result) { 0 } else { 1 }) };
+    }
+    assert!(child > 0, "the callback was called: {child}");
+    let mut status = 0;
+    // SAFETY: the child is this process's own, and `status` is valid for writing.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+    result
+}
+
+/// The child of [`with_a_fork_inside`], 0 in the child, -1 before the fork. Only one test of a process uses it.
+static FORKED: AtomicI32 = AtomicI32::new(-1);
+
+/// Forks, the first time that it is called.
+fn fork_here() {
+    if FORKED.load(Relaxed) == -1 {
+        // SAFETY: the child returns into the call, and ends after it.
+        FORKED.store(unsafe { libc::fork() }, Relaxed);
+    }
+}
+
+extern "C" fn forking_listener(_: *mut c_void, _: i32, _: *const std::ffi::c_char) {
+    fork_here();
+}
+
+/// A child that comes back out of a suballocator's function has lost the allocator, and returns no region, which is the
+/// parent's. One that comes back out of the log callback has its copy of host memory.
+#[test]
+fn a_child_comes_back_out_of_a_callback() {
+    const NAME: &str = "a_child_comes_back_out_of_a_callback";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[("BFC_LOG", "debug")]);
+        return;
+    }
+    static IN_RETURNS: AtomicBool = AtomicBool::new(false);
+    FORKED.store(0, Relaxed);
+    let mut next = 1 << 44;
+    let backend = Backend::scripted(move |_, _, bytes| {
+        fork_here();
+        next += GIB;
+        Some((next, bytes))
+    });
+    let backend = backend.on_return(|| {
+        if IN_RETURNS.load(Relaxed) {
+            fork_here();
+        }
+    });
+    let pool = Pool::custom(backend, GIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    let is_lost =
+        || pool.free(64) == BFC_ERROR_SHUTTING_DOWN && pool.alloc(1) == Err(BFC_ERROR_SHUTTING_DOWN);
+    let shutting_down = |found: Result<u64, Status>| found == Err(BFC_ERROR_SHUTTING_DOWN) && is_lost();
+    let first = with_a_fork_inside(|| pool.alloc(2 * MIB), shutting_down).expect("in the parent");
+    let second = pool.get(4 * MIB);
+    [first, second].into_iter().for_each(|address| pool.put(address));
+    IN_RETURNS.store(true, Relaxed);
+    let returned = || pool.backend().books(|books| books.returned.len());
+    let trimmed = with_a_fork_inside(|| pool.try_trim(0), |found| shutting_down(found) && returned() == 1);
+    assert_eq!((trimmed, returned()), (Ok(6 * MIB), 2));
+
+    let host = Pool::host(16 * MIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    host.put(host.get(MIB));
+    assert_eq!(bfc_set_log_callback(Some(forking_listener), std::ptr::null_mut()), BFC_OK);
+    let works = || host.alloc(MIB).is_ok_and(|address| host.free(address) == BFC_OK);
+    let released = with_a_fork_inside(
+        || host.try_trim(0),
+        |found| found == Ok(2 * MIB) && works() && bfc_check(host.device()) == BFC_OK,
+    );
+    assert_eq!((released, works()), (Ok(2 * MIB), true));
+    bfc_set_log_callback(None, std::ptr::null_mut());
+}
+
+/// That a process was forked is noticed without a system call in each operation. In strict mode the kernel kills a
+/// process at any system call but read, write and the exit of a thread.
+#[test]
+fn pairs_in_a_child_make_no_system_call() {
+    const MODE_STRICT: u64 = 1;
+    const WELL: i32 = 7;
+    let pool = Pool::host(16 * MIB, |options| options.flags = BFC_ALLOW_GROWTH);
+    pool.put(pool.get(1000));
+    let pairs = |stream: u64, count: u32| {
+        (0..count).all(|_| {
+            let plain = pool.alloc(1000).is_ok_and(|address| pool.free(address) == BFC_OK);
+            let ordered = pool.alloc_on(1000, stream);
+            plain && ordered.is_ok_and(|address| pool.free_on(address, stream) == BFC_OK)
+        })
+    };
+    let end_of = |stream: u64, asks_the_kernel: bool| {
+        // SAFETY: the child only calls the library, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // What is obtained once, is.
+            let mut is_right = pairs(stream, 1);
+            // SAFETY: it restricts the child only.
+            is_right &= unsafe { libc::prctl(libc::PR_SET_SECCOMP, MODE_STRICT) } == 0;
+            is_right &= pairs(stream, 100_000);
+            if asks_the_kernel {
+                // SAFETY: no preconditions.
+                unsafe { libc::syscall(libc::SYS_getppid) };
+            }
+            // SAFETY: it ends the child's only thread; the end of the process would be another call.
+            unsafe { libc::syscall(libc::SYS_exit, if is_right { WELL } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is this process's own, and `status` is valid for writing.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status
+    };
+    for stream in [0, 0x5000, 2] {
+        let status = end_of(stream, false);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == WELL, "{stream:#x}: {status:#x}");
+    }
+    assert!(libc::WIFSIGNALED(end_of(0, true)), "a system call is noticed");
+}
