@@ -335,3 +335,26 @@ fn a_name_is_utf_8_and_copied_and_of_any_length() {
     assert_eq!(pool.destroy(), BFC_ERROR_BUSY);
     assert!((100..2047).contains(&last_error().len()), "cut: {}", last_error());
 }
+
+/// Without a device no backend of devices is served, least of all by host memory, and the message says what to do.
+#[test]
+fn devices_without_a_driver() {
+    const NAME: &str = "devices_without_a_driver";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[("CUDA_VISIBLE_DEVICES", "-1")]);
+        return;
+    }
+    for device in (0..1024).step_by(51) {
+        for backend in [BFC_BACKEND_AUTO, BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM] {
+            let mut wanted = options();
+            (wanted.backend, wanted.memory_limit) = (backend, MIB);
+            let (status, words) = match (device, backend) {
+                (..=255, _) => (BFC_ERROR_BACKEND_UNAVAILABLE, "BFC_BACKEND_HOST"),
+                (_, BFC_BACKEND_AUTO) => (INVALID, "name a backend"),
+                _ => (INVALID, "0 to 255"),
+            };
+            refused(status, words, || create(device, Some(&wanted)));
+            assert_eq!(bfc_check(device), BFC_ERROR_NO_ALLOCATOR, "nothing was created");
+        }
+    }
+}
