@@ -17,3 +17,4 @@ impl Fixture for Cuda {
 }
 
 conformance!(Cuda);
+guard_conformance!(Cuda);

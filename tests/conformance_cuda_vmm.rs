@@ -17,3 +17,4 @@ impl Fixture for CudaVmm {
 }
 
 conformance!(CudaVmm);
+guard_conformance!(CudaVmm);

@@ -16,7 +16,7 @@ impl Fixture for Custom {
     const DEVICE: bool = false;
     const KNOWS_TOTAL: bool = false;
 
-    fn run(_: &str, body: impl FnOnce(&Self)) {
+    fn run(_: &str, _: &[(&str, &str)], body: impl FnOnce(&Self)) {
         let custom = Custom(Mapped::default());
         body(&custom);
         assert_eq!(custom.0.held(), 0, "all came back");

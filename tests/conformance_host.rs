@@ -16,8 +16,8 @@ impl Fixture for Host {
     const DEVICE: bool = false;
     const KNOWS_TOTAL: bool = true;
 
-    fn run(_: &str, body: impl FnOnce(&Self)) {
-        body(&Host);
+    fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Self)) {
+        conformance::in_process_with(test, variables, || body(&Host));
     }
 
     fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status> {
@@ -28,3 +28,4 @@ impl Fixture for Host {
 }
 
 conformance!(Host);
+guard_conformance!(Host);

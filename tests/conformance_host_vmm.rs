@@ -16,8 +16,8 @@ impl Fixture for HostVmm {
     const DEVICE: bool = false;
     const KNOWS_TOTAL: bool = true;
 
-    fn run(_: &str, body: impl FnOnce(&Self)) {
-        body(&HostVmm);
+    fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Self)) {
+        conformance::in_process_with(test, variables, || body(&HostVmm));
     }
 
     fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status> {
@@ -31,3 +31,4 @@ impl Fixture for HostVmm {
 }
 
 conformance!(HostVmm);
+guard_conformance!(HostVmm);

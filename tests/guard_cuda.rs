@@ -1,9 +1,10 @@
 //! `BFC_DEBUG=guard` on the simulated driver: a simulation, which shows the calls of the driver and their
-//! order, and not the behaviour of a device.
+//! order, and not the behaviour of a device. `conformance/guard.rs` has what every backend does.
 
 mod common;
 
 use common::gpu::Gpu;
+use common::guarded::counter;
 use common::simcuda::steer::SYNCHRONIZE_WAITS;
 use common::simcuda::{Simulation, simulated_with};
 use common::*;
@@ -29,10 +30,8 @@ fn guarded(test: &str, body: impl Fn(Simulation, &log::Collected)) {
 }
 
 fn pool() -> Pool {
-    let mut wanted = options();
-    wanted.backend = BACKEND.load(Relaxed);
-    (wanted.flags, wanted.memory_limit) = (BFC_ALLOW_GROWTH | BFC_GARBAGE_COLLECTION, 64 * MIB);
-    Pool::create(0, &wanted, None).unwrap_or_else(|status| panic!("status {status}: {}", last_error()))
+    let backend = BACKEND.load(Relaxed);
+    Pool::on_device(0, |options| (options.backend, options.memory_limit) = (backend, 64 * MIB))
 }
 
 /// Creates a stream of the primary context, which becomes current, as with the CUDA runtime.
@@ -49,11 +48,6 @@ fn leave(gpu: Gpu, streams: &[u64]) {
     }
     assert_eq!(gpu.sim.mismatches(), 0);
     gpu.sim.assert_clean();
-}
-
-fn counter(pool: &Pool, name: &str) -> u64 {
-    let map: serde_json::Value = serde_json::from_str(&pool.memory_map()).expect("JSON");
-    map["counters"][name].as_u64().expect("in the map")
 }
 
 fn errors(log: &log::Collected) -> Vec<String> {
@@ -87,43 +81,12 @@ fn a_kernel_that_overruns_is_found_at_the_free() {
         gpu.expect(stream, address, 1280, POISON);
         sim.release(pointer(stream));
         assert_eq!((sim.mismatches(), pool.stats().bytes_in_use), (0, 0));
-
-        // Before the start, into memory freed there, and with the plain calls.
-        let (first, second) = (pool.get(100), pool.get(1000));
-        pool.put(first);
-        gpu.fill(stream, second - 8, 16, 9);
-        pool.put(second);
-        let words = errors(log).pop().unwrap();
-        assert!(words.contains(&format!("before the start of {second:#x}")), "{words}");
-        assert_eq!(counter(&pool, "guard_violations"), 2);
+        // A check finds what a kernel has written too.
         let last = pool.get(512);
         gpu.fill(stream, last, 512 + 8, 9);
         assert_eq!(bfc_check(0), BFC_OK);
-        assert_eq!(counter(&pool, "guard_violations"), 3);
+        assert_eq!((counter(&pool, "guard_violations"), errors(log).len()), (2, 2));
         pool.put(last);
-        assert_eq!(errors(log).len(), 3);
-        drop(pool);
-        leave(gpu, &[stream]);
-    });
-}
-
-#[test]
-fn new_memory_is_nan_and_freed_memory_is_poison() {
-    guarded("new_memory_is_nan_and_freed_memory_is_poison", |sim, log| {
-        let (pool, gpu) = (pool(), Gpu::new(sim));
-        let stream = stream(gpu, false);
-        let (address, next) = (pool.get(1000), pool.get(8));
-        gpu.expect(stream, address, 1000, FRESH);
-        gpu.fill(stream, address, 1000, 5);
-        pool.put(address);
-        // Except for the next one's guard.
-        gpu.expect(stream, address, 1280 - 64, POISON);
-        let again = pool.get(1000);
-        assert_eq!(again, address);
-        gpu.expect(stream, again, 1000, FRESH);
-        [again, next].into_iter().for_each(|address| pool.put(address));
-        gpu.expect(stream, address, 1280 + 256, POISON);
-        assert_eq!((sim.mismatches(), errors(log)), (0, vec![]));
         drop(pool);
         leave(gpu, &[stream]);
     });
@@ -307,8 +270,10 @@ fn no_false_alarm_in_random_programs_of_streams() {
         // fills.
         let gpu = Gpu::new(sim);
         let streams = [false, false, true].map(|blocking| stream(gpu, blocking));
+        let most = if BACKEND.load(Relaxed) == BFC_BACKEND_CUDA { 64_000 } else { 4 * MIB };
         for seed in 0..12 {
             let pool = pool();
+            pool.limit(24 * MIB);
             streams.iter().for_each(|&stream| gpu.hold(stream));
             let mut random = Random::new(seed);
             let mut live: Vec<(u64, u64, usize)> = Vec::new();
@@ -317,9 +282,9 @@ fn no_false_alarm_in_random_programs_of_streams() {
                 match random.below(16) {
                     0 => drop(gpu.step(streams[which], random.below(4))),
                     1 => assert_eq!(bfc_check(0), BFC_OK),
-                    2 => drop(pool.trim(0)),
+                    2 => drop(pool.trim(random.below(24 * MIB))),
                     3..=8 if live.len() < 30 => {
-                        let size = 8 * random.between(1, 8_000);
+                        let size = 8 * random.between(1, most / 8);
                         let Ok(address) = pool.alloc_on(size, streams[which]) else { continue };
                         gpu.expect(streams[which], address, size, FRESH);
                         gpu.fill(streams[which], address, size, address ^ size);
@@ -337,13 +302,10 @@ fn no_false_alarm_in_random_programs_of_streams() {
                 }
             }
             streams.iter().for_each(|&stream| assert_eq!(sim.release(pointer(stream)), 0));
-            assert_eq!(
-                (sim.mismatches(), counter(&pool, "guard_violations")),
-                (0, 0),
-                "{seed}: {:?}",
-                errors(log)
-            );
-            assert_eq!((counter(&pool, "guards_unchecked"), errors(log)), (0, vec![]));
+            let counts = ["guard_violations", "guards_unchecked"].map(|name| counter(&pool, name));
+            assert_eq!((sim.mismatches(), counts), (0, [0; 2]), "{seed}: {:?}", errors(log));
+            // Other messages are about requests that find little memory.
+            assert_eq!(log.with("guard"), [""; 0]);
         }
         leave(gpu, &streams);
     });

@@ -1,14 +1,14 @@
 //! `BFC_DEBUG=guard` for memory that may be unmapped and moved while free: `BFC_BACKEND_HOST_VMM`, and
 //! `BFC_BACKEND_CUDA_VMM` on the simulated driver, which is a simulation. The simulated device's memory is the host's,
-//! so a program may write to both.
+//! so a program may write to both. `conformance/guard.rs` has what every backend does.
 
 mod common;
 
 use common::gpu::Gpu;
 use common::guarded::*;
 use common::lost::{assert_refused, lost};
+use common::simcuda::simulated_with;
 use common::simcuda::steer::RESET_ENDS;
-use common::simcuda::{Simulation, simulated_with};
 use common::*;
 
 const GRANULE: u64 = 2 * MIB;
@@ -17,14 +17,9 @@ const BACKENDS: [u32; 2] = [BFC_BACKEND_HOST_VMM, BFC_BACKEND_CUDA_VMM];
 /// Runs a body in a process of its own with each backend.
 #[track_caller]
 fn each(test: &str, body: impl Fn(u32, &log::Collected)) {
-    with_simulation(test, |_, backend, log| body(backend, log));
-}
-
-#[track_caller]
-fn with_simulation(test: &str, body: impl Fn(Simulation, u32, &log::Collected)) {
     simulated_with(test, &[("BFC_DEBUG", "guard")], |sim| {
         for backend in BACKENDS {
-            body(sim, backend, &log::Collected::start());
+            body(backend, &log::Collected::start());
             sim.assert_clean();
         }
     });
@@ -42,35 +37,6 @@ fn vmm(backend: u32, limit: u64, change: impl FnOnce(&mut bfc_options_t)) -> Poo
 /// Returns the request for a chunk of this many granules.
 fn granules(count: u64) -> u64 {
     count * GRANULE - 64
-}
-
-/// Returns how often granules have moved so far.
-fn moved(log: &log::Collected) -> u64 {
-    let number = |text: &str| text.split(" and moved ").nth(1)?.split(' ').next()?.parse::<u64>().ok();
-    log.with(" and moved ").iter().filter_map(|text| number(text)).sum::<u64>() / GRANULE
-}
-
-#[test]
-fn overruns_are_found() {
-    each("overruns_are_found", |backend, log| {
-        let pool = vmm(backend, 16 * MIB, |_| ());
-        scope_begin("conv", 9);
-        let [first, second, third] = [1000, granules(1), 5000].map(|bytes| pool.get(bytes));
-        bfc_scope_end();
-        assert!(bytes(second, granules(1)).iter().all(|&byte| byte == 0xFF));
-        write(first + 1000, &[1]);
-        pool.put(first);
-        pool.put(second);
-        write(third - 1, &[2]);
-        pool.put(third);
-        let messages = log.messages();
-        assert_eq!(messages.len(), 2, "{messages:#?}");
-        assert!(messages[0].1.contains(&format!("after the end of {first:#x}")), "{messages:#?}");
-        assert!(messages[0].1.contains("operation \"conv\", step 9"), "{messages:#?}");
-        assert!(messages[1].1.contains(&format!("before the start of {third:#x}")), "{messages:#?}");
-        assert!(bytes(first, 1000).iter().chain(bytes(second, granules(1))).all(|&byte| byte == POISON));
-        assert_eq!((counter(&pool, "guard_violations"), counter(&pool, "guards_unchecked")), (2, 0));
-    });
 }
 
 /// The guard before a chunk was lost with the preceding granule, and other memory was mapped there.
@@ -136,101 +102,6 @@ fn a_guard_that_moved_away_is_missed_by_nobody() {
     });
 }
 
-/// A program that stays within its allocations, with growth, trims and remapping.
-fn random_program(pool: &Pool, seed: u64, rounds: u32, tag: u8) {
-    let mut random = Random::new(seed);
-    let mut live: Vec<(u64, u64)> = Vec::new();
-    for _ in 0..rounds {
-        match random.below(20) {
-            0 if random.one_in(4) => drop(pool.trim(random.below(24 * MIB))),
-            1 => assert_eq!(bfc_check(pool.device()), BFC_OK),
-            // Pieces of free memory, for which a large request is too large.
-            2 => {
-                let gone: Vec<(u64, u64)> = live.iter().copied().step_by(2).collect();
-                live.retain(|chunk| !gone.contains(chunk));
-                gone.into_iter().for_each(|(address, _)| pool.put(address));
-            }
-            3..=13 if live.len() < 20 => {
-                let most = [5000, GRANULE, 2 * GRANULE, 4 * GRANULE][random.index(4)];
-                let size =
-                    if random.one_in(3) { granules(1 + random.below(2)) } else { random.between(1, most) };
-                let address = match random.below(4) {
-                    0 => pool.alloc_aligned(size, 1 << random.between(8, 21)),
-                    _ => pool.alloc(size),
-                };
-                let Ok(address) = address else { continue };
-                let ends = |offset: u64| bytes(address + offset, size.min(4096).min(size - offset));
-                assert!(ends(0).iter().chain(ends(size - size.min(4096))).all(|&byte| byte == 0xFF));
-                write(address, &vec![tag; size as usize]);
-                live.push((address, size));
-            }
-            _ if !live.is_empty() => {
-                let (address, size) = live.swap_remove(random.index(live.len()));
-                assert!(bytes(address, size) == vec![tag; size as usize], "nothing else wrote there");
-                pool.put(address);
-            }
-            _ => {}
-        }
-    }
-    live.into_iter().for_each(|(address, _)| pool.put(address));
-}
-
-/// Messages of warnings and errors. Those about moves have another level.
-#[track_caller]
-fn assert_no_alarm(pool: &Pool, log: &log::Collected) {
-    assert_eq!(bfc_check(pool.device()), BFC_OK);
-    let alarms: Vec<_> = log.messages().into_iter().filter(|&(level, _)| level <= BFC_LOG_WARN).collect();
-    assert_eq!((counter(pool, "guard_violations"), alarms), (0, vec![]));
-    assert_eq!((pool.stats().bytes_in_use, counter(pool, "guards_unchecked")), (0, 0));
-}
-
-#[test]
-fn no_false_alarm_in_random_programs() {
-    simulated_with(
-        "no_false_alarm_in_random_programs",
-        &[("BFC_DEBUG", "guard"), ("BFC_LOG", "info")],
-        |sim| {
-            for backend in BACKENDS {
-                let log = log::Collected::start();
-                for seed in 0..12 {
-                    let pool = vmm(backend, 24 * MIB, |_| ());
-                    random_program(&pool, seed, 400, 3);
-                    assert_no_alarm(&pool, &log);
-                }
-                assert!(moved(&log) > 20, "{} granules moved", moved(&log));
-                sim.assert_clean();
-            }
-        },
-    );
-}
-
-/// One writes guards while another moves granules: neither waits forever, nor writes to unmapped memory.
-#[test]
-fn no_false_alarm_with_several_threads() {
-    simulated_with(
-        "no_false_alarm_with_several_threads",
-        &[("BFC_DEBUG", "guard"), ("BFC_LOG", "info")],
-        |sim| {
-            for backend in BACKENDS {
-                let log = log::Collected::start();
-                for seed in 0..2 {
-                    let pool = vmm(backend, 32 * MIB, |options| options.retry_timeout_ms = 1);
-                    std::thread::scope(|scope| {
-                        for thread in 0..4u8 {
-                            let pool = &pool;
-                            scope.spawn(move || {
-                                random_program(pool, seed * 4 + u64::from(thread), 120, 10 + thread);
-                            });
-                        }
-                    });
-                    assert_no_alarm(&pool, &log);
-                }
-                sim.assert_clean();
-            }
-        },
-    );
-}
-
 /// A free checks the guard before its chunk, which is in free memory. A concurrent trim must wait.
 #[test]
 fn what_is_looked_at_is_not_unmapped() {
@@ -256,86 +127,6 @@ fn what_is_looked_at_is_not_unmapped() {
         assert_eq!(counter(&pool, "guards_unchecked"), 0);
         drop(pool);
         sim.assert_clean();
-    });
-}
-
-/// Work that is held on streams writes; the memory is not unmapped or overwritten before the work has completed.
-#[test]
-fn no_false_alarm_in_random_programs_of_streams() {
-    simulated_with("no_false_alarm_in_random_programs_of_streams", &[("BFC_DEBUG", "guard")], |sim| {
-        let (gpu, log) = (Gpu::new(sim), log::Collected::start());
-        gpu.enter(0);
-        let streams = [false, false, true].map(|blocking| gpu.stream(blocking));
-        for seed in 0..6 {
-            let pool = vmm(BFC_BACKEND_CUDA_VMM, 24 * MIB, |_| ());
-            streams.iter().for_each(|&stream| gpu.hold(stream));
-            let mut random = Random::new(seed);
-            let mut live: Vec<(u64, u64, u64)> = Vec::new();
-            for round in 0..250 {
-                let stream = streams[random.index(3)];
-                match random.below(16) {
-                    0 => drop(gpu.step(stream, random.below(4))),
-                    1 => assert_eq!(bfc_check(0), BFC_OK),
-                    2 => drop(pool.trim(random.below(24 * MIB))),
-                    3..=8 if live.len() < 20 => {
-                        let size = 8 * random.between(1, GRANULE / 4);
-                        let Ok(address) = pool.alloc_on(size, stream) else { continue };
-                        gpu.expect(stream, address, size, u64::MAX);
-                        gpu.fill(stream, address, size, address ^ size);
-                        live.push((address, size, stream));
-                    }
-                    _ if !live.is_empty() => {
-                        let (address, size, stream) = live.swap_remove(random.index(live.len()));
-                        gpu.expect(stream, address, size, address ^ size);
-                        if round % 3 == 0 {
-                            pool.put(address);
-                        } else {
-                            pool.put_on(address, stream);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            live.drain(..).for_each(|(address, _, stream)| pool.put_on(address, stream));
-            streams.iter().for_each(|&stream| assert_eq!(sim.release(pointer(stream)), 0));
-            assert_eq!(sim.mismatches(), 0, "{:#?}", sim.misuse_texts());
-            assert_no_alarm(&pool, &log);
-        }
-        streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
-        gpu.leave(0);
-        sim.assert_clean();
-    });
-}
-
-/// Memory of a stream is left alone on the host, in any granule, and causes no reports.
-#[test]
-fn streams_on_the_host() {
-    guarded("streams_on_the_host", |log| {
-        let pool = vmm(BFC_BACKEND_HOST_VMM, 16 * MIB, |_| ());
-        let mut random = Random::new(5);
-        let mut live: Vec<(u64, u64)> = Vec::new();
-        for _ in 0..600 {
-            let stream = 16 + random.below(3);
-            match random.below(12) {
-                0 => assert_eq!(bfc_stream_synchronized(pool.device(), pointer(stream)), BFC_OK),
-                1 => pool.check(),
-                2 => drop(pool.trim(random.below(16 * MIB))),
-                3..=7 if live.len() < 12 => {
-                    let size = random.between(1, 3 * MIB);
-                    let got = if stream == 16 { pool.alloc(size) } else { pool.alloc_on(size, stream) };
-                    let Ok(address) = got else { continue };
-                    write(address, &vec![size as u8; size as usize]);
-                    live.push((address, size));
-                }
-                _ if !live.is_empty() => {
-                    let (address, size) = live.swap_remove(random.index(live.len()));
-                    assert!(bytes(address, size) == vec![size as u8; size as usize]);
-                    if stream == 16 { pool.put(address) } else { pool.put_on(address, stream) }
-                }
-                _ => {}
-            }
-        }
-        assert_eq!((counter(&pool, "guard_violations"), log.messages()), (0, vec![]));
     });
 }
 

@@ -43,3 +43,13 @@ pub fn assert_quiet(pool: &Pool, log: &log::Collected) {
     assert_eq!(counter(pool, "guard_violations"), 0, "{:?}", log.messages());
     assert_eq!(log.messages(), []);
 }
+
+/// Returns the warnings and errors. Moves of granules have another level.
+pub fn alarms(log: &log::Collected) -> Vec<(i32, String)> {
+    log.messages().into_iter().filter(|&(level, _)| level <= BFC_LOG_WARN).collect()
+}
+
+#[track_caller]
+pub fn assert_says(message: &str, all: &[&str]) {
+    all.iter().for_each(|part| assert!(message.contains(part), "{part:?} is not in {message:?}"));
+}

@@ -3,9 +3,9 @@
 
 use super::real::Real;
 use super::*;
-use crate::common::child;
 use crate::common::gpu::Gpu;
 use crate::common::simcuda::simulated_with;
+use crate::common::{child, guarded};
 use std::io::Write;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -23,11 +23,11 @@ enum Machine {
 
 impl Devices {
     /// Runs a test in a process of its own with four simulated devices, or the real ones.
-    pub fn run(test: &str, body: impl FnOnce(Devices)) {
+    pub fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Devices)) {
         let next = AtomicI32::new(0);
         if std::env::var_os("LIBBFC_TESTS_ON_DEVICE").is_some() {
             if !child::is_child(test) {
-                let ended = child::expect_success(test, &[]);
+                let ended = child::expect_success(test, variables);
                 // Bypasses libtest, which shows no output of a passing test, so that readers know that it did not run.
                 if let Some(reason) = ended.text.lines().find_map(|line| line.split_once("skipped: ")) {
                     let line = format!("skipped: {}\n", reason.1);
@@ -40,8 +40,8 @@ impl Devices {
             let devices = Devices { machine: Machine::Real(real), contexts, next };
             return body(devices);
         }
-        let variables = [("SIMCUDA_DEVICES", "4"), ("SIMCUDA_MEMORY", "1073741824")];
-        simulated_with(test, &variables, |sim| {
+        let machine = [("SIMCUDA_DEVICES", "4"), ("SIMCUDA_MEMORY", "1073741824")];
+        simulated_with(test, &[&machine, variables].concat(), |sim| {
             let gpu = Gpu::new(sim);
             let mut contexts: Vec<u64> = (0..4).rev().map(|device| gpu.enter(device)).collect();
             contexts.reverse();
@@ -99,6 +99,29 @@ impl Devices {
                 holds
             }
             Machine::Real(_) => host_holds(address, bytes, pattern),
+        }
+    }
+
+    pub fn write_bytes(&self, address: u64, bytes: &[u8]) {
+        match &self.machine {
+            Machine::Simulated(_) => guarded::write(address, bytes),
+            Machine::Real(real) => {
+                assert!(self.enter_device_of(real, address), "memory of a device");
+                real.write_bytes(address, bytes);
+                self.enter_thread();
+            }
+        }
+    }
+
+    pub fn bytes(&self, address: u64, count: u64) -> Vec<u8> {
+        match &self.machine {
+            Machine::Simulated(_) => guarded::bytes(address, count).to_vec(),
+            Machine::Real(real) => {
+                assert!(self.enter_device_of(real, address), "memory of a device");
+                let bytes = real.bytes(address, count);
+                self.enter_thread();
+                bytes
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 pub mod amounts;
 pub mod basics;
 pub mod cuda;
+pub mod guard;
 pub mod life;
 pub mod order;
 pub mod private;
@@ -33,8 +34,8 @@ pub trait Fixture: Sized + Sync {
     /// Whether it knows the total amount of memory.
     const KNOWS_TOTAL: bool;
 
-    /// Runs a test of that name with the backend, in a process of its own if necessary.
-    fn run(test: &str, body: impl FnOnce(&Self));
+    /// Runs a test of that name with the backend, in a process of its own if necessary, as with variables.
+    fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Self));
 
     /// Creates a pool on an unused ordinal, after `change` has modified its options.
     fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status>;
@@ -44,6 +45,12 @@ pub trait Fixture: Sized + Sync {
 
     /// Returns whether a range still has the written values.
     fn holds(&self, address: u64, bytes: u64, pattern: u64) -> bool;
+
+    /// Writes bytes.
+    fn write_bytes(&self, address: u64, bytes: &[u8]);
+
+    /// Reads this many bytes.
+    fn bytes(&self, address: u64, count: u64) -> Vec<u8>;
 
     /// Returns the bytes that the backend has provided to all pools of this fixture.
     fn held(&self) -> Option<u64> {
@@ -85,6 +92,14 @@ pub trait Fixture: Sized + Sync {
         };
         self.try_pool(units * UNIT, &change).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
     }
+}
+
+/// Runs a body in this process, or with variables in a process of its own.
+pub fn in_process_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
+    if variables.is_empty() || child::is_child(test) {
+        return body();
+    }
+    child::expect_success(test, variables);
 }
 
 /// Returns whether a test cannot run because it needs this many pools at the same time, and prints this.
@@ -177,11 +192,34 @@ macro_rules! conformance {
         $($(
             #[test]
             fn $name() {
-                <$fixture as $crate::conformance::Fixture>::run(stringify!($name), |fixture| {
+                <$fixture as $crate::conformance::Fixture>::run(stringify!($name), &[], |fixture| {
                     $crate::conformance::$file::$name(fixture);
                 });
             }
         )+)+
+    };
+}
+
+/// Creates the tests of the debug mode, for a fixture whose backend supports it.
+#[allow(unused_macros)] // not every backend does
+macro_rules! guard_conformance {
+    ($fixture:ty) => {
+        guard_conformance!(@ $fixture: a_byte_after_the_end far_after_the_end between_two_allocations
+            in_front_where_free_memory_lies new_memory_is_nan_and_freed_memory_is_poison
+            what_may_be_used_is_what_was_asked_for a_check_looks_at_all_that_lives a_listener_may_use_the_allocator
+            no_false_alarm_in_random_programs no_false_alarm_with_several_threads destruction_waits_and_wakes
+        );
+    };
+    (@ $fixture:ty: $($name:ident)+) => {
+        $(
+            #[test]
+            fn $name() {
+                use $crate::conformance::{Fixture, guard};
+                <$fixture as Fixture>::run(stringify!($name), &guard::VARIABLES, |fixture| {
+                    guard::$name(fixture, &$crate::common::log::Collected::start());
+                });
+            }
+        )+
     };
 }
 
@@ -195,6 +233,14 @@ macro_rules! tokens {
 
         fn holds(&self, address: u64, bytes: u64, pattern: u64) -> bool {
             $crate::conformance::host_holds(address, bytes, pattern)
+        }
+
+        fn write_bytes(&self, address: u64, bytes: &[u8]) {
+            $crate::common::guarded::write(address, bytes);
+        }
+
+        fn bytes(&self, address: u64, count: u64) -> Vec<u8> {
+            $crate::common::guarded::bytes(address, count).to_vec()
         }
 
         fn stream(&self) -> u64 {
@@ -216,8 +262,8 @@ macro_rules! devices {
         const DEVICE: bool = true;
         const KNOWS_TOTAL: bool = true;
 
-        fn run(test: &str, body: impl FnOnce(&Self)) {
-            Devices::run(test, |devices| body(&$fixture(devices)));
+        fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Self)) {
+            Devices::run(test, variables, |devices| body(&$fixture(devices)));
         }
 
         fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status> {
@@ -230,6 +276,14 @@ macro_rules! devices {
 
         fn holds(&self, address: u64, bytes: u64, pattern: u64) -> bool {
             self.0.holds(address, bytes, pattern)
+        }
+
+        fn write_bytes(&self, address: u64, bytes: &[u8]) {
+            self.0.write_bytes(address, bytes);
+        }
+
+        fn bytes(&self, address: u64, count: u64) -> Vec<u8> {
+            self.0.bytes(address, count)
         }
 
         fn held(&self) -> Option<u64> {

@@ -87,12 +87,21 @@ impl Real {
             let at = (place - address) as usize;
             all[at..at + 8].copy_from_slice(&(pattern ^ place).to_ne_bytes());
         }
-        cu!(self, cuMemcpyHtoD_v2(address, all.as_ptr().cast(), all.len()));
+        self.write_bytes(address, &all);
+    }
+
+    pub fn write_bytes(&self, address: u64, bytes: &[u8]) {
+        cu!(self, cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()));
+    }
+
+    pub fn bytes(&self, address: u64, count: u64) -> Vec<u8> {
+        let mut bytes = vec![0u8; count as usize];
+        cu!(self, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len()));
+        bytes
     }
 
     pub fn holds(&self, address: u64, bytes: u64, pattern: u64) -> bool {
-        let mut all = vec![0u8; bytes as usize];
-        cu!(self, cuMemcpyDtoH_v2(all.as_mut_ptr().cast(), address, all.len()));
+        let all = self.bytes(address, bytes);
         places(address, bytes).all(|place| {
             let at = (place - address) as usize;
             all[at..at + 8] == (pattern ^ place).to_ne_bytes()
