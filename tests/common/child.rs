@@ -1,8 +1,11 @@
 //! Tests that need a process of their own: for its environment, its resident memory, or its end.
 //!
-//! The parent starts the same test binary again with only one test, which sees [`is_child`].
+//! The parent starts the same test binary again with only one test, which sees [`is_child`]. The test is named without
+//! its module, which is that of the file of the caller.
 
 use std::ffi::OsStr;
+use std::panic::Location;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const MARK: &str = "BFC_TEST_CHILD";
@@ -23,14 +26,17 @@ pub struct Ended {
 }
 
 /// Runs one test of this binary in a child with these variables, and no other `BFC_...` variables.
+#[track_caller]
 pub fn run(test: &str, variables: &[(&str, &str)]) -> Ended {
     run_raw(test, variables.iter().map(|&(name, value)| (name, OsStr::new(value))))
 }
 
 /// Like [`run`], with arbitrary values.
+#[track_caller]
 pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsStr)>) -> Ended {
     let mut command = Command::new(std::env::current_exe().expect("the test binary"));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.args(in_module_of(Location::caller().file(), test));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("BFC_") {
             command.env_remove(name);
@@ -42,6 +48,15 @@ pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsS
     let text = String::from_utf8_lossy(&stdout).into_owned() + &errors;
     assert!(text.contains("running 1 test"), "no test is named {test}: {text}");
     Ended { text, errors, success: status.success() }
+}
+
+/// Returns the whole name of a test of `tests/BINARY/MODULE.rs`.
+fn in_module_of(file: &str, test: &str) -> Option<String> {
+    let module = Path::new(file).strip_prefix("tests").ok()?.with_extension("");
+    let mut parts = module.iter().skip(1).map(|part| part.to_str().expect("UTF-8")).collect::<Vec<_>>();
+    parts.retain(|&part| part != "mod");
+    parts.push(test);
+    Some(parts.join("::"))
 }
 
 /// Prints the findings of a child: its lines that begin with `fact`.

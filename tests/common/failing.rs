@@ -318,6 +318,7 @@ fn run(gpu: Gpu, kind: Kind, work: Work, nth: u64, code: CUresult) -> (Vec<Statu
 }
 
 /// Without failures every program completes.
+#[track_caller]
 pub fn nothing_fails(test: &str, kind: Kind) {
     simulated(test, |sim| {
         for (name, work) in kind.programs {
@@ -327,6 +328,7 @@ pub fn nothing_fails(test: &str, kind: Kind) {
 }
 
 /// One test for each code: they run in processes of their own.
+#[track_caller]
 pub fn every_call_fails(test: &str, kind: Kind, code: CUresult, answers: &[Status]) {
     simulated(test, |sim| {
         for (name, work) in kind.programs {

@@ -23,6 +23,7 @@ enum Machine {
 
 impl Devices {
     /// Runs a test in a process of its own with four simulated devices, or the real ones.
+    #[track_caller]
     pub fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Devices)) {
         let next = AtomicI32::new(0);
         if std::env::var_os("LIBBFC_TESTS_ON_DEVICE").is_some() {

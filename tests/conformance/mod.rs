@@ -35,6 +35,7 @@ pub trait Fixture: Sized + Sync {
     const KNOWS_TOTAL: bool;
 
     /// Runs a test of that name with the backend, in a process of its own if necessary, as with variables.
+    #[track_caller]
     fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Self));
 
     /// Creates a pool on an unused ordinal, after `change` has modified its options.
@@ -95,6 +96,7 @@ pub trait Fixture: Sized + Sync {
 }
 
 /// Runs a body in this process, or with variables in a process of its own.
+#[track_caller]
 pub fn in_process_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if variables.is_empty() || child::is_child(test) {
         return body();
