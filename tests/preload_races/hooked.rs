@@ -234,7 +234,7 @@ impl Hooked {
     }
 
     /// Fills memory with the driver's function.
-    #[allow(dead_code)] // what tests/captures_preload.rs uses
+    #[allow(dead_code)] // what tests/preload/captures.rs uses
     pub fn set_bytes(self, stream: u64, address: u64, bytes: u64) {
         must!(self.cuMemsetD8Async(address, 0, bytes as usize, stream as CUstream));
     }
