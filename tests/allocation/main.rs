@@ -10,6 +10,7 @@ mod host_release;
 mod no_growth;
 mod originals;
 mod pointers;
+mod refusals;
 mod regions;
 mod small_requests;
 mod streams;

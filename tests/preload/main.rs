@@ -1,4 +1,4 @@
-//! The interposer's answers and captures, in processes with it.
+//! The interposer's answers, captures and contexts, in processes with it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -8,3 +8,4 @@ mod hooked;
 
 mod answers;
 mod captures;
+mod contexts;

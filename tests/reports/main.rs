@@ -7,5 +7,6 @@ mod failures;
 mod log_lines;
 mod messages;
 mod metrics;
+mod publish;
 mod report;
 mod streams;

@@ -1,12 +1,10 @@
 //! A backend that refused is not asked again by the same request before memory was released, and allocators that take
 //! their regions from each other never wait for each other.
 
-mod common;
-
-use common::backend::functions;
-use common::gpu::Gpu;
-use common::simcuda::simulated_with;
-use common::*;
+use crate::common::backend::functions;
+use crate::common::gpu::Gpu;
+use crate::common::simcuda::simulated_with;
+use crate::common::*;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Barrier, mpsc};

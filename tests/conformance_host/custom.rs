@@ -1,11 +1,7 @@
 //! The conformance suite over `BFC_BACKEND_CUSTOM`, with functions that provide real memory.
 
-mod common;
-#[macro_use]
-mod conformance;
-
-use common::*;
-use conformance::Fixture;
+use crate::common::*;
+use crate::conformance::Fixture;
 
 struct Custom(Mapped);
 

@@ -1,14 +1,12 @@
 //! `BFC_PUBLISH`: the statistics of a process in a file that others read, its removal at the end, and the behaviour
 //! if it cannot be created.
 
-mod common;
-
 #[allow(dead_code)]
-#[path = "../src/publish/layout.rs"]
+#[path = "../../src/publish/layout.rs"]
 mod layout;
 
-use common::child::{Ended, expect_success, is_child, run};
-use common::*;
+use crate::common::child::{Ended, expect_success, is_child, run};
+use crate::common::*;
 use layout::{FILE_BYTES, GONE, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, Pool as Published, Record};
 use std::fs::{self, Permissions};
 use std::mem::offset_of;

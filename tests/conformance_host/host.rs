@@ -1,11 +1,7 @@
 //! The conformance suite over `BFC_BACKEND_HOST`.
 
-mod common;
-#[macro_use]
-mod conformance;
-
-use common::*;
-use conformance::Fixture;
+use crate::common::*;
+use crate::conformance::Fixture;
 
 struct Host;
 
@@ -17,7 +13,7 @@ impl Fixture for Host {
     const KNOWS_TOTAL: bool = true;
 
     fn run(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Self)) {
-        conformance::in_process_with(test, variables, || body(&Host));
+        crate::conformance::in_process_with(test, variables, || body(&Host));
     }
 
     fn try_pool(&self, limit: u64, change: &dyn Fn(&mut bfc_options_t)) -> Result<Pool, Status> {

@@ -2,23 +2,18 @@
 //! retained or ended, a pool waits for the work of all contexts that may use its memory, and lives as long as its
 //! device's context.
 
-#[path = "../common/mod.rs"]
-mod common;
 /// The ends of contexts.
 mod ends;
-#[allow(dead_code)] // what tests/preload_races uses
-#[path = "../preload_races/hooked.rs"]
-mod hooked;
 
-use common::gpu::Gpu;
-use common::hooks::{call, found, green, must};
-use common::preload::{self, Interposer};
-use common::receive::Receive;
-use common::simcuda::steer::{CONTEXTS, EVENTS};
-use common::simcuda::{Simulation, simulated_with};
-use common::*;
+use crate::common::gpu::Gpu;
+use crate::common::hooks::{call, found, green, must};
+use crate::common::preload::{self, Interposer};
+use crate::common::receive::Receive;
+use crate::common::simcuda::steer::{CONTEXTS, EVENTS};
+use crate::common::simcuda::{Simulation, simulated_with};
+use crate::common::*;
+use crate::hooked::Hooked;
 use cuda_sys::*;
-use hooked::Hooked;
 use std::ffi::c_uint;
 use std::ptr::null_mut;
 use std::time::Duration;

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use cuda_sys::*;
 
-use super::common::hooks::{call, green, must};
-use super::common::simcuda::steer::{CONTEXTS, EVENTS};
-use super::common::*;
 use super::{BYTES, on_versions, peers, preloaded, stream_of, waits_for, waits_for_nothing, was_well_used};
+use crate::common::hooks::{call, green, must};
+use crate::common::simcuda::steer::{CONTEXTS, EVENTS};
+use crate::common::*;
 
 /// A context whose work a probe in progress does not cover may be created and destroyed, and so may all but the last
 /// reference to one.
 #[test]
 fn contexts_that_end_keep_no_frees_waiting() {
-    let test = "ends::contexts_that_end_keep_no_frees_waiting";
+    let test = "contexts::ends::contexts_that_end_keep_no_frees_waiting";
     preloaded(test, &[("BFC_MEMORY_LIMIT", "8g")], |gpu| {
         let primary = gpu.enter(0);
         let stream = gpu.stream(false);
@@ -57,7 +57,7 @@ fn contexts_that_end_keep_no_frees_waiting() {
 /// The table of contexts has few places, and green contexts that have ended take none.
 #[test]
 fn a_green_context_that_ended_is_forgotten() {
-    on_versions("ends::a_green_context_that_ended_is_forgotten", |gpu| {
+    on_versions("contexts::ends::a_green_context_that_ended_is_forgotten", |gpu| {
         let primary = gpu.enter(0);
         let asks = |context: u64| {
             gpu.set_current(context);
@@ -81,7 +81,7 @@ fn a_green_context_that_ended_is_forgotten() {
 /// Memory that a context may use must not become usable by one that is created after its end.
 #[test]
 fn a_new_context_has_no_relations() {
-    preloaded("ends::a_new_context_has_no_relations", &[], |gpu| {
+    preloaded("contexts::ends::a_new_context_has_no_relations", &[], |gpu| {
         let here = gpu.enter(0);
         let related = gpu.create_context(1);
         gpu.enable_peer(here);
@@ -100,7 +100,7 @@ fn a_new_context_has_no_relations() {
 /// executing" (cuCtxDestroy): not even a request of another thread that queries its work.
 #[test]
 fn no_handle_of_a_context_that_ends_is_used() {
-    let test = "ends::no_handle_of_a_context_that_ends_is_used";
+    let test = "contexts::ends::no_handle_of_a_context_that_ends_is_used";
     preloaded(test, &[("SIMCUDA_STALE_ABORTS", "1")], |gpu| {
         let delay = |name: &CStr, millis| {
             gpu.sim.delay(name.as_ptr(), Duration::from_millis(millis).as_nanos() as u64);
@@ -136,7 +136,7 @@ fn no_handle_of_a_context_that_ends_is_used() {
 #[test]
 fn a_probe_in_progress_says_nothing_of_the_next_pool() {
     for end in ["reset", "release"] {
-        let test = "ends::a_probe_in_progress_says_nothing_of_the_next_pool";
+        let test = "contexts::ends::a_probe_in_progress_says_nothing_of_the_next_pool";
         preloaded(test, &[("END", end), ("BFC_MEMORY_LIMIT", "9m")], |gpu| {
             let begin = || {
                 gpu.enter(0);
@@ -175,7 +175,7 @@ fn a_probe_in_progress_says_nothing_of_the_next_pool() {
 /// A context that is destroyed by a call that fails is not destroyed.
 #[test]
 fn a_context_that_could_not_be_destroyed_is_waited_for() {
-    preloaded("ends::a_context_that_could_not_be_destroyed_is_waited_for", &[], |gpu| {
+    preloaded("contexts::ends::a_context_that_could_not_be_destroyed_is_waited_for", &[], |gpu| {
         let primary = gpu.enter(0);
         let context = gpu.create_context(0);
         let stream = gpu.stream(false);
@@ -189,7 +189,7 @@ fn a_context_that_could_not_be_destroyed_is_waited_for() {
 /// The same for a primary context, which cuCtxDestroy and cuCtxDetach refuse.
 #[test]
 fn a_primary_context_is_not_destroyed() {
-    preloaded("ends::a_primary_context_is_not_destroyed", &[], |gpu| {
+    preloaded("contexts::ends::a_primary_context_is_not_destroyed", &[], |gpu| {
         let (here, there) = peers(gpu);
         let stream = gpu.stream(false);
         assert_eq!(call!(cuCtxDestroy_v2(there as CUcontext)), CUDA_ERROR_INVALID_CONTEXT);
@@ -204,7 +204,7 @@ fn a_primary_context_is_not_destroyed() {
 /// A probe in progress does not lose a context that the driver could not destroy.
 #[test]
 fn a_probe_in_progress_waits_for_a_context_that_was_not_destroyed() {
-    let test = "ends::a_probe_in_progress_waits_for_a_context_that_was_not_destroyed";
+    let test = "contexts::ends::a_probe_in_progress_waits_for_a_context_that_was_not_destroyed";
     preloaded(test, &[("BFC_MEMORY_LIMIT", "9m")], |gpu| {
         let primary = gpu.enter(0);
         let memory = gpu.alloc(5 * MIB).expect("there is room");
@@ -234,7 +234,7 @@ fn a_probe_in_progress_waits_for_a_context_that_was_not_destroyed() {
 #[test]
 fn the_end_of_another_context_fails_no_request() {
     for end in ["reset", "release", "destroy"] {
-        let test = "ends::the_end_of_another_context_fails_no_request";
+        let test = "contexts::ends::the_end_of_another_context_fails_no_request";
         preloaded(test, &[("END", end), ("SIMCUDA_SYNCHRONIZE_WAITS", "1")], |gpu| {
             let (here, mut there) = peers(gpu);
             let end = env::var("END").expect("it is set");
@@ -281,7 +281,7 @@ fn is_active(device: CUdevice) -> bool {
 /// one that is concurrent with a retain or the creation of a green context does not.
 #[test]
 fn holds_of_several_threads_are_counted() {
-    preloaded("ends::holds_of_several_threads_are_counted", &[], |gpu| {
+    preloaded("contexts::ends::holds_of_several_threads_are_counted", &[], |gpu| {
         let retain = || {
             let mut context = null_mut();
             must!(cuDevicePrimaryCtxRetain(&mut context, 0));
@@ -327,7 +327,7 @@ fn holds_of_several_threads_are_counted() {
 /// holds the context again.
 #[test]
 fn a_last_release_during_a_capture_ends_the_context_after_it() {
-    preloaded("ends::a_last_release_during_a_capture_ends_the_context_after_it", &[], |gpu| {
+    preloaded("contexts::ends::a_last_release_during_a_capture_ends_the_context_after_it", &[], |gpu| {
         let there = gpu.enter(1);
         let other = gpu.alloc(KIB).expect("there is room");
         for destroys in [false, true] {
@@ -363,7 +363,7 @@ fn a_last_release_during_a_capture_ends_the_context_after_it() {
 /// context is no longer counted.
 #[test]
 fn a_reset_ends_captures_in_green_contexts() {
-    on_versions("ends::a_reset_ends_captures_in_green_contexts", |gpu| {
+    on_versions("contexts::ends::a_reset_ends_captures_in_green_contexts", |gpu| {
         let primary = gpu.enter(0);
         waits_for_nothing(gpu, primary);
         let stream = stream_of(green(0).0);
@@ -379,7 +379,7 @@ fn a_reset_ends_captures_in_green_contexts() {
 /// The events that another device's pool has recorded on its streams are not used either.
 #[test]
 fn a_reset_ends_streams_of_green_contexts() {
-    let test = "ends::a_reset_ends_streams_of_green_contexts";
+    let test = "contexts::ends::a_reset_ends_streams_of_green_contexts";
     preloaded(test, &[("BFC_PRELOAD_ASYNC", "1")], |gpu| {
         let (here, _) = peers(gpu);
         let (handle, of_green) = green(1);
@@ -404,7 +404,7 @@ fn a_reset_ends_streams_of_green_contexts() {
 /// A green context ends its capture, and the pool too if it was the last reference to the primary context.
 #[test]
 fn a_captured_green_context_takes_the_pool_along() {
-    on_versions("ends::a_captured_green_context_takes_the_pool_along", |gpu| {
+    on_versions("contexts::ends::a_captured_green_context_takes_the_pool_along", |gpu| {
         let primary = gpu.enter(0);
         waits_for_nothing(gpu, primary);
         let (handle, _) = green(0);
@@ -421,7 +421,7 @@ fn a_captured_green_context_takes_the_pool_along() {
 /// serves requests that the pool cannot.
 #[test]
 fn an_abandoned_capture_in_a_green_context_fails_no_request() {
-    let test = "ends::an_abandoned_capture_in_a_green_context_fails_no_request";
+    let test = "contexts::ends::an_abandoned_capture_in_a_green_context_fails_no_request";
     preloaded(test, &[("BFC_MEMORY_LIMIT", "0")], |gpu| {
         let primary = gpu.enter(0);
         let (handle, _) = green(0);
