@@ -309,7 +309,7 @@ fn small_pool<F: Fixture>(fixture: &F, flags: u32, retry_timeout_ms: u32) -> Poo
     let sizes = sizes::<F>();
     let change = |options: &mut bfc_options_t| {
         (options.flags, options.initial_region_bytes) = (flags, sizes.region);
-        options.retry_timeout_ms = retry_timeout_ms.into();
+        options.retry_timeout_ms = retry_timeout_ms;
     };
     fixture.try_pool(sizes.limit, &change).unwrap_or_else(|status| panic!("{status}: {}", last_error()))
 }
