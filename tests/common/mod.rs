@@ -13,6 +13,7 @@ pub mod failing;
 pub mod gpu;
 pub mod granules;
 pub mod guarded;
+pub mod hooked;
 pub mod hooks;
 pub mod log;
 pub mod lost;

@@ -1,13 +1,12 @@
 //! The results of the driver's functions under the interposer, on the simulated driver (a simulation, and no device):
 //! in every context, after a deferred free, and if the memory that they need is the pool's.
 
-#[allow(dead_code)] // what tests/preload_races uses
 use crate::common::gpu::Gpu;
+use crate::common::hooked::Hooked;
 use crate::common::hooks::{call, green, must};
 use crate::common::preload::{self, Interposer};
 use crate::common::simcuda::simulated_with;
 use crate::common::*;
-use crate::hooked::Hooked;
 use cuda_sys::*;
 use std::ptr::null_mut;
 use std::sync::Barrier;

@@ -1,12 +1,11 @@
 //! Captures under the interposer, on the simulated driver (a simulation, and no device): its own queries end none,
 //! whatever the driver returns for a query about a stream, and none is counted forever.
 
-#[allow(dead_code)] // what tests/preload_races uses
 use crate::common::gpu::{Gpu, PER_THREAD};
+use crate::common::hooked::Hooked;
 use crate::common::preload::{self, Interposer};
 use crate::common::simcuda::simulated_with;
 use crate::common::*;
-use crate::hooked::Hooked;
 use cuda_sys::{
     CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUstreamCaptureMode,

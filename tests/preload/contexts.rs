@@ -6,13 +6,13 @@
 mod ends;
 
 use crate::common::gpu::Gpu;
+use crate::common::hooked::Hooked;
 use crate::common::hooks::{call, found, green, must};
 use crate::common::preload::{self, Interposer};
 use crate::common::receive::Receive;
 use crate::common::simcuda::steer::{CONTEXTS, EVENTS};
 use crate::common::simcuda::{Simulation, simulated_with};
 use crate::common::*;
-use crate::hooked::Hooked;
 use cuda_sys::*;
 use std::ffi::c_uint;
 use std::ptr::null_mut;

@@ -2,9 +2,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../preload_races/hooked.rs"]
-#[allow(dead_code)] // each test binary uses a part
-mod hooked;
 
 mod answers;
 mod captures;

@@ -38,22 +38,23 @@ pub fn races(context: &mut Context) -> Result<()> {
     let mut command = context.cargo(&["test", PROFILE, "--no-fail-fast", "--lib"]);
     command.args(packages).arg("--").args(inside).env("RACES_PROGRAMS", programs.to_string());
     context.program("random programs inside the library", command, Count::Cargo)?;
-    let command = random_programs(context, "races", programs)?;
+    let command = random_programs(context, "library::", programs)?;
     context.program("random programs on held streams", command, Count::Cargo)?;
 
     // Reuse races through cudaMalloc and cudaFree. The tests themselves build the mutation that they must detect.
     let interposer = context.prefix()?.join("lib").join(crate::install::INTERPOSER);
-    let mut command = random_programs(context, "preload_races", programs / 4)?;
+    let mut command = random_programs(context, "hooked::", programs / 4)?;
     command.env_remove("LD_PRELOAD").env("PRELOAD_LIBRARY", interposer);
     context.program("random programs with the interposer on held streams", command, Count::Cargo).map(drop)
 }
 
-/// An optimized test of the library, on the simulated driver.
-fn random_programs(context: &Context, test: &str, programs: u64) -> Result<Command> {
+/// The tests of a module of tests/races, optimized, on the simulated driver.
+fn random_programs(context: &Context, module: &str, programs: u64) -> Result<Command> {
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
-    let mut command = context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--test", test]);
+    let mut command =
+        context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--test", "races"]);
     // The suite rust shows that the programs detect defects.
-    command.args(["--", "--nocapture", "--skip", "mutation"]);
+    command.args(["--", "--nocapture", "--skip", "mutation", module]);
     command.env("SIMCUDA_LIBRARY", driver).env("RACES_PROGRAMS", programs.to_string());
     Ok(command)
 }

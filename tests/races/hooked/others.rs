@@ -1,7 +1,7 @@
 //! Other resources that the program gets from the driver: physical memory, and arrays. If the driver has no room, the
 //! pool releases its unused memory, without breaking a capture.
 
-use crate::world::World;
+use super::world::World;
 use cuda_sys::*;
 
 /// A granule of physical memory.

@@ -2,18 +2,14 @@
 //! that run without the interposer neither deadlock, nor read wrong data, nor fail, especially with
 //! `BFC_PRELOAD_ASYNC=1`.
 
-mod common;
-#[allow(dead_code)] // what tests/preload_races uses
-#[path = "preload_races/hooked.rs"]
-mod hooked;
-
+use crate::common;
 use common::gpu::Gpu;
+use common::hooked::Hooked;
 use common::preload::{self, Interposer};
 use common::receive::Receive;
 use common::simcuda::{Simulation, simulated_with};
 use common::*;
 use cuda_sys::CUDA_ERROR_INVALID_VALUE;
-use hooked::Hooked;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -87,20 +83,20 @@ fn receive_after_free(sim: Simulation, bytes: u64, is_async: bool) {
 
 #[test]
 fn an_asynchronous_request_waits_for_nothing_behind_the_free() {
-    let test = "an_asynchronous_request_waits_for_nothing_behind_the_free";
+    let test = "cases::preloaded::an_asynchronous_request_waits_for_nothing_behind_the_free";
     preloaded(test, |sim, bytes| receive_after_free(sim, bytes, true));
 }
 
 #[test]
 fn a_plain_request_waits_for_nothing_behind_the_free() {
-    let test = "a_plain_request_waits_for_nothing_behind_the_free";
+    let test = "cases::preloaded::a_plain_request_waits_for_nothing_behind_the_free";
     preloaded(test, |sim, bytes| receive_after_free(sim, bytes, false));
 }
 
 /// Memory that is freed in the order of a stream of the program's own context, which still works on it.
 #[test]
 fn a_stream_of_another_context_is_waited_for() {
-    preloaded("a_stream_of_another_context_is_waited_for", |sim, bytes| {
+    preloaded("cases::preloaded::a_stream_of_another_context_is_waited_for", |sim, bytes| {
         let gpu = Hooked::new(Gpu::new(sim));
         let primary = gpu.enter(0);
         let own = gpu.create_context(0);
@@ -143,7 +139,7 @@ fn a_stream_of_another_context_is_waited_for() {
 /// next action, keeps the memory from being reused, but does not block the host.
 #[test]
 fn a_plain_free_waits_for_no_peer() {
-    let test = "a_plain_free_waits_for_no_peer";
+    let test = "cases::preloaded::a_plain_free_waits_for_no_peer";
     for is_async in ["1", "0"] {
         let settings = [("BFC_PRELOAD_ASYNC", is_async), ("BFC_PRELOAD_FREE", "sync")];
         preloaded_with(test, &settings, |sim, bytes| {
@@ -187,7 +183,7 @@ fn a_plain_free_waits_for_no_peer() {
 /// Requests for a memory pool of the program's own go to the driver, as long as that pool is the device's current one.
 #[test]
 fn memory_pools_of_the_programs_own_are_the_drivers() {
-    preloaded("memory_pools_of_the_programs_own_are_the_drivers", |sim, _| {
+    preloaded("cases::preloaded::memory_pools_of_the_programs_own_are_the_drivers", |sim, _| {
         let gpu = Hooked::new(Gpu::new(sim));
         gpu.enter(0);
         let stream = gpu.stream(false);
@@ -226,7 +222,7 @@ fn memory_pools_of_the_programs_own_are_the_drivers() {
 /// Streams end with `cuStreamDestroy`, or with their context.
 #[test]
 fn a_destroyed_stream_spoils_no_request() {
-    preloaded("a_destroyed_stream_spoils_no_request", |sim, bytes| {
+    preloaded("cases::preloaded::a_destroyed_stream_spoils_no_request", |sim, bytes| {
         let gpu = Hooked::new(Gpu::new(sim));
         let primary = gpu.enter(0);
         let other = gpu.stream(false);

@@ -4,9 +4,9 @@
 //! that keeps the send from being executed is a wait by the library for more than was queued before a free, unless the
 //! memory itself was freed after the receive. It is detected by running everything that can run, so nothing hangs.
 
+use super::world::{Chunk, World};
 use crate::common::receive::Receive;
 use crate::common::*;
-use crate::world::{Chunk, World};
 
 impl World {
     /// A stream posts a receive, others continue, and one of them requests memory and sends from it.

@@ -1,10 +1,10 @@
 //! Captured graphs in the random programs: their memory comes from private pools and belongs to them until these are
 //! released, however often they are launched and whatever else is allocated and freed.
 
+use super::world::{Chunk, World};
 use crate::common::adapters::{ORT_ON_STREAM, TORCH, begin_to_pool};
 use crate::common::*;
 use crate::shadow::{self, Entry};
-use crate::world::{Chunk, World};
 use cuda_sys::{
     CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     CUstreamCaptureMode,

@@ -2,10 +2,10 @@
 //! oldest of them with which it can be served, and for no later work, because a receive may have been posted in
 //! between.
 
+use super::{REQUESTS, Request, first_of, fixed_pool, variants};
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::receive::Receive;
 use crate::common::*;
-use crate::{REQUESTS, Request, first_of, fixed_pool, variants};
 
 /// The memory freed before the receive is posted on the communication stream, and after it.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ fn all() -> impl Iterator<Item = (String, Variant)> {
 
 #[test]
 fn a_request_takes_what_was_freed_first() {
-    let test = "age::a_request_takes_what_was_freed_first";
+    let test = "cases::age::a_request_takes_what_was_freed_first";
     variants(test, all(), |gpu, Variant { layout, request, backend, unit, held }| {
         gpu.enter(0);
         let pool = fixed_pool(backend, 4 * UNITS * unit);
@@ -152,7 +152,7 @@ fn a_request_takes_what_was_freed_first() {
 fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    let test = "age::what_a_request_leaves_of_an_earlier_free_is_not_later";
+    let test = "cases::age::what_a_request_leaves_of_an_earlier_free_is_not_later";
     variants(test, kinds, |gpu, (request, (backend, unit))| {
         gpu.enter(0);
         let bytes = UNITS * unit;
@@ -177,7 +177,7 @@ fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
 /// A place that is partly free after pending work, and partly not mapped yet.
 #[test]
 fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
-    let test = "age::a_request_that_needs_more_granules_waits_for_nothing_behind_the_free";
+    let test = "cases::age::a_request_that_needs_more_granules_waits_for_nothing_behind_the_free";
     let kinds = REQUESTS.map(|request| (format!("{request:?}"), request));
     variants(test, kinds, |gpu, request| {
         gpu.enter(0);
@@ -212,7 +212,7 @@ fn what_was_freed_before_the_receive_serves_in_random_layouts() {
     let seeds = if cfg!(debug_assertions) { 60 } else { 300u64 };
     let kinds = (0..seeds).flat_map(|seed| BACKENDS.map(|backend| (seed, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?} (seed, backend)"), kind));
-    let test = "age::what_was_freed_before_the_receive_serves_in_random_layouts";
+    let test = "cases::age::what_was_freed_before_the_receive_serves_in_random_layouts";
     variants(test, kinds, |gpu, (seed, (backend, unit))| {
         gpu.enter(0);
         let mut random = Random::new(seed);

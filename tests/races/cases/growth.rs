@@ -1,9 +1,9 @@
 //! A pool that can grow waits for no device work: that work may itself wait for the requesting thread's next action.
 
+use super::variants_with;
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::receive::Receive;
 use crate::common::*;
-use crate::variants_with;
 
 /// The pool's calls that wait for the device, or may wait.
 fn waits(gpu: Gpu) -> [u64; 3] {
@@ -14,14 +14,14 @@ fn waits(gpu: Gpu) -> [u64; 3] {
 /// next. The pool grows then. If nothing is pending it makes room from the pieces.
 #[test]
 fn a_request_that_could_reuse_idle_memory_grows_instead() {
-    let test = "growth::a_request_that_could_reuse_idle_memory_grows_instead";
+    let test = "cases::growth::a_request_that_could_reuse_idle_memory_grows_instead";
     reuse_or_growth(test, "13050", true);
 }
 
 /// Drivers before CUDA 12.5 cannot report whether work is pending.
 #[test]
 fn a_request_grows_where_the_driver_cannot_be_asked() {
-    reuse_or_growth("growth::a_request_grows_where_the_driver_cannot_be_asked", "12040", false);
+    reuse_or_growth("cases::growth::a_request_grows_where_the_driver_cannot_be_asked", "12040", false);
 }
 
 fn reuse_or_growth(test: &str, version: &str, may_reuse: bool) {

@@ -1,10 +1,10 @@
 //! An event that one thread is about to query, while a second one records it and a third one gets it for another
 //! stream: the first would mistake the end of that stream's work for the end of the work that it queries.
 
+use super::{Mark, first_of, fixed_pool, variants};
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::simcuda::Simulation;
 use crate::common::*;
-use crate::{Mark, first_of, fixed_pool, variants};
 use std::time::{Duration, Instant};
 
 /// The duration of the first thread's query, during which the second one records.
@@ -28,7 +28,7 @@ fn slow(sim: Simulation, function: &str, time: Duration) {
 #[test]
 fn an_event_that_is_queried_is_recorded_for_nothing_else() {
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "shared_events::an_event_that_is_queried_is_recorded_for_nothing_else";
+    let test = "cases::shared_events::an_event_that_is_queried_is_recorded_for_nothing_else";
     variants(test, kinds, |gpu, (backend, unit)| program(gpu, backend, unit));
 }
 
@@ -124,7 +124,7 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
 #[test]
 fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "shared_events::an_event_before_a_wait_says_nothing_of_what_comes_behind_it";
+    let test = "cases::shared_events::an_event_before_a_wait_says_nothing_of_what_comes_behind_it";
     variants(test, kinds, |gpu, (backend, unit)| {
         let (sim, context) = (gpu.sim, gpu.enter(0));
         let pool = fixed_pool(backend, 256 * unit);
@@ -184,7 +184,7 @@ fn an_event_that_is_needed_no_more_is_kept_while_it_is_queried() {
     /// The number of further frees after which the library checks which events are needed.
     const MORE: usize = 13;
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried";
+    let test = "cases::shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried";
     variants(test, kinds, |gpu, (backend, unit)| {
         let (sim, context) = (gpu.sim, gpu.enter(0));
         let pool = fixed_pool(backend, 512 * unit);

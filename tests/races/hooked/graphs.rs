@@ -1,8 +1,8 @@
 //! Captures in the random programs: kernels that read chunks, and anything else that the program does meanwhile.
 //! Nothing breaks a capture that the driver alone would leave valid.
 
+use super::world::{Chunk, World};
 use crate::shadow;
-use crate::world::{Chunk, World};
 use cuda_sys::*;
 
 /// A graph that reads chunks at each launch.

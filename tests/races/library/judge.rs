@@ -1,8 +1,8 @@
 //! The end of a random program, and the conditions that must hold then and at all times.
 
+use super::world::World;
 use crate::common::*;
 use crate::shadow;
-use crate::world::World;
 
 impl World {
     /// Runs all work, in some order, as far as possible.

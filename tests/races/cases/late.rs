@@ -2,11 +2,11 @@
 //! receive, whose send is queued by the stream that requests the memory next. A send that waits for the free is in
 //! time. One that waits for an event recorded later comes after the receive: a deadlock.
 
+use super::{REQUESTS, Request, first_of, fixed_pool, variants};
 use crate::common::gpu::{BACKENDS, Gpu, LEGACY};
 use crate::common::log::Collected;
 use crate::common::receive::Receive;
 use crate::common::*;
-use crate::{REQUESTS, Request, first_of, fixed_pool, variants};
 
 /// The reasons why the memory waits for the communication stream.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,7 @@ fn send(gpu: Gpu, receive: Receive, got: Result<u64, String>, bytes: u64, stream
 /// The memory freed there is the only memory.
 #[test]
 fn a_request_waits_for_nothing_behind_the_free() {
-    variants("late::a_request_waits_for_nothing_behind_the_free", all(), |gpu, variant| {
+    variants("cases::late::a_request_waits_for_nothing_behind_the_free", all(), |gpu, variant| {
         let Variant { backend, unit, freed, request, legacy, forgotten } = variant;
         gpu.enter(0);
         let pool = fixed_pool(backend, 128 * unit);
@@ -122,25 +122,29 @@ fn a_request_waits_for_nothing_behind_the_free() {
 fn a_later_free_does_not_spoil_an_earlier_one() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    variants("late::a_later_free_does_not_spoil_an_earlier_one", kinds, |gpu, (request, (backend, unit))| {
-        gpu.enter(0);
-        let pool = fixed_pool(backend, 256 * unit);
-        let (comm, compute) = (gpu.stream(false), gpu.stream(false));
-        let (first, between) = (pool.get_on(100 * unit, comm), pool.get_on(unit, compute));
-        let (second, rest) = (pool.get_on(120 * unit, comm), pool.get_on(34 * unit, compute));
-        for chunk in [first, second] {
-            gpu.fill(comm, chunk, 100 * unit, 1);
-        }
-        pool.put_on(first, comm);
-        let receive = Receive::post(gpu, comm);
-        gpu.fill(comm, second, 100 * unit, 1);
-        pool.put_on(second, comm);
-        let got = request.make(&pool, 100 * unit, compute);
-        let judged = send(gpu, receive, got, 100 * unit, compute);
-        [between, rest].into_iter().for_each(|address| pool.put(address));
-        pool.check();
-        judged
-    });
+    variants(
+        "cases::late::a_later_free_does_not_spoil_an_earlier_one",
+        kinds,
+        |gpu, (request, (backend, unit))| {
+            gpu.enter(0);
+            let pool = fixed_pool(backend, 256 * unit);
+            let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+            let (first, between) = (pool.get_on(100 * unit, comm), pool.get_on(unit, compute));
+            let (second, rest) = (pool.get_on(120 * unit, comm), pool.get_on(34 * unit, compute));
+            for chunk in [first, second] {
+                gpu.fill(comm, chunk, 100 * unit, 1);
+            }
+            pool.put_on(first, comm);
+            let receive = Receive::post(gpu, comm);
+            gpu.fill(comm, second, 100 * unit, 1);
+            pool.put_on(second, comm);
+            let got = request.make(&pool, 100 * unit, compute);
+            let judged = send(gpu, receive, got, 100 * unit, compute);
+            [between, rest].into_iter().for_each(|address| pool.put(address));
+            pool.check();
+            judged
+        },
+    );
 }
 
 /// The requesting stream has itself used the chunk, as recorded, and that work is pending. In its own order it waits
@@ -152,7 +156,7 @@ fn a_stream_does_not_wait_for_its_own_recorded_use() {
         ends.map(|kind| (format!("{kind:?} (backend, the chunk's stream is forgotten)"), kind))
     });
     variants(
-        "late::a_stream_does_not_wait_for_its_own_recorded_use",
+        "cases::late::a_stream_does_not_wait_for_its_own_recorded_use",
         kinds,
         |gpu, ((backend, unit), forgotten)| {
             gpu.enter(0);
@@ -200,7 +204,7 @@ fn private_pools_wait_for_no_receive() {
         let shares = [true, false].map(|shares| (backend, shares));
         shares.map(|kind| (format!("{kind:?} (backend, the communication stream is of that pool too)"), kind))
     });
-    variants("late::private_pools_wait_for_no_receive", kinds, |gpu, ((backend, unit), shares)| {
+    variants("cases::late::private_pools_wait_for_no_receive", kinds, |gpu, ((backend, unit), shares)| {
         gpu.enter(0);
         let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
         let (comm, compute) = (gpu.stream(false), gpu.stream(false));
@@ -228,7 +232,7 @@ fn private_pools_wait_for_no_receive() {
 fn memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    let test = "late::memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow";
+    let test = "cases::late::memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow";
     variants(test, kinds, |gpu, (request, (backend, unit))| {
         gpu.enter(0);
         let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
@@ -251,7 +255,7 @@ fn memory_without_a_stream_is_waited_for_behind_growth_and_logged() {
     let kinds = [true, false].into_iter().flat_map(|grows| requests.map(|request| (grows, request)));
     let kinds = kinds.flat_map(|(grows, request)| BACKENDS.map(|backend| (grows, request, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?} (grows, request, backend)"), kind));
-    let test = "late::memory_without_a_stream_is_waited_for_behind_growth_and_logged";
+    let test = "cases::late::memory_without_a_stream_is_waited_for_behind_growth_and_logged";
     variants(test, kinds, |gpu, (grows, request, (backend, unit))| {
         gpu.enter(0);
         let log = Collected::start();
@@ -285,7 +289,7 @@ fn memory_without_a_stream_is_waited_for_behind_growth_and_logged() {
 fn memory_of_the_only_stream_is_waited_for_last_and_logged() {
     let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    let test = "late::memory_of_the_only_stream_is_waited_for_last_and_logged";
+    let test = "cases::late::memory_of_the_only_stream_is_waited_for_last_and_logged";
     variants(test, kinds, |gpu, (request, (backend, unit))| {
         gpu.enter(0);
         let log = Collected::start();

@@ -6,31 +6,23 @@
 //! programs that each kind runs. RACES_SEED runs a single program. The log of a failing program is shown. `cargo xtask
 //! test --suite races` runs many in the release build.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod graphs;
-#[allow(dead_code)] // what tests/device_order_preload.rs uses
-mod hooked;
 mod others;
-#[path = "../races/progress.rs"]
-mod progress;
 mod receives;
-#[allow(dead_code)] // the private pools of graphs
-#[path = "../races/shadow.rs"]
-mod shadow;
 mod together;
-#[path = "../races/worker.rs"]
-mod worker;
 mod world;
 
+use crate::common;
+use crate::progress;
+use crate::shadow;
 use common::gpu::Gpu;
+use common::hooked::Hooked;
 use common::preload::{self, Interposer};
 use common::simcuda::steer::{
     ALLOCATIONS, CAPTURED_STREAMS_HIDE, EVENTS, FREE_SYNCHRONIZES, RECYCLE_HANDLES, RETAINS,
     STREAM_QUERIES_UNSAFE,
 };
 use common::simcuda::{Simulation, simulated_saying};
-use hooked::Hooked;
 use progress::Progress;
 use std::env;
 use world::{Seen, World};
@@ -247,85 +239,85 @@ fn random_kind(test: &str, first_seed: u64, kind: Kind) {
 
 #[test]
 fn streams() {
-    random_kind("streams", 1, PLAIN);
+    random_kind("hooked::streams", 1, PLAIN);
 }
 
 /// The pool grows without a limit, and synchronizes when many frees wait.
 #[test]
 fn without_a_limit() {
     let kind = Kind { variables: &[], sizes: UNLIMITED, ..PLAIN };
-    random_kind("without_a_limit", 2, kind);
+    random_kind("hooked::without_a_limit", 2, kind);
 }
 
 #[test]
 fn default_streams_of_threads() {
-    random_kind("default_streams_of_threads", 3, Kind { threads: true, ..PLAIN });
+    random_kind("hooked::default_streams_of_threads", 3, Kind { threads: true, ..PLAIN });
 }
 
 #[test]
 fn captured_graphs() {
-    random_kind("captured_graphs", 4, Kind { graphs: true, ..PLAIN });
+    random_kind("hooked::captured_graphs", 4, Kind { graphs: true, ..PLAIN });
 }
 
 #[test]
 fn two_devices() {
-    random_kind("two_devices", 5, Kind { devices: 2, ..PLAIN });
+    random_kind("hooked::two_devices", 5, Kind { devices: 2, ..PLAIN });
 }
 
 #[test]
 fn peers() {
-    random_kind("peers", 6, Kind { devices: 2, peers: true, graphs: true, ..PLAIN });
+    random_kind("hooked::peers", 6, Kind { devices: 2, peers: true, graphs: true, ..PLAIN });
 }
 
 #[test]
 fn copies_between_devices() {
-    random_kind("copies_between_devices", 7, Kind { devices: 2, copies: true, ..PLAIN });
+    random_kind("hooked::copies_between_devices", 7, Kind { devices: 2, copies: true, ..PLAIN });
 }
 
 /// The second device's context is the program's own: its memory is not pooled, but it uses pooled memory.
 #[test]
 fn own_contexts() {
     let kind = Kind { devices: 2, peers: true, own_context: true, copies: true, ..PLAIN };
-    random_kind("own_contexts", 16, kind);
+    random_kind("hooked::own_contexts", 16, kind);
 }
 
 #[test]
 fn frees_that_synchronize() {
     let variables = &[("BFC_MEMORY_LIMIT", "48k"), ("BFC_PRELOAD_FREE", "sync")];
     let kind = Kind { variables, graphs: true, is_sync: true, ..PLAIN };
-    random_kind("frees_that_synchronize", 8, kind);
+    random_kind("hooked::frees_that_synchronize", 8, kind);
 }
 
 #[test]
 fn stream_order() {
-    random_kind("stream_order", 9, ASYNC);
+    random_kind("hooked::stream_order", 9, ASYNC);
 }
 
 #[test]
 fn stream_order_of_threads() {
-    random_kind("stream_order_of_threads", 10, Kind { threads: true, ..ASYNC });
+    random_kind("hooked::stream_order_of_threads", 10, Kind { threads: true, ..ASYNC });
 }
 
 #[test]
 fn stream_order_among_graphs() {
-    random_kind("stream_order_among_graphs", 11, Kind { graphs: true, ..ASYNC });
+    random_kind("hooked::stream_order_among_graphs", 11, Kind { graphs: true, ..ASYNC });
 }
 
 #[test]
 fn stream_order_of_peers() {
-    random_kind("stream_order_of_peers", 12, Kind { devices: 2, peers: true, ..ASYNC });
+    random_kind("hooked::stream_order_of_peers", 12, Kind { devices: 2, peers: true, ..ASYNC });
 }
 
 /// NULL is the only stream known to the pool, and kernels run on blocking ones.
 #[test]
 fn stream_order_of_the_legacy_stream() {
-    random_kind("stream_order_of_the_legacy_stream", 26, Kind { legacy: true, ..ASYNC });
+    random_kind("hooked::stream_order_of_the_legacy_stream", 26, Kind { legacy: true, ..ASYNC });
 }
 
 #[test]
 fn stream_order_without_a_limit() {
     let kind = Kind { variables: &[("BFC_PRELOAD_ASYNC", "1")], sizes: UNLIMITED, ..ASYNC };
-    random_kind("stream_order_without_a_limit", 13, kind);
+    random_kind("hooked::stream_order_without_a_limit", 13, kind);
 }
 
 #[test]
@@ -337,14 +329,14 @@ fn pinned_memory() {
         sizes: UNLIMITED,
         ..PLAIN
     };
-    random_kind("pinned_memory", 19, kind);
+    random_kind("hooked::pinned_memory", 19, kind);
 }
 
 /// The memory is mapped and remapped in granules.
 #[test]
 fn granules() {
     let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm")];
-    random_kind("granules", 17, Kind { variables, graphs: true, sizes: GRANULES, ..PLAIN });
+    random_kind("hooked::granules", 17, Kind { variables, graphs: true, sizes: GRANULES, ..PLAIN });
 }
 
 /// The same, with kernels of two devices that touch each other's memory, and copies between them.
@@ -352,36 +344,36 @@ fn granules() {
 fn granules_of_peers() {
     let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm")];
     let kind = Kind { variables, devices: 2, peers: true, copies: true, sizes: GRANULES, ..PLAIN };
-    random_kind("granules_of_peers", 23, kind);
+    random_kind("hooked::granules_of_peers", 23, kind);
 }
 
 #[test]
 fn granules_in_stream_order() {
     let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm"), ("BFC_PRELOAD_ASYNC", "1")];
-    random_kind("granules_in_stream_order", 18, Kind { variables, sizes: GRANULES, ..ASYNC });
+    random_kind("hooked::granules_in_stream_order", 18, Kind { variables, sizes: GRANULES, ..ASYNC });
 }
 
 /// Streams of a context of the program's own, on the device whose memory is pooled.
 #[test]
 fn foreign_streams() {
-    random_kind("foreign_streams", 20, Kind { foreign: true, graphs: true, ..PLAIN });
+    random_kind("hooked::foreign_streams", 20, Kind { foreign: true, graphs: true, ..PLAIN });
 }
 
 #[test]
 fn foreign_streams_in_stream_order() {
-    random_kind("foreign_streams_in_stream_order", 21, Kind { foreign: true, ..ASYNC });
+    random_kind("hooked::foreign_streams_in_stream_order", 21, Kind { foreign: true, ..ASYNC });
 }
 
 #[test]
 fn posted_receives_in_stream_order() {
-    random_kind("posted_receives_in_stream_order", 22, Kind { receives: true, ..ASYNC });
+    random_kind("hooked::posted_receives_in_stream_order", 22, Kind { receives: true, ..ASYNC });
 }
 
 #[test]
 fn granules_and_posted_receives() {
     let variables = &[("BFC_MEMORY_LIMIT", "16m"), ("BFC_BACKEND", "cuda_vmm"), ("BFC_PRELOAD_ASYNC", "1")];
     random_kind(
-        "granules_and_posted_receives",
+        "hooked::granules_and_posted_receives",
         23,
         Kind { variables, receives: true, sizes: GRANULES, ..ASYNC },
     );
@@ -393,24 +385,24 @@ fn captures_of_all_modes_on_a_small_device() {
     let variables = &[("BFC_TRIM_AFTER", "0.002")];
     let kind =
         Kind { variables, graphs: true, modes: true, others: true, memory: 16 << 20, sizes: LARGE, ..PLAIN };
-    random_kind("captures_of_all_modes_on_a_small_device", 24, kind);
+    random_kind("hooked::captures_of_all_modes_on_a_small_device", 24, kind);
 }
 
 #[test]
 fn captures_of_all_modes() {
-    random_kind("captures_of_all_modes", 25, Kind { graphs: true, modes: true, devices: 2, ..PLAIN });
+    random_kind("hooked::captures_of_all_modes", 25, Kind { graphs: true, modes: true, devices: 2, ..PLAIN });
 }
 
 /// The detection of memory that is reused at once.
 #[test]
 fn the_mutation_is_seen() {
-    run("the_mutation_is_seen", 14, PLAIN, Interposer::WithoutQuarantine);
+    run("hooked::the_mutation_is_seen", 14, PLAIN, Interposer::WithoutQuarantine);
 }
 
 /// The detection of captures that libbfc does not know: those on a small device are broken.
 #[test]
 fn captures_that_are_not_announced_are_seen() {
-    let test = "captures_of_all_modes_on_a_small_device";
+    let test = "hooked::captures_of_all_modes_on_a_small_device";
     let library = preload::library(Interposer::WithoutAnnouncement);
     let simulation = common::simcuda::library();
     let variables = [
@@ -426,7 +418,7 @@ fn captures_that_are_not_announced_are_seen() {
 
 #[test]
 fn the_mutation_is_seen_in_stream_order() {
-    run("the_mutation_is_seen_in_stream_order", 15, ASYNC, Interposer::WithoutQuarantine);
+    run("hooked::the_mutation_is_seen_in_stream_order", 15, ASYNC, Interposer::WithoutQuarantine);
 }
 
 /// Threads that really run concurrently.
@@ -457,17 +449,17 @@ fn assert_seen(races: u64, programs: u64) {
 
 #[test]
 fn threads_at_once() {
-    run_together("threads_at_once", 0, PLAIN, Interposer::Shipped);
+    run_together("hooked::threads_at_once", 0, PLAIN, Interposer::Shipped);
 }
 
 #[test]
 fn threads_at_once_with_frees_that_synchronize() {
     let variables = &[("BFC_MEMORY_LIMIT", "48k"), ("BFC_PRELOAD_FREE", "sync")];
     let kind = Kind { variables, is_sync: true, ..PLAIN };
-    run_together("threads_at_once_with_frees_that_synchronize", 1 << 20, kind, Interposer::Shipped);
+    run_together("hooked::threads_at_once_with_frees_that_synchronize", 1 << 20, kind, Interposer::Shipped);
 }
 
 #[test]
 fn the_mutation_is_seen_among_threads() {
-    run_together("the_mutation_is_seen_among_threads", 2 << 20, PLAIN, Interposer::WithoutQuarantine);
+    run_together("hooked::the_mutation_is_seen_among_threads", 2 << 20, PLAIN, Interposer::WithoutQuarantine);
 }

@@ -1,8 +1,8 @@
 //! Posted receives, as in tests/races/receives.rs: cudaMallocAsync and cudaMalloc order nothing after a receive that
 //! was posted after the free.
 
+use super::world::World;
 use crate::common::receive::Receive;
-use crate::world::World;
 
 impl World {
     /// A stream posts a receive, others continue, and one of them requests memory and sends from it.

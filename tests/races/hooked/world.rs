@@ -5,12 +5,12 @@
 //! checks whether any such work is pending. Kernels fill and read the memory too, so that memory that is reused too
 //! early is also detected by its contents.
 
-use crate::Kind;
+use super::Kind;
+use super::graphs::Graph;
+use super::others::Other;
 use crate::common::Random;
 use crate::common::gpu::{Gpu, GreenContext, LEGACY, PER_THREAD};
-use crate::graphs::Graph;
-use crate::hooked::Hooked;
-use crate::others::Other;
+use crate::common::hooked::Hooked;
 use crate::shadow::{self, Shadow};
 use crate::worker::Worker;
 use cuda_sys::*;

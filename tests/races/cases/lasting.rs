@@ -1,10 +1,10 @@
 //! The remains of streams that have ended, or were captured, and of frees that nothing waits for: no request waits
 //! for them in place of another stream, fails because of them, or keeps their events.
 
+use super::{Request, first_of, fixed_pool, variants};
 use crate::common::gpu::{BACKENDS, PER_THREAD};
 use crate::common::receive::Receive;
 use crate::common::*;
-use crate::{Request, first_of, fixed_pool, variants};
 use std::sync::mpsc;
 
 /// A thread's default stream has the place in the library of a forgotten stream. Memory that another thread frees there
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 #[test]
 fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "lasting::the_last_event_of_a_forgotten_stream_is_of_no_other";
+    let test = "cases::lasting::the_last_event_of_a_forgotten_stream_is_of_no_other";
     variants(test, kinds, |gpu, (backend, unit)| {
         let (context, bytes) = (gpu.enter(0), 100 * unit);
         let pool = fixed_pool(backend, 228 * unit);
@@ -71,7 +71,7 @@ fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
 #[test]
 fn what_was_freed_in_a_capture_is_not_lost() {
     let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    variants("lasting::what_was_freed_in_a_capture_is_not_lost", kinds, |gpu, (backend, unit)| {
+    variants("cases::lasting::what_was_freed_in_a_capture_is_not_lost", kinds, |gpu, (backend, unit)| {
         gpu.enter(0);
         let (pool, bytes) = (fixed_pool(backend, 128 * unit), 100 * unit);
         let [captured, compute] = [(); 2].map(|()| gpu.stream(false));
@@ -108,7 +108,7 @@ fn events_and_metadata_are_bounded() {
     let kinds = rounds.into_iter().flat_map(|round| [2, 8].map(|streams| (round, streams)));
     let kinds = kinds.flat_map(|(round, streams)| BACKENDS.map(|backend| (round, streams, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?} (round, streams, backend)"), kind));
-    let test = "lasting::events_and_metadata_are_bounded";
+    let test = "cases::lasting::events_and_metadata_are_bounded";
     variants(test, kinds, |gpu, (round, streams, (backend, unit))| {
         gpu.enter(0);
         let pool = fixed_pool(backend, 1024 * unit);

@@ -1,11 +1,11 @@
 //! The announcement of a capture waits for no device work, although another thread's call does, because that work may
 //! end only with the announcing thread's next action.
 
+use super::{fixed_pool, variants};
 use crate::common::adapters::begin_to_pool;
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::simcuda::steer::SYNCHRONIZE_WAITS;
 use crate::common::*;
-use crate::{fixed_pool, variants};
 use std::time::{Duration, Instant};
 
 /// The call of the other thread.
@@ -55,7 +55,7 @@ fn the_announcement_does_not_wait_for_work() {
         backend == BFC_BACKEND_CUDA || !matches!(waits, Waits::TrimBeside)
     });
     let named = kinds.map(|kind| (format!("backend {}, {:?}, torch {}", kind.0.0, kind.1, kind.2), kind));
-    let test = "begins::the_announcement_does_not_wait_for_work";
+    let test = "cases::begins::the_announcement_does_not_wait_for_work";
     variants(test, named, |gpu, ((backend, unit), waits, is_torch)| {
         let context = gpu.enter(0);
         let (pool, bytes) = (fixed_pool(backend, 128 * unit), 100 * unit);

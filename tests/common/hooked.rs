@@ -1,7 +1,7 @@
 //! The driver as a preloaded program sees it: found by `dlsym`, through the interposer. Functions without a hook are
 //! called directly, through [`Gpu`].
 
-use crate::common::gpu::{Gpu, GreenContext};
+use super::gpu::{Gpu, GreenContext};
 use cuda_sys::*;
 use std::ffi::{CString, c_void};
 use std::ops::Deref;
@@ -234,7 +234,6 @@ impl Hooked {
     }
 
     /// Fills memory with the driver's function.
-    #[allow(dead_code)] // what tests/preload/captures.rs uses
     pub fn set_bytes(self, stream: u64, address: u64, bytes: u64) {
         must!(self.cuMemsetD8Async(address, 0, bytes as usize, stream as CUstream));
     }

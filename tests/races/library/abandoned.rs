@@ -1,7 +1,7 @@
 //! Streams that are destroyed without `bfc_forget_stream`, as programs do after all of their memory was freed.
 
+use super::world::{Chunk, World};
 use crate::common::simcuda::steer::RECYCLE_HANDLES;
-use crate::world::{Chunk, World};
 
 impl World {
     /// Returns whether a stream may end without bfc_forget_stream: no live memory was allocated there or recorded for

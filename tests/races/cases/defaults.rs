@@ -1,11 +1,11 @@
 //! Default streams of other contexts: NULL and the thread's own stream belong to the context that is current at the call,
 //! and the pool waits for their work like for that of any other stream.
 
+use super::{Mark, Request, first_of, fixed_pool, variants};
 use crate::common::gpu::{BACKENDS, Gpu, PER_THREAD};
 use crate::common::ordered::record_stream;
 use crate::common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, POISON, RECYCLE_HANDLES};
 use crate::common::*;
-use crate::{Mark, Request, first_of, fixed_pool, variants};
 use cuda_sys::{CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_UNKNOWN};
 use std::sync::Barrier;
 
@@ -77,7 +77,7 @@ fn enter(gpu: Gpu, home: Home, own: u64) -> u64 {
 
 #[test]
 fn foreign_default_streams_are_waited_for() {
-    variants("defaults::foreign_default_streams_are_waited_for", all(), |gpu, variant| {
+    variants("cases::defaults::foreign_default_streams_are_waited_for", all(), |gpu, variant| {
         let Variant { home, use_, there, next } = variant;
         gpu.sim.set(FREE_SYNCHRONIZES, 0);
         gpu.sim.set(POISON, 1);
@@ -161,7 +161,7 @@ fn default_streams_of_two_contexts_wait_for_each_other() {
     });
     let kinds = kinds.map(|kind| (format!("{kind:?}: stream, home, own first"), kind));
     variants(
-        "defaults::default_streams_of_two_contexts_wait_for_each_other",
+        "cases::defaults::default_streams_of_two_contexts_wait_for_each_other",
         kinds,
         |gpu, (stream, home, own)| {
             let primary = gpu.enter(0);
@@ -208,7 +208,7 @@ fn contexts_that_end_leave_nothing() {
             (stream, told, recycled),
         )
     });
-    variants("defaults::contexts_that_end_leave_nothing", kinds, |gpu, (stream, told, recycled)| {
+    variants("cases::defaults::contexts_that_end_leave_nothing", kinds, |gpu, (stream, told, recycled)| {
         gpu.sim.set(RECYCLE_HANDLES, i64::from(recycled));
         let own = gpu.enter(0);
         let pool = fixed_pool(BFC_BACKEND_CUDA, 128 * KIB);
@@ -273,7 +273,7 @@ fn contexts_that_end_leave_nothing() {
 #[test]
 fn the_end_waits_for_streams_of_other_threads() {
     let kinds = [Home::Created, Home::Green].map(|home| (format!("{home:?}"), home));
-    variants("defaults::the_end_waits_for_streams_of_other_threads", kinds, |gpu, home| {
+    variants("cases::defaults::the_end_waits_for_streams_of_other_threads", kinds, |gpu, home| {
         gpu.sim.set(FREE_SYNCHRONIZES, 0);
         let own = gpu.enter(0);
         let foreign = enter(gpu, home, own);
@@ -301,7 +301,7 @@ fn the_end_waits_for_streams_of_other_threads() {
 #[test]
 fn a_failing_driver_does_not_end_a_context() {
     let kinds = [CUDA_ERROR_UNKNOWN, CUDA_ERROR_OPERATING_SYSTEM].map(|code| (format!("{code}"), code));
-    variants("defaults::a_failing_driver_does_not_end_a_context", kinds, |gpu, code| {
+    variants("cases::defaults::a_failing_driver_does_not_end_a_context", kinds, |gpu, code| {
         let own = gpu.enter(0);
         let here = gpu.stream(false);
         let foreign = gpu.own_context(0);
@@ -333,42 +333,46 @@ fn a_failing_driver_does_not_end_a_context() {
 fn memory_of_an_ended_thread_is_not_lost() {
     let kinds = [false, true].into_iter().flat_map(|green| BACKENDS.map(|backend| (green, backend)));
     let kinds = kinds.map(|kind| (format!("{kind:?} (in a green context, backend)"), kind));
-    variants("defaults::memory_of_an_ended_thread_is_not_lost", kinds, |gpu, (is_green, (backend, unit))| {
-        gpu.sim.set(FREE_SYNCHRONIZES, 0);
-        gpu.sim.set(POISON, 1);
-        let own = gpu.enter(0);
-        let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
-        let there = if is_green { gpu.green_context(0).context } else { own };
-        gpu.set_current(own);
-        let bytes = 100 * unit;
-        let (chunk, done) = std::thread::scope(|scope| {
-            let worker = scope.spawn(|| {
-                gpu.set_current(there);
-                gpu.hold(PER_THREAD);
-                let chunk = pool.get_on(bytes, PER_THREAD);
-                gpu.fill(PER_THREAD, chunk, bytes, 1);
-                gpu.expect(PER_THREAD, chunk, bytes, 1);
-                (chunk, Mark::queue(gpu, PER_THREAD))
+    variants(
+        "cases::defaults::memory_of_an_ended_thread_is_not_lost",
+        kinds,
+        |gpu, (is_green, (backend, unit))| {
+            gpu.sim.set(FREE_SYNCHRONIZES, 0);
+            gpu.sim.set(POISON, 1);
+            let own = gpu.enter(0);
+            let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
+            let there = if is_green { gpu.green_context(0).context } else { own };
+            gpu.set_current(own);
+            let bytes = 100 * unit;
+            let (chunk, done) = std::thread::scope(|scope| {
+                let worker = scope.spawn(|| {
+                    gpu.set_current(there);
+                    gpu.hold(PER_THREAD);
+                    let chunk = pool.get_on(bytes, PER_THREAD);
+                    gpu.fill(PER_THREAD, chunk, bytes, 1);
+                    gpu.expect(PER_THREAD, chunk, bytes, 1);
+                    (chunk, Mark::queue(gpu, PER_THREAD))
+                });
+                worker.join().expect("the thread ends")
             });
-            worker.join().expect("the thread ends")
-        });
-        pool.put(chunk);
-        let got = Request::Async.make(&pool, bytes, other)?;
-        gpu.fill(other, got, bytes, 2);
-        let is_early = Mark::queue(gpu, other).is_reached() && !done.is_reached();
-        gpu.expect(other, got, bytes, 2);
-        gpu.sim.release_all();
-        pool.put_on(got, other);
-        let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
-        pool.check();
-        let texts = gpu.sim.misuse_texts();
-        first_of([
-            (
-                gpu.sim.mismatches() != 0 || is_early,
-                "the memory is handed out while the thread's work uses it",
-            ),
-            (idle != Ok(0), "the memory is not given back"),
-            (!texts.is_empty(), &format!("misuse: {}", texts.join("; "))),
-        ])
-    });
+            pool.put(chunk);
+            let got = Request::Async.make(&pool, bytes, other)?;
+            gpu.fill(other, got, bytes, 2);
+            let is_early = Mark::queue(gpu, other).is_reached() && !done.is_reached();
+            gpu.expect(other, got, bytes, 2);
+            gpu.sim.release_all();
+            pool.put_on(got, other);
+            let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
+            pool.check();
+            let texts = gpu.sim.misuse_texts();
+            first_of([
+                (
+                    gpu.sim.mismatches() != 0 || is_early,
+                    "the memory is handed out while the thread's work uses it",
+                ),
+                (idle != Ok(0), "the memory is not given back"),
+                (!texts.is_empty(), &format!("misuse: {}", texts.join("; "))),
+            ])
+        },
+    );
 }

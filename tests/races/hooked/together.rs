@@ -2,11 +2,11 @@
 //! and then. They free each other's chunks. In half of the programs a thread that synchronizes waits until another
 //! thread steps the streams. The interleaving differs from run to run, but the conditions are the same.
 
+use super::world::{self, Seen};
 use crate::common::Random;
+use crate::common::hooked::Hooked;
 use crate::common::simcuda::steer::SYNCHRONIZE_WAITS;
-use crate::hooked::Hooked;
 use crate::shadow::{self, Shadow};
-use crate::world::{self, Seen};
 use cuda_sys::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Barrier, Mutex};

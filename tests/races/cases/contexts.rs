@@ -1,11 +1,11 @@
 //! Streams of another device, and of contexts that the program has created: the pool waits for their work like for that
 //! of its own context, and a synchronization of one context does not cover another's streams.
 
+use super::{Mark, Request, first_of, fixed_pool, variants};
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::simcuda::simulated_with;
 use crate::common::simcuda::steer::{FREE_SYNCHRONIZES, POISON};
 use crate::common::*;
-use crate::{Mark, Request, first_of, fixed_pool, variants};
 
 /// The context of the foreign stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +82,7 @@ fn all() -> impl Iterator<Item = (String, Variant)> {
 
 #[test]
 fn foreign_streams_are_waited_for() {
-    variants("contexts::foreign_streams_are_waited_for", all(), |gpu, variant| {
+    variants("cases::contexts::foreign_streams_are_waited_for", all(), |gpu, variant| {
         let Variant { backend, unit, home, use_, next, elsewhere } = variant;
         // Otherwise the driver itself waits for the device, of device 0 at least.
         gpu.sim.set(FREE_SYNCHRONIZES, 0);
@@ -215,7 +215,7 @@ fn foreign_streams_wait() {
     let homes =
         [Home::Peer, Home::Created].into_iter().flat_map(|home| [true, false].map(|first| (home, first)));
     let kinds = homes.map(|(home, first)| (format!("{home:?}, known before: {first}"), (home, first)));
-    variants("contexts::foreign_streams_wait", kinds, |gpu, (home, known_before)| {
+    variants("cases::contexts::foreign_streams_wait", kinds, |gpu, (home, known_before)| {
         let own = gpu.enter(0);
         let foreign = match home {
             Home::Peer => gpu.enter(1),
@@ -292,12 +292,12 @@ fn green_streams(test: &str, version: &str) {
 /// cuStreamGetCtx does not return the context of such a stream, but cuStreamGetCtx_v2 does.
 #[test]
 fn green_streams_of_12_9() {
-    green_streams("contexts::green_streams_of_12_9", "12090");
+    green_streams("cases::contexts::green_streams_of_12_9", "12090");
 }
 
 #[test]
 fn green_streams_of_13() {
-    green_streams("contexts::green_streams_of_13", "13050");
+    green_streams("cases::contexts::green_streams_of_13", "13050");
 }
 
 /// The reasons why memory is freed without an event.
@@ -317,7 +317,7 @@ fn the_end_waits_for_foreign_work_without_an_event() {
         known.into_iter().flat_map(|kind| BACKENDS.map(|backend| (kind, backend)))
     });
     let kinds = kinds.map(|kind| (format!("{kind:?} (how, an event before, backend)"), kind));
-    let test = "contexts::the_end_waits_for_foreign_work_without_an_event";
+    let test = "cases::contexts::the_end_waits_for_foreign_work_without_an_event";
     variants(test, kinds, |gpu, ((without, freed_before), (backend, unit))| {
         gpu.sim.set(FREE_SYNCHRONIZES, 0);
         gpu.sim.set(POISON, 1);

@@ -5,13 +5,13 @@
 //! others that were recorded, or on the one that frees it. So memory that is handed out too early is detected by its
 //! contents, and by the [shadow](super::shadow) even if the contents happen to be right.
 
+use super::contexts::Contexts;
+use super::graphs::Graph;
 use crate::common::gpu::{Gpu, LEGACY, PER_THREAD};
 use crate::common::granules::enough;
 use crate::common::ordered::*;
 use crate::common::simcuda::steer::EVENTS_LIE;
 use crate::common::*;
-use crate::contexts::Contexts;
-use crate::graphs::Graph;
 use crate::shadow::{self, Shadow};
 use crate::worker::Worker;
 

@@ -5,16 +5,16 @@
 
 mod age;
 mod begins;
-#[path = "../common/mod.rs"]
-mod common;
 mod contexts;
 mod defaults;
 mod destroyed;
 mod growth;
 mod lasting;
 mod late;
+mod preloaded;
 mod shared_events;
 
+use crate::common;
 use common::gpu::Gpu;
 use common::simcuda::{Simulation, simulated_with};
 use common::*;

@@ -1,11 +1,11 @@
 //! Streams of several contexts: the primary one of the pool's device, one that the program has created there (of some
 //! programs a green one), and that of another device, whose kernels and copies reach the pool's memory.
 
+use super::world::{Chunk, Kind, World};
 use crate::common::gpu::{Gpu, GreenContext};
 use crate::common::ordered::{forget_stream, record_stream};
 use crate::common::*;
 use crate::shadow;
-use crate::world::{Chunk, Kind, World};
 
 /// The contexts of a program.
 pub struct Contexts {

@@ -13,75 +13,63 @@ const PROGRAMS: &str = "2000";
 /// A defect, with the program that detects it and its message.
 struct Mutation {
     name: &'static str,
-    binary: &'static str,
     test: &'static str,
     says: &'static [&'static str],
 }
 
 const MUTATIONS: [Mutation; 8] = [
     // An event is recorded when the memory is needed, after the work queued since the free.
-    Mutation { name: "late-event", binary: "races", test: "posted_receives", says: &[" deadlocks, "] },
+    Mutation { name: "late-event", test: "library::posted_receives", says: &[" deadlocks, "] },
     // Events are recorded in the pool's own context only, and its synchronization is taken to cover all streams.
     Mutation {
         name: "own-context",
-        binary: "races",
-        test: "streams_of_other_contexts",
+        test: "library::streams_of_other_contexts",
         says: &[" races, work on", "are pending: races"],
     },
     // A default stream is always that of the pool's own context.
     Mutation {
         name: "default-context",
-        binary: "races",
-        test: "default_streams_of_contexts",
+        test: "library::default_streams_of_contexts",
         says: &[" races, work on", "are pending: races"],
     },
     // An event is recorded again while another thread queries it.
     Mutation {
         name: "shared-event",
-        binary: "device_order",
-        test: "shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried",
+        test: "cases::shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried",
         says: &["while the work on it is pending"],
     },
     // bfc_pool_begin does not notify threads that wait for the device.
     Mutation {
         name: "no-announcement",
-        binary: "races",
-        test: "threads_at_once_with_captures",
+        test: "library::threads_at_once_with_captures",
         says: &["capture is broken", "STREAM_CAPTURE_UNSUPPORTED", "901"],
     },
     // The capture that a request or a free on a captured stream reveals is forgotten.
-    Mutation {
-        name: "forgotten-capture",
-        binary: "races",
-        test: "captures_of_all_modes",
-        says: &["was broken"],
-    },
+    Mutation { name: "forgotten-capture", test: "library::captures_of_all_modes", says: &["was broken"] },
     // A stream is queried and recorded on although its memory is settled.
     Mutation {
         name: "dead-stream",
-        binary: "races",
-        test: "streams_that_are_not_forgotten",
+        test: "library::streams_that_are_not_forgotten",
         says: &["is one that was destroyed", "INVALID_HANDLE"],
     },
     Mutation {
         name: "dead-stream",
-        binary: "device_order",
-        test: "destroyed::a_destroyed_stream_spoils_no_request",
+        test: "cases::destroyed::a_destroyed_stream_spoils_no_request",
         says: &["destroyed handle", "INVALID_HANDLE"],
     },
 ];
 
-/// The test binaries, built with the feature in a target folder of their own.
-fn binary(name: &str) -> PathBuf {
+/// This test binary, built with the feature in a target folder of its own.
+fn binary() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutations");
-    // In the debug build always: it is built once for both, and the first program that detects the defect ends the run.
+    // Always the debug build: the first program that detects the defect ends the run.
     let args = ["--features", "mutations", "--target-dir", target.to_str().expect("UTF-8")];
-    cargo::test_binary("libbfc", name, &args)
+    cargo::test_binary("libbfc", "races", &args)
 }
 
 /// Runs a test of a mutated binary. Returns its output, if it fails.
 fn run(mutation: &Mutation) -> Result<String, String> {
-    let mut command = Command::new(binary(mutation.binary));
+    let mut command = Command::new(binary());
     command.args(["--exact", mutation.test, "--nocapture", "--test-threads=1"]);
     command.env("LIBBFC_MUTATION", mutation.name).env("RACES_PROGRAMS", PROGRAMS);
     let output =
