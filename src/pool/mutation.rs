@@ -1,4 +1,4 @@
-//! Defects of device order that can be switched on, to show that the tests detect them. `tests/races/mutations.rs`
+//! Defects of device order that can be switched on, to show that the tests detect them. `tests/races/library/mutations.rs`
 //! lists them. They exist only with the feature `mutations`, which no build for users has.
 
 /// Returns whether a defect is switched on.

@@ -1,40 +1,27 @@
 //! Captures in the random programs: kernels that read chunks, and anything else that the program does meanwhile.
 //! Nothing breaks a capture that the driver alone would leave valid.
 
-use super::world::{Chunk, World};
+use crate::common::hooked::Hooked;
+use crate::graphs::Graph;
 use crate::shadow;
+use crate::world::{Chunk, World};
 use cuda_sys::*;
 
-/// A graph that reads chunks at each launch.
-pub struct Graph {
-    executable: u64,
-    /// Numbers of chunks.
-    chunks: Vec<u64>,
-}
-
-impl World {
-    pub fn act_on_graphs(&mut self) {
-        match self.random.below(6) {
-            0 | 1 if self.graphs.len() < 3 => self.capture(),
-            5 => self.end_graph(),
-            _ => self.launch(),
-        }
-    }
-
+impl World<Hooked> {
     /// Captures kernels that read chunks, while other work continues.
-    fn capture(&mut self) {
+    pub fn capture(&mut self) {
         let Some(place) = self.any_stream() else { return };
         if self.is_capturing() || !self.streams[place].created {
             return;
         }
-        let mode = self.some_mode();
+        let mode = self.some_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
         if self.kind.modes && self.random.one_in(2) {
             // No work is pending, so a request may cause idle regions to be released.
             (0..self.random.below(4)).for_each(|_| self.free());
             self.at(place, |gpu, _| gpu.synchronize_context());
         }
         self.at(place, move |gpu, stream| gpu.begin_capture(stream, mode));
-        self.streams[place].captured = true;
+        self.streams[place].capturing = Some(0);
         self.say(|| format!("stream {place} is captured in mode {mode}"));
         let mut chunks = Vec::new();
         for _ in 0..self.random.between(1, 8) {
@@ -51,7 +38,7 @@ impl World {
                 continue;
             };
             let device = self.chunks[index].device;
-            if self.kind.peers || device == self.streams[place].device {
+            if self.kind.peers || device == self.device(place) {
                 let chunk = &mut self.chunks[index];
                 chunk.graphs += 1;
                 chunks.push(chunk.number);
@@ -59,7 +46,7 @@ impl World {
                 self.at(place, move |gpu, stream| gpu.expect(stream, address, bytes, pattern));
                 if self.random.one_in(3) {
                     // A copy by the driver, onto itself.
-                    let context = self.contexts[device];
+                    let context = self.contexts.handle(device as usize);
                     self.at(place, move |gpu, stream| {
                         gpu.copy(address, context, address, context, bytes, stream);
                     });
@@ -69,32 +56,17 @@ impl World {
                 self.capture_besides(mode);
             }
         }
-        let ended = self.at(place, |gpu, stream| gpu.end_capture(stream));
-        self.streams[place].captured = false;
-        let executable =
-            ended.unwrap_or_else(|code| panic!("{}\nthe capture was broken: {code}", self.log()));
+        let executable = self.end_capture(place);
         self.say(|| format!("stream {place} is captured no more: {chunks:?}"));
-        self.graphs.push(Graph { executable, chunks });
+        self.graphs.push(Graph { executable, name: 0, stream: place, chunks });
     }
 
     /// A second capture during the first, as for conditional nodes.
     fn capture_besides(&mut self, mode: CUstreamCaptureMode) {
         let Some(place) = self.any_stream().filter(|&place| self.streams[place].created) else { return };
         self.at(place, move |gpu, stream| gpu.begin_capture(stream, mode));
-        match self.at(place, |gpu, stream| gpu.end_capture(stream)) {
-            Ok(executable) => self.gpu.destroy_graph(executable),
-            Err(code) => panic!("{}\nthe second capture was broken: {code}", self.log()),
-        }
-    }
-
-    /// A mode of capture.
-    fn some_mode(&mut self) -> CUstreamCaptureMode {
-        const MODES: [CUstreamCaptureMode; 3] = [
-            CU_STREAM_CAPTURE_MODE_GLOBAL,
-            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-            CU_STREAM_CAPTURE_MODE_RELAXED,
-        ];
-        if self.kind.modes { MODES[self.random.index(3)] } else { CU_STREAM_CAPTURE_MODE_RELAXED }
+        let executable = self.end_capture(place);
+        self.gpu.destroy_graph(executable);
     }
 
     /// The calls that a program may make while one of its threads captures: in a global capture none that the driver
@@ -111,17 +83,14 @@ impl World {
         });
     }
 
-    fn launch(&mut self) {
-        if self.graphs.is_empty() {
-            return;
-        }
+    pub fn launch(&mut self) {
         let graph = self.random.index(self.graphs.len());
         let Some(place) = self.any_stream() else { return };
-        let Graph { executable, ref chunks } = self.graphs[graph];
+        let Graph { executable, ref chunks, .. } = self.graphs[graph];
         let chunks = chunks.clone();
         let indices: Vec<usize> =
             (0..self.chunks.len()).filter(|&index| chunks.contains(&self.chunks[index].number)).collect();
-        let device = self.streams[place].device;
+        let device = self.device(place);
         let reaches = |&index: &usize| {
             let chunk = &self.chunks[index];
             self.may_order(chunk.users[0], place) && (self.kind.peers || chunk.device == device)
@@ -140,21 +109,5 @@ impl World {
             self.at(place, move |gpu, stream| shadow::mark(*gpu, stream, deed));
         }
         self.say(|| format!("graph of {chunks:?} is launched on {place}"));
-    }
-
-    /// A graph is destroyed, possibly before its last launch has completed. The chunks that it reads may be freed
-    /// afterwards.
-    pub fn end_graph(&mut self) {
-        if self.graphs.is_empty() {
-            return;
-        }
-        let graph = self.graphs.swap_remove(self.random.index(self.graphs.len()));
-        self.gpu.destroy_graph(graph.executable);
-        for number in &graph.chunks {
-            if let Some(chunk) = self.chunks.iter_mut().find(|chunk| chunk.number == *number) {
-                chunk.graphs -= 1;
-            }
-        }
-        self.say(|| format!("graph of {:?} ends", graph.chunks));
     }
 }

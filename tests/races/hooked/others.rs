@@ -1,7 +1,8 @@
 //! Other resources that the program gets from the driver: physical memory, and arrays. If the driver has no room, the
 //! pool releases its unused memory, without breaking a capture.
 
-use super::world::World;
+use crate::common::hooked::Hooked;
+use crate::world::World;
 use cuda_sys::*;
 
 /// A granule of physical memory.
@@ -13,7 +14,7 @@ pub enum Other {
     Array(u64),
 }
 
-impl World {
+impl World<Hooked> {
     /// Allocates something from the driver, or frees it.
     pub fn act_on_others(&mut self) {
         if self.others.len() > 2 || self.random.one_in(3) {
@@ -56,7 +57,6 @@ impl World {
 
     /// At the end, when nothing is pending and nothing in use, the program can allocate all memory that counts as free.
     pub fn has_room(&mut self) {
-        self.end_others();
         let bytes = self.gpu.free_memory() / GRANULE * GRANULE;
         let got = self.gpu.create_physical(0, bytes);
         let handle = got.unwrap_or_else(|code| panic!("{}\n{bytes} bytes are free: {code}", self.log()));

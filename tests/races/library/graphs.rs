@@ -1,41 +1,21 @@
 //! Captured graphs in the random programs: their memory comes from private pools and belongs to them until these are
 //! released, however often they are launched and whatever else is allocated and freed.
 
-use super::world::{Chunk, World};
+use super::Library;
 use crate::common::adapters::{ORT_ON_STREAM, TORCH, begin_to_pool};
 use crate::common::*;
+use crate::graphs::Graph;
 use crate::shadow::{self, Entry};
-use cuda_sys::{
-    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-    CUstreamCaptureMode,
-};
+use crate::world::{Chunk, World};
+use cuda_sys::CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 /// PyTorch's name for a pool.
 const TORCH_ID: (u64, u64) = (0, 1);
 
-/// A graph that may be launched, with its memory.
-pub struct Graph {
-    executable: u64,
-    /// The private pool.
-    name: u64,
-    /// The stream on which it is launched.
-    pub stream: usize,
-    /// The chunks that were not freed in the capture.
-    kept: Vec<u64>,
-}
-
-impl World {
-    pub fn act_on_graphs(&mut self) {
-        match self.random.below(8) {
-            0..3 if self.graphs.len() < 3 => self.capture(),
-            7 => self.end_graph(),
-            _ => self.launch(),
-        }
-    }
-
+impl World<Library> {
     /// Captures some work with allocations of its own, while others continue.
-    fn capture(&mut self) {
-        if self.streams.iter().any(|stream| stream.capturing.is_some()) {
+    pub fn capture(&mut self) {
+        if self.is_capturing() {
             return;
         }
         let Some(place) = self.any_stream() else { return };
@@ -54,7 +34,7 @@ impl World {
         });
         let (handle, gpu) = (self.streams[place].handle, self.gpu);
         assert_eq!(self.pool.begin_private(name, handle), BFC_OK, "{}", last_error());
-        let mode = self.some_mode();
+        let mode = self.some_mode(CU_STREAM_CAPTURE_MODE_GLOBAL);
         gpu.begin_capture_in(handle, mode);
         self.streams[place].capturing = Some(name);
         self.say(|| format!("stream {place} is captured, private pool {name}"));
@@ -76,40 +56,21 @@ impl World {
         }
         let executable = self.end_capture(place);
         assert_eq!(self.pool.end_private(name, handle), BFC_OK, "{}", last_error());
-        let kept = live.into_iter().map(|(address, ..)| address).collect();
-        self.graphs.push(Graph { executable, name, stream: place, kept });
+        let chunks = live.into_iter().map(|(address, ..)| address).collect();
+        self.graphs.push(Graph { executable, name, stream: place, chunks });
         // Work queued on that memory before must have completed when the graph begins: on this stream, because in
         // a capture nothing can wait.
-        entries.into_iter().for_each(|entry| entry.look(gpu, handle));
+        entries.into_iter().for_each(|entry| entry.look(*gpu, handle));
         self.launch();
-    }
-
-    /// Returns one of the three modes.
-    fn some_mode(&mut self) -> CUstreamCaptureMode {
-        const MODES: [CUstreamCaptureMode; 3] = [
-            CU_STREAM_CAPTURE_MODE_GLOBAL,
-            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-            CU_STREAM_CAPTURE_MODE_RELAXED,
-        ];
-        if self.kind.modes { MODES[self.random.index(3)] } else { CU_STREAM_CAPTURE_MODE_GLOBAL }
-    }
-
-    /// Ends a capture, which must not be broken.
-    fn end_capture(&mut self, place: usize) -> u64 {
-        self.streams[place].capturing = None;
-        match self.gpu.try_end_capture(self.streams[place].handle) {
-            Ok(executable) => executable,
-            Err(code) => panic!("{}\nthe capture of stream {place} was broken: {code}", self.log()),
-        }
     }
 
     /// Captures a stream without `bfc_pool_begin`: the library learns of the capture in one of the other
     /// ways. The captured work uses no memory of the allocator.
     fn capture_unannounced(&mut self, place: usize) {
-        let (gpu, handle, device) = (self.gpu, self.streams[place].handle, self.pool.device());
+        let (gpu, handle, device) = (self.gpu, self.streams[place].handle, 0);
         let way = self.random.below(4);
         // Otherwise memory in use shows that the stream exists.
-        let is_of = |chunk: &Chunk| way != 0 && (chunk.home == Some(place) || chunk.lent.contains(&place));
+        let is_of = |chunk: &Chunk| way != 0 && chunk.users.contains(&place);
         while let Some(index) = self.chunks.iter().position(is_of) {
             self.free_at(index);
         }
@@ -118,7 +79,7 @@ impl World {
         if way == 1 {
             begin_to_pool(TORCH_ID, handle);
         }
-        let mode = self.some_mode();
+        let mode = self.some_mode(CU_STREAM_CAPTURE_MODE_GLOBAL);
         gpu.begin_capture_in(handle, mode);
         self.streams[place].capturing = Some(0);
         self.say(|| format!("stream {place} is captured in mode {mode}, known in way {way}"));
@@ -170,10 +131,7 @@ impl World {
         Some((address, bytes, pattern))
     }
 
-    fn launch(&mut self) {
-        if self.graphs.is_empty() {
-            return;
-        }
+    pub fn launch(&mut self) {
         let place = self.random.index(self.graphs.len());
         let Graph { executable, name, stream, .. } = self.graphs[place];
         if self.streams[stream].capturing.is_some() {
@@ -183,42 +141,30 @@ impl World {
         self.gpu.launch(executable, handle);
         for (start, bytes) in self.shadow.reserved(name) {
             let deed = self.shadow.queued(start, bytes, stream, 0);
-            shadow::mark(self.gpu, handle, deed);
+            shadow::mark(*self.gpu, handle, deed);
         }
         self.say(|| format!("graph in private pool {name} is launched on {stream}"));
     }
 
-    /// Destroys a graph, and with the last of its pool the pool, possibly before the last launch has completed.
-    fn end_graph(&mut self) {
-        if self.graphs.is_empty() {
+    /// Destroys a graph, and with the last of its pool the pool.
+    pub fn destroy_graph(&mut self, index: usize) {
+        if self.streams[self.graphs[index].stream].capturing.is_some() {
             return;
         }
-        let place = self.random.index(self.graphs.len());
-        if self.streams[self.graphs[place].stream].capturing.is_some() {
-            return;
-        }
-        let Graph { executable, name, stream, kept } = self.graphs.swap_remove(place);
+        let Graph { executable, name, stream, chunks } = self.graphs.swap_remove(index);
         let handle = self.streams[stream].handle;
         self.gpu.destroy_graph(executable);
-        for address in kept {
-            // After the launches, on their stream.
-            self.pool.put_on(address, handle);
-        }
+        // After the launches, on their stream.
+        chunks.into_iter().for_each(|address| self.pool.put_on(address, handle));
         if self.graphs.iter().any(|graph| graph.name == name) {
             return;
         }
         // While another stream is captured, a program may not wait for any.
-        if self.streams.iter().all(|stream| stream.capturing.is_none()) && self.random.one_in(2) {
+        if !self.is_capturing() && self.random.one_in(2) {
             self.gpu.synchronize(handle);
         }
         assert_eq!(self.pool.release_private(name), BFC_OK, "{}", last_error());
         self.shadow.released(name);
         self.say(|| format!("private pool {name} is released"));
-    }
-
-    pub fn end_graphs(&mut self) {
-        while !self.graphs.is_empty() {
-            self.end_graph();
-        }
     }
 }
