@@ -2,8 +2,8 @@
 //! oldest of them with which it can be served, and for no later work, because a receive may have been posted in
 //! between.
 
-use super::{REQUESTS, Request, first_of, fixed_pool, variants};
-use crate::common::gpu::{BACKENDS, Gpu};
+use super::{REQUESTS, fill_and_free, first_of, fixed_pool, pairs, send, variants};
+use crate::common::gpu::BACKENDS;
 use crate::common::receive::Receive;
 use crate::common::*;
 
@@ -29,68 +29,10 @@ const LAYOUTS: [Layout; 5] = [FirstOfThree, LastOfThree, Between, TakenAgain, Of
 /// Three neighbours of this many units each.
 const UNITS: u64 = 96;
 
-/// Sends from new memory, and checks the result. `held` are streams that have run nothing so far.
-fn send(
-    gpu: Gpu,
-    receive: Receive,
-    got: Result<u64, String>,
-    bytes: u64,
-    stream: u64,
-    held: &[u64],
-) -> Result<(), String> {
-    let is_forced = receive.is_forced();
-    if let Ok(address) = &got {
-        gpu.fill(stream, *address, bytes, 2);
-    }
-    receive.send(gpu, stream);
-    // As far as possible without the receive.
-    held.iter().for_each(|&stream| _ = gpu.step(stream, u64::MAX));
-    let is_sent = receive.is_sent();
-    receive.deliver(gpu);
-    gpu.sim.release_all();
-    if let Ok(address) = &got {
-        gpu.expect(stream, *address, bytes, 2);
-    }
-    let mismatches = gpu.sim.mismatches();
-    first_of([
-        (is_forced, "deadlock: a call has waited in the host for the receive"),
-        (!is_sent, "deadlock: the send was ordered after the receive"),
-        (mismatches != 0, "wrong data"),
-    ])?;
-    got.map(drop)
-}
-
-/// Frees the chunk, which `stream` fills.
-fn free(gpu: Gpu, pool: &Pool, chunk: u64, bytes: u64, stream: u64) {
-    gpu.fill(stream, chunk, bytes, 1);
-    pool.put_on(chunk, stream);
-}
-
-#[derive(Clone, Copy)]
-struct Variant {
-    layout: Layout,
-    request: Request,
-    backend: u32,
-    unit: u64,
-    /// No work runs before the request is made.
-    held: bool,
-}
-
-fn all() -> impl Iterator<Item = (String, Variant)> {
-    let kinds = LAYOUTS.into_iter().flat_map(|layout| REQUESTS.map(|request| (layout, request)));
-    let kinds = kinds.flat_map(|kind| [false, true].map(|held| (kind, held)));
-    kinds.flat_map(|((layout, request), held)| {
-        BACKENDS.map(|(backend, unit)| {
-            let name = format!("{layout:?}, request {request:?}, backend {backend}, held {held}");
-            (name, Variant { layout, request, backend, unit, held })
-        })
-    })
-}
-
 #[test]
 fn a_request_takes_what_was_freed_first() {
-    let test = "cases::age::a_request_takes_what_was_freed_first";
-    variants(test, all(), |gpu, Variant { layout, request, backend, unit, held }| {
+    let kinds = pairs(pairs(LAYOUTS, REQUESTS), pairs([false, true], BACKENDS));
+    variants(kinds, |gpu, ((layout, request), (held, (backend, unit)))| {
         gpu.enter(0);
         let pool = fixed_pool(backend, 4 * UNITS * unit);
         let [comm, compute, third] = [(); 3].map(|()| gpu.stream(false));
@@ -118,9 +60,9 @@ fn a_request_takes_what_was_freed_first() {
             TakenAgain => (&[first, between, last], &[]),
             OfAnotherStream => (&[], &[last]),
         };
-        before.iter().for_each(|&chunk| free(gpu, &pool, chunk, bytes, comm));
+        before.iter().for_each(|&chunk| fill_and_free(gpu, &pool, chunk, bytes, comm));
         if matches!(layout, OfAnotherStream) {
-            free(gpu, &pool, first, bytes, third);
+            fill_and_free(gpu, &pool, first, bytes, third);
         }
         let again = matches!(layout, TakenAgain).then(|| {
             // The best fit is the whole run, so the first two are taken, and then the first is freed again.
@@ -130,9 +72,9 @@ fn a_request_takes_what_was_freed_first() {
             high
         });
         let receive = Receive::post(gpu, comm);
-        behind.iter().for_each(|&chunk| free(gpu, &pool, chunk, bytes, comm));
+        behind.iter().for_each(|&chunk| fill_and_free(gpu, &pool, chunk, bytes, comm));
         if let Some(high) = again {
-            free(gpu, &pool, high, bytes, comm);
+            fill_and_free(gpu, &pool, high, bytes, comm);
         }
         let got = request.make(&pool, bytes, compute);
         let judged = send(gpu, receive, got, bytes, compute, held);
@@ -150,10 +92,7 @@ fn a_request_takes_what_was_freed_first() {
 /// request left does not become newer.
 #[test]
 fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
-    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    let test = "cases::age::what_a_request_leaves_of_an_earlier_free_is_not_later";
-    variants(test, kinds, |gpu, (request, (backend, unit))| {
+    variants(pairs(REQUESTS, BACKENDS), |gpu, (request, (backend, unit))| {
         gpu.enter(0);
         let bytes = UNITS * unit;
         let pool = fixed_pool(backend, 4 * bytes);
@@ -162,10 +101,10 @@ fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
         let chunk = pool.get_on(2 * bytes, comm);
         let rest = pool.stats().bytes_limit - pool.stats().bytes_in_use;
         let filler = pool.get_on(rest, compute);
-        free(gpu, &pool, chunk, 2 * bytes, comm);
+        fill_and_free(gpu, &pool, chunk, 2 * bytes, comm);
         let receive = Receive::post(gpu, comm);
         let part = pool.get_on(bytes, comm);
-        free(gpu, &pool, part, bytes, comm);
+        fill_and_free(gpu, &pool, part, bytes, comm);
         let got = request.make(&pool, bytes, compute);
         let judged = send(gpu, receive, got, bytes, compute, &[]);
         [filler].into_iter().chain(known).for_each(|address| pool.put(address));
@@ -177,9 +116,7 @@ fn what_a_request_leaves_of_an_earlier_free_is_not_later() {
 /// A place that is partly free after pending work, and partly not mapped yet.
 #[test]
 fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
-    let test = "cases::age::a_request_that_needs_more_granules_waits_for_nothing_behind_the_free";
-    let kinds = REQUESTS.map(|request| (format!("{request:?}"), request));
-    variants(test, kinds, |gpu, request| {
+    variants(REQUESTS, |gpu, request| {
         gpu.enter(0);
         let (backend, granule) = (BFC_BACKEND_CUDA_VMM, 2 << 20);
         let pool = Pool::on_device(0, |options| {
@@ -192,9 +129,9 @@ fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
         let [first, second] = [(); 2].map(|()| pool.get_on(4 * granule, comm));
         let later = pool.get_on(granule, compute);
         // Of 16 granules 10 are mapped: the request needs the granules freed first and four new ones, or more of both.
-        free(gpu, &pool, second, granule, comm);
+        fill_and_free(gpu, &pool, second, granule, comm);
         let receive = Receive::post(gpu, comm);
-        free(gpu, &pool, first, granule, comm);
+        fill_and_free(gpu, &pool, first, granule, comm);
         pool.put_on(later, compute);
         let got = request.make(&pool, 9 * granule, compute);
         let judged = send(gpu, receive, got, granule, compute, &[]);
@@ -210,10 +147,7 @@ fn a_request_that_needs_more_granules_waits_for_nothing_behind_the_free() {
 fn what_was_freed_before_the_receive_serves_in_random_layouts() {
     const LIMIT: u64 = 256;
     let seeds = if cfg!(debug_assertions) { 60 } else { 300u64 };
-    let kinds = (0..seeds).flat_map(|seed| BACKENDS.map(|backend| (seed, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?} (seed, backend)"), kind));
-    let test = "cases::age::what_was_freed_before_the_receive_serves_in_random_layouts";
-    variants(test, kinds, |gpu, (seed, (backend, unit))| {
+    variants(pairs(0..seeds, BACKENDS), |gpu, (seed, (backend, unit))| {
         gpu.enter(0);
         let mut random = Random::new(seed);
         let pool = fixed_pool(backend, LIMIT * unit);

@@ -1,24 +1,44 @@
 //! Streams of another device, and of contexts that the program has created: the pool waits for their work like for that
 //! of its own context, and a synchronization of one context does not cover another's streams.
 
-use super::{Mark, Request, first_of, fixed_pool, variants};
+use super::{Mark, Outcome, REQUESTS, Request, first_of, fixed_pool, misuses, pairs, variants};
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::simcuda::simulated_with;
 use crate::common::simcuda::steer::{FREE_SYNCHRONIZES, POISON};
 use crate::common::*;
+use crate::harness;
 
 /// The context of the foreign stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Home {
+pub enum Home {
     /// In the primary context of device 1, whose kernels reach device 0.
     Peer,
     /// In a context of `cuCtxCreate` on device 0.
     Created,
+    /// In a green context on device 0.
+    Green,
+}
+
+use Home::{Created, Peer};
+
+impl Home {
+    /// Enters it. `own` is the pool's.
+    pub fn enter(self, gpu: Gpu, own: u64) -> u64 {
+        match self {
+            Home::Created => gpu.own_context(0),
+            Home::Green => gpu.green_context(0).context,
+            Home::Peer => {
+                let peer = gpu.enter(1);
+                gpu.enable_peer(own);
+                peer
+            }
+        }
+    }
 }
 
 /// How the foreign stream uses the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Use {
+pub enum Use {
     /// Recorded, and the chunk is freed on a stream of the pool's own context.
     Recorded,
     /// The same, with a copy to memory of the foreign context instead of a kernel.
@@ -27,16 +47,16 @@ enum Use {
     FreedThere,
     /// Allocated and freed in its order.
     AllocatedThere,
+    /// Allocated in its order, and freed by `bfc_free` with the pool's own context current.
+    FreedPlainly,
     /// Allocated and freed in its order, when no other stream is known.
     Only,
 }
 
 /// The next operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Next {
-    Plain,
-    Async,
-    Ex,
+pub enum Next {
+    Request(Request),
     /// A request for more than the free memory, which a growing pool serves once it has released the region.
     Collection,
     Trim,
@@ -47,184 +67,160 @@ enum Next {
     Forget,
 }
 
-#[derive(Clone, Copy)]
-struct Variant {
-    backend: u32,
-    unit: u64,
-    home: Home,
-    use_: Use,
-    next: Next,
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    pub backend: (u32, u64),
+    pub home: Home,
+    pub use_: Use,
+    pub next: Next,
+    /// A default stream, which belongs to the context that is current. Otherwise it is created.
+    pub default: Option<u64>,
     /// The foreign context is current when the library is called.
-    elsewhere: bool,
-}
-
-fn all() -> impl Iterator<Item = (String, Variant)> {
-    use {Next::*, Use::*};
-    let uses = [Recorded, Copied, FreedThere, AllocatedThere, Only];
-    let nexts = [Plain, Async, Ex, Collection, Trim, Destruction, Private, Forget];
-    let kinds = uses.into_iter().flat_map(move |use_| nexts.map(|next| (use_, next)));
-    kinds.flat_map(|(use_, next)| {
-        let homes = [(Home::Peer, false), (Home::Created, false), (Home::Created, true)];
-        homes.into_iter().flat_map(move |(home, elsewhere)| {
-            // Kernels of a peer access mapped memory by cuMemSetAccess, which another test covers. A copy from memory
-            // that is unmapped crashes like an access by the program itself.
-            let crashes = use_ == Copied && matches!(next, Trim | Collection | Destruction);
-            let is_mapped = move |(backend, _): &(u32, u64)| *backend == BFC_BACKEND_CUDA_VMM;
-            let fits = move |one: &(u32, u64)| !is_mapped(one) || home == Home::Created && !crashes;
-            BACKENDS.into_iter().filter(fits).map(move |(backend, unit)| {
-                let name =
-                    format!("{home:?}, {use_:?}, then {next:?}, backend {backend}, elsewhere {elsewhere}");
-                (name, Variant { backend, unit, home, use_, next, elsewhere })
-            })
-        })
-    })
+    pub elsewhere: bool,
 }
 
 #[test]
 fn foreign_streams_are_waited_for() {
-    variants("cases::contexts::foreign_streams_are_waited_for", all(), |gpu, variant| {
-        let Variant { backend, unit, home, use_, next, elsewhere } = variant;
-        // Otherwise the driver itself waits for the device, of device 0 at least.
-        gpu.sim.set(FREE_SYNCHRONIZES, 0);
-        // Copies from released memory find other contents there, and do not crash.
-        gpu.sim.set(POISON, 1);
-        let own = gpu.enter(0);
-        let foreign = match home {
-            Home::Peer => gpu.enter(1),
-            Home::Created => gpu.own_context(0),
-        };
-        gpu.set_current(foreign);
-        if home == Home::Peer {
-            gpu.enable_peer(own);
-        }
-        let (there, target) = (gpu.stream(false), gpu.alloc(100 * unit));
-        gpu.hold(there);
-        gpu.set_current(own);
-        let (here, other) = (gpu.stream(false), gpu.stream(false));
-        let grows = matches!(next, Next::Collection | Next::Trim);
-        let pool = match grows {
-            true => Pool::in_small_regions(backend, 0, 256 * unit, GROWING),
-            false => fixed_pool(backend, 128 * unit),
-        };
-        gpu.set_current(if elsewhere { foreign } else { own });
-        let known: Vec<u64> = match use_ {
-            Use::Only => Vec::new(),
-            _ => [here, other, there].iter().map(|&stream| pool.get_on(unit, stream)).collect(),
-        };
-        let bytes = 100 * unit;
-        let chunk = match use_ {
-            Use::AllocatedThere | Use::Only => pool.get_on(bytes, there),
-            _ => pool.get_on(bytes, here),
-        };
-        let filler = if matches!(use_, Use::AllocatedThere | Use::Only) { there } else { here };
-        gpu.fill(filler, chunk, bytes, 1);
-        order(gpu, filler, there, [own, foreign], home);
-        match use_ {
-            Use::Copied => {
-                gpu.copy(target, foreign, chunk, own, bytes, there);
-                gpu.expect(there, target, bytes, 1);
-            }
-            _ => gpu.expect(there, chunk, bytes, 1),
-        }
-        let done = Mark::queue(gpu, there);
-        match use_ {
-            Use::Recorded | Use::Copied => {
-                assert_eq!(pool.record(chunk, there), BFC_OK, "{}", last_error());
-                pool.put_on(chunk, here);
-            }
-            _ => pool.put_on(chunk, there),
-        }
-        let got = follow(&pool, next, unit, [other, there]);
-        gpu.set_current(own);
-        let mut is_early = matches!(next, Next::Destruction) && !done.is_reached();
-        if let Ok(Some(address)) = got {
-            // The new chunk may not overlap the freed one.
-            let overlaps = address < chunk + bytes && chunk < address + bytes;
-            gpu.fill(other, address, bytes, 2);
-            is_early |= overlaps && Mark::queue(gpu, other).is_reached() && !done.is_reached();
-            gpu.expect(other, address, bytes, 2);
-        }
-        gpu.sim.release_all();
-        let (mismatches, texts) = (gpu.sim.mismatches(), gpu.sim.misuse_texts());
-        if let Ok(Some(address)) = got {
-            pool.put_on(address, other);
-        }
-        if next != Next::Destruction {
-            if next == Next::Private {
-                assert_eq!(pool.end_private(7, other), BFC_OK, "{}", last_error());
-            }
-            known.into_iter().for_each(|address| pool.put(address));
-            pool.check();
-        }
-        got?;
-        if !texts.is_empty() && mismatches == 0 {
-            return Err(format!("misuse: {}", texts.join("; ")));
-        }
-        first_of([
-            (mismatches != 0, "wrong data: the foreign stream finds what was written after the free"),
-            (is_early, "the memory is handed out, or given back, while the foreign stream still works on it"),
-        ])
+    use {Next::*, Use::*};
+    let uses = [Recorded, Copied, FreedThere, AllocatedThere, Only];
+    let nexts =
+        REQUESTS.map(Next::Request).into_iter().chain([Collection, Trim, Destruction, Private, Forget]);
+    let homes = [(Peer, false), (Created, false), (Created, true)];
+    let kinds = pairs(pairs(uses, nexts), pairs(homes, BACKENDS)).into_iter().filter(|kind| {
+        let &((use_, next), ((home, _), (backend, _))) = kind;
+        // Kernels of a peer access mapped memory by cuMemSetAccess, which another test covers. A copy from memory that is
+        // unmapped crashes like an access by the program itself.
+        let crashes = use_ == Copied && matches!(next, Trim | Collection | Destruction);
+        backend != BFC_BACKEND_CUDA_VMM || home == Created && !crashes
     });
+    let variant = |((use_, next), ((home, elsewhere), backend))| Variant {
+        backend,
+        home,
+        use_,
+        next,
+        default: None,
+        elsewhere,
+    };
+    variants(kinds.map(variant), is_waited_for);
 }
 
-/// Orders a stream's later work after another stream's work so far, even in another context.
-fn order(gpu: Gpu, before: u64, after: u64, [own, foreign]: [u64; 2], home: Home) {
-    if before == after {
-        return;
+/// A foreign stream works on memory that is freed meanwhile.
+pub fn is_waited_for(gpu: Gpu, variant: Variant) -> Outcome {
+    let Variant { backend: (backend, unit), home, use_, next, default, elsewhere } = variant;
+    // Otherwise the driver itself waits for the device, of device 0 at least.
+    gpu.sim.set(FREE_SYNCHRONIZES, 0);
+    // Copies from released memory find other contents there, and do not crash.
+    gpu.sim.set(POISON, 1);
+    let own = gpu.enter(0);
+    let foreign = home.enter(gpu, own);
+    let (there, bytes) = (default.unwrap_or_else(|| gpu.stream(false)), 100 * unit);
+    let target = gpu.alloc(bytes);
+    gpu.hold(there);
+    gpu.set_current(own);
+    let (here, other) = (gpu.stream(false), gpu.stream(false));
+    let pool = match next {
+        Next::Collection | Next::Trim => Pool::in_small_regions(backend, 0, 256 * unit, GROWING),
+        _ => fixed_pool(backend, 128 * unit),
+    };
+    // A default stream is named in its own context.
+    let go_there = || gpu.set_current(if elsewhere || default.is_some() { foreign } else { own });
+    let go_back = || gpu.set_current(if elsewhere { foreign } else { own });
+    go_back();
+    let streams = [here, other].into_iter().chain(Some(there).filter(|_| default.is_none()));
+    let known = streams.filter(|_| use_ != Use::Only).map(|stream| pool.get_on(unit, stream));
+    let known: Vec<u64> = known.collect();
+    let chunk = if matches!(use_, Use::AllocatedThere | Use::FreedPlainly | Use::Only) {
+        go_there();
+        let chunk = pool.get_on(bytes, there);
+        gpu.fill(there, chunk, bytes, 1);
+        chunk
+    } else {
+        let chunk = pool.get_on(bytes, here);
+        gpu.fill(here, chunk, bytes, 1);
+        gpu.set_current(own);
+        let event = gpu.recorded(here);
+        gpu.set_current(if home == Peer || default.is_some() { foreign } else { own });
+        gpu.wait(there, event);
+        gpu.set_current(own);
+        gpu.destroy_event(event);
+        go_there();
+        chunk
+    };
+    if use_ == Use::Copied {
+        gpu.copy(target, foreign, chunk, own, bytes, there);
+        gpu.expect(there, target, bytes, 1);
+    } else {
+        gpu.expect(there, chunk, bytes, 1);
     }
-    let current = gpu.current();
+    let done = Mark::queue(gpu, there);
+    match use_ {
+        Use::Recorded | Use::Copied => {
+            assert_eq!(pool.record(chunk, there), BFC_OK, "{}", last_error());
+            go_back();
+            pool.put_on(chunk, here);
+        }
+        Use::FreedPlainly => {
+            go_back();
+            pool.put(chunk);
+        }
+        _ => pool.put_on(chunk, there),
+    }
+    go_back();
+    let got = follow(&pool, next, unit, [other, there]);
     gpu.set_current(own);
-    let event = gpu.recorded(before);
-    gpu.set_current(if home == Home::Peer { foreign } else { own });
-    gpu.wait(after, event);
-    gpu.set_current(own);
-    gpu.destroy_event(event);
-    gpu.set_current(current);
+    let mut is_early = next == Next::Destruction && !done.is_reached();
+    if let Ok(Some(address)) = got {
+        // The new chunk may not overlap the freed one.
+        let overlaps = address < chunk + bytes && chunk < address + bytes;
+        gpu.fill(other, address, bytes, 2);
+        is_early |= overlaps && done.is_overtaken(gpu, other);
+        gpu.expect(other, address, bytes, 2);
+    }
+    gpu.sim.release_all();
+    let (mismatches, misused) = (gpu.sim.mismatches(), misuses(gpu));
+    if let Ok(Some(address)) = got {
+        pool.put_on(address, other);
+    }
+    if next != Next::Destruction {
+        if next == Next::Private {
+            assert_eq!(pool.end_private(7, other), BFC_OK, "{}", last_error());
+        }
+        known.into_iter().for_each(|address| pool.put(address));
+        pool.check();
+    }
+    got?;
+    first_of([
+        (mismatches != 0, "wrong data: the foreign stream finds what was written after the free"),
+        (is_early, "the memory is handed out, or given back, while the foreign stream still works on it"),
+    ])?;
+    misused
 }
 
 /// Returns the allocation, if there is one.
 fn follow(pool: &Pool, next: Next, unit: u64, [other, there]: [u64; 2]) -> Result<Option<u64>, String> {
     let ask = |request: Request, bytes| request.make(pool, bytes, other).map(Some);
+    let well = |what: &str, status| match status {
+        BFC_OK => Ok(()),
+        status => Err(format!("{what}: {status}, {}", last_error())),
+    };
     match next {
-        Next::Plain => ask(Request::Plain, 100 * unit),
-        Next::Async => ask(Request::Async, 100 * unit),
-        Next::Ex => ask(Request::Ex, 100 * unit),
-        Next::Collection => ask(Request::Async, 150 * unit),
-        Next::Trim => pool.try_trim(0).map(|_| None).map_err(|status| format!("{status}: {}", last_error())),
-        Next::Destruction => match pool.destroy_forced() {
-            BFC_OK => Ok(None),
-            status => Err(format!("{status}: {}", last_error())),
-        },
-        Next::Private => {
-            assert_eq!(pool.begin_private(7, other), BFC_OK, "{}", last_error());
-            ask(Request::Async, 100 * unit)
-        }
-        Next::Forget => {
-            match pool.try_forget(there) {
-                BFC_OK => {}
-                status => return Err(format!("bfc_forget_stream: {status}, {}", last_error())),
-            }
-            ask(Request::Async, 100 * unit)
-        }
+        Next::Request(request) => return ask(request, 100 * unit),
+        Next::Collection => return ask(Request::Async, 150 * unit),
+        Next::Trim => return well("bfc_trim", pool.try_trim(0).err().unwrap_or(BFC_OK)).map(|()| None),
+        Next::Destruction => return well("bfc_destroy_forced", pool.destroy_forced()).map(|()| None),
+        Next::Private => well("bfc_pool_begin", pool.begin_private(7, other))?,
+        Next::Forget => well("bfc_forget_stream", pool.try_forget(there))?,
     }
+    ask(Request::Async, 100 * unit)
 }
 
 /// A foreign stream gets memory that a stream of the pool's context has freed, ordered after its work.
 #[test]
 fn foreign_streams_wait() {
-    let homes =
-        [Home::Peer, Home::Created].into_iter().flat_map(|home| [true, false].map(|first| (home, first)));
-    let kinds = homes.map(|(home, first)| (format!("{home:?}, known before: {first}"), (home, first)));
-    variants("cases::contexts::foreign_streams_wait", kinds, |gpu, (home, known_before)| {
+    // Whether it is known before.
+    variants(pairs([Peer, Created], [true, false]), |gpu, (home, known_before)| {
         let own = gpu.enter(0);
-        let foreign = match home {
-            Home::Peer => gpu.enter(1),
-            Home::Created => gpu.own_context(0),
-        };
-        gpu.set_current(foreign);
-        if home == Home::Peer {
-            gpu.enable_peer(own);
-        }
+        let foreign = home.enter(gpu, own);
         let there = gpu.stream(false);
         gpu.set_current(own);
         let here = gpu.stream(false);
@@ -236,30 +232,23 @@ fn foreign_streams_wait() {
         gpu.expect(here, chunk, 100 * KIB, 1);
         pool.put_on(chunk, here);
         gpu.set_current(foreign);
-        let got = Request::Async.make(&pool, 100 * KIB, there);
-        if let Ok(address) = got {
-            gpu.fill(there, address, 100 * KIB, 2);
-            gpu.expect(there, address, 100 * KIB, 2);
-            gpu.sim.release_all();
-            pool.put_on(address, there);
-        }
+        let address = Request::Async.make(&pool, 100 * KIB, there)?;
+        gpu.fill(there, address, 100 * KIB, 2);
+        gpu.expect(there, address, 100 * KIB, 2);
         gpu.sim.release_all();
+        pool.put_on(address, there);
         known.into_iter().for_each(|address| pool.put(address));
-        let (mismatches, texts) = (gpu.sim.mismatches(), gpu.sim.misuse_texts());
         gpu.set_current(own);
         pool.check();
-        got?;
-        if !texts.is_empty() && mismatches == 0 {
-            return Err(format!("misuse: {}", texts.join("; ")));
-        }
-        first_of([(mismatches != 0, "wrong data")])
+        first_of([(gpu.sim.mismatches() != 0, "wrong data")])?;
+        misuses(gpu)
     });
 }
 
 /// Memory that was freed on a stream of a green context serves others once its work has completed. The green context is
 /// current to another thread, and before CUDA 13 "can be current to only one thread at a time" (cuGreenCtxCreate).
-fn green_streams(test: &str, version: &str) {
-    simulated_with(test, &[("SIMCUDA_DRIVER_VERSION", version)], |sim| {
+fn green_streams(version: &str) {
+    simulated_with(&harness::test(), &[("SIMCUDA_DRIVER_VERSION", version)], |sim| {
         let gpu = Gpu::new(sim);
         let own = gpu.enter(0);
         let green = gpu.green_stream(gpu.green_context(0));
@@ -292,12 +281,12 @@ fn green_streams(test: &str, version: &str) {
 /// cuStreamGetCtx does not return the context of such a stream, but cuStreamGetCtx_v2 does.
 #[test]
 fn green_streams_of_12_9() {
-    green_streams("cases::contexts::green_streams_of_12_9", "12090");
+    green_streams("12090");
 }
 
 #[test]
 fn green_streams_of_13() {
-    green_streams("cases::contexts::green_streams_of_13", "13050");
+    green_streams("13050");
 }
 
 /// The reasons why memory is freed without an event.
@@ -312,13 +301,9 @@ enum Without {
 /// The pool waits for a foreign stream's work that no event covers before it releases the memory, too.
 #[test]
 fn the_end_waits_for_foreign_work_without_an_event() {
-    let kinds = [Without::InCapture, Without::Refused].into_iter().flat_map(|without| {
-        let known = [false, true].map(|freed_before| (without, freed_before));
-        known.into_iter().flat_map(|kind| BACKENDS.map(|backend| (kind, backend)))
-    });
-    let kinds = kinds.map(|kind| (format!("{kind:?} (how, an event before, backend)"), kind));
-    let test = "cases::contexts::the_end_waits_for_foreign_work_without_an_event";
-    variants(test, kinds, |gpu, ((without, freed_before), (backend, unit))| {
+    // Whether there is an event of the stream before.
+    let kinds = pairs([Without::InCapture, Without::Refused], pairs([false, true], BACKENDS));
+    variants(kinds, |gpu, (without, (freed_before, (backend, unit)))| {
         gpu.sim.set(FREE_SYNCHRONIZES, 0);
         gpu.sim.set(POISON, 1);
         let own = gpu.enter(0);
@@ -349,17 +334,11 @@ fn the_end_waits_for_foreign_work_without_an_event() {
             gpu.sim.fail(Some("cuEventRecord"), 1, cuda_sys::CUDA_ERROR_UNKNOWN);
             pool.put_on(known[1], there);
         }
-        let destroyed = pool.destroy();
+        assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
         let is_early = !done.is_reached();
         gpu.sim.release_all();
-        let texts = gpu.sim.misuse_texts();
-        assert_eq!(destroyed, BFC_OK, "{}", last_error());
-        first_of([
-            (
-                is_early || gpu.sim.mismatches() != 0,
-                "the memory goes back while the stream still works on it",
-            ),
-            (!texts.is_empty(), &format!("misuse: {}", texts.join("; "))),
-        ])
+        let is_wrong = is_early || gpu.sim.mismatches() != 0;
+        first_of([(is_wrong, "the memory goes back while the stream still works on it")])?;
+        misuses(gpu)
     });
 }

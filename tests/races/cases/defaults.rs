@@ -1,214 +1,78 @@
 //! Default streams of other contexts: NULL and the thread's own stream belong to the context that is current at the call,
 //! and the pool waits for their work like for that of any other stream.
 
-use super::{Mark, Request, first_of, fixed_pool, variants};
-use crate::common::gpu::{BACKENDS, Gpu, PER_THREAD};
+use super::contexts::{Home, Next, Use, Variant, is_waited_for};
+use super::{Mark, REQUESTS, Request, first_of, fixed_pool, misuses, pairs, variants};
+use crate::common::gpu::{BACKENDS, PER_THREAD};
 use crate::common::ordered::record_stream;
 use crate::common::simcuda::steer::{ALLOCATIONS, EVENTS, FREE_SYNCHRONIZES, POISON, RECYCLE_HANDLES};
 use crate::common::*;
 use cuda_sys::{CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_UNKNOWN};
 use std::sync::Barrier;
 
-/// The context of the foreign default stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Home {
-    /// In the primary context of device 1, whose kernels reach device 0.
-    Peer,
-    /// In a context of `cuCtxCreate` on device 0.
-    Created,
-    /// In a green context on device 0.
-    Green,
-}
-
-/// How the foreign stream uses the memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Use {
-    /// Recorded, and the chunk is freed on a stream of the pool's own context.
-    Recorded,
-    /// Freed in its order.
-    FreedThere,
-    /// Allocated and freed in its order.
-    AllocatedThere,
-    /// Allocated in its order, and freed by `bfc_free` with the pool's own context current.
-    FreedPlainly,
-    /// Allocated and freed in its order, when no other stream is known.
-    Only,
-}
-
-#[derive(Clone, Copy)]
-struct Variant {
-    home: Home,
-    use_: Use,
-    there: u64,
-    /// `None` is the destruction of the pool.
-    next: Option<Request>,
-}
-
-fn all() -> impl Iterator<Item = (String, Variant)> {
-    use Use::*;
-    let uses = [Recorded, FreedThere, AllocatedThere, FreedPlainly, Only];
-    let kinds = [Home::Peer, Home::Created, Home::Green]
-        .into_iter()
-        .flat_map(move |home| uses.map(|use_| (home, use_)));
-    // Memory is not allocated in the order of another device's default stream.
-    let kinds = kinds.filter(|&(home, use_)| home != Home::Peer || matches!(use_, Recorded | FreedThere));
-    kinds.flat_map(|(home, use_)| {
-        [0, PER_THREAD].into_iter().flat_map(move |there| {
-            let nexts = [Some(Request::Plain), Some(Request::Async), Some(Request::Ex), None];
-            nexts.map(|next| {
-                let name = format!("{home:?}, {use_:?}, stream {there}, then {next:?}");
-                (name, Variant { home, use_, there, next })
-            })
-        })
-    })
-}
-
-fn enter(gpu: Gpu, home: Home, own: u64) -> u64 {
-    match home {
-        Home::Created => gpu.own_context(0),
-        Home::Green => gpu.green_context(0).context,
-        Home::Peer => {
-            let peer = gpu.enter(1);
-            gpu.enable_peer(own);
-            peer
-        }
-    }
-}
-
 #[test]
 fn foreign_default_streams_are_waited_for() {
-    variants("cases::defaults::foreign_default_streams_are_waited_for", all(), |gpu, variant| {
-        let Variant { home, use_, there, next } = variant;
-        gpu.sim.set(FREE_SYNCHRONIZES, 0);
-        gpu.sim.set(POISON, 1);
-        let own = gpu.enter(0);
-        let foreign = enter(gpu, home, own);
-        gpu.hold(there);
-        gpu.set_current(own);
-        let (here, other) = (gpu.stream(false), gpu.stream(false));
-        let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
-        let known: Vec<u64> = match use_ {
-            Use::Only => Vec::new(),
-            _ => [here, other].iter().map(|&stream| pool.get_on(KIB, stream)).collect(),
-        };
-        let chunk = if matches!(use_, Use::Recorded | Use::FreedThere) {
-            let chunk = pool.get_on(bytes, here);
-            gpu.fill(here, chunk, bytes, 1);
-            let event = gpu.recorded(here);
-            gpu.set_current(foreign);
-            gpu.wait(there, event);
-            gpu.destroy_event(event);
-            chunk
-        } else {
-            gpu.set_current(foreign);
-            let chunk = pool.get_on(bytes, there);
-            gpu.fill(there, chunk, bytes, 1);
-            chunk
-        };
-        gpu.expect(there, chunk, bytes, 1);
-        let done = Mark::queue(gpu, there);
-        match use_ {
-            Use::Recorded => {
-                assert_eq!(pool.record(chunk, there), BFC_OK, "{}", last_error());
-                gpu.set_current(own);
-                pool.put_on(chunk, here);
-            }
-            Use::FreedPlainly => {
-                gpu.set_current(own);
-                pool.put(chunk);
-            }
-            _ => pool.put_on(chunk, there),
-        }
-        gpu.set_current(own);
-        let mut is_early = false;
-        let got = match next {
-            Some(request) => Some(request.make(&pool, bytes, other)),
-            None => {
-                assert_eq!(pool.destroy_forced(), BFC_OK, "{}", last_error());
-                is_early = !done.is_reached();
-                None
-            }
-        };
-        if let Some(Ok(address)) = got {
-            gpu.fill(other, address, bytes, 2);
-            is_early |= Mark::queue(gpu, other).is_reached() && !done.is_reached();
-            gpu.expect(other, address, bytes, 2);
-        }
-        gpu.sim.release_all();
-        let (mismatches, texts) = (gpu.sim.mismatches(), gpu.sim.misuse_texts());
-        if next.is_some() {
-            got.clone().into_iter().flatten().for_each(|address| pool.put_on(address, other));
-            known.into_iter().for_each(|address| pool.put(address));
-            pool.check();
-        }
-        got.transpose()?;
-        if !texts.is_empty() && mismatches == 0 {
-            return Err(format!("misuse: {}", texts.join("; ")));
-        }
-        first_of([
-            (mismatches != 0, "wrong data: the foreign stream finds what was written after the free"),
-            (is_early, "the memory is handed out, or given back, while the foreign stream still works on it"),
-        ])
+    use Use::*;
+    let uses = [Recorded, FreedThere, AllocatedThere, FreedPlainly, Only];
+    // Memory is not allocated in the order of another device's default stream.
+    let kinds = pairs([Home::Peer, Home::Created, Home::Green], uses).into_iter();
+    let kinds = kinds.filter(|&(home, use_)| home != Home::Peer || matches!(use_, Recorded | FreedThere));
+    let nexts = REQUESTS.map(Next::Request).into_iter().chain([Next::Destruction]);
+    let kinds = pairs(kinds, pairs([0, PER_THREAD], nexts)).into_iter();
+    let kinds = kinds.map(|((home, use_), (there, next))| Variant {
+        backend: BACKENDS[0],
+        home,
+        use_,
+        next,
+        default: Some(there),
+        elsewhere: false,
     });
+    variants(kinds, is_waited_for);
 }
 
 /// The same handle in two contexts denotes two streams, even while nothing else is known.
 #[test]
 fn default_streams_of_two_contexts_wait_for_each_other() {
-    let kinds = [0, 1, PER_THREAD].into_iter().flat_map(|stream| {
-        let homes = [Home::Created, Home::Green].into_iter();
-        homes.flat_map(move |home| [true, false].map(|own| (stream, home, own)))
+    // Whether the pool's own context is first.
+    let kinds = pairs([0, 1, PER_THREAD], pairs([Home::Created, Home::Green], [true, false]));
+    variants(kinds, |gpu, (stream, (home, own))| {
+        let primary = gpu.enter(0);
+        let contexts = [primary, home.enter(gpu, primary)];
+        let [first, second] = if own { contexts } else { [contexts[1], contexts[0]] };
+        let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
+        gpu.set_current(first);
+        gpu.hold(stream);
+        let chunk = pool.get_on(bytes, stream);
+        gpu.fill(stream, chunk, bytes, 1);
+        gpu.expect(stream, chunk, bytes, 1);
+        let done = Mark::queue(gpu, stream);
+        pool.put_on(chunk, stream);
+        // Its own memory is reusable at once.
+        assert_eq!(pool.get_on(bytes, stream), chunk);
+        pool.put_on(chunk, stream);
+        gpu.set_current(second);
+        let got = Request::Async.make(&pool, bytes, stream)?;
+        gpu.fill(stream, got, bytes, 2);
+        let is_early = done.is_overtaken(gpu, stream);
+        gpu.sim.release_all();
+        pool.put_on(got, stream);
+        gpu.set_current(contexts[0]);
+        pool.check();
+        misuses(gpu)?;
+        first_of([
+            (gpu.sim.mismatches() != 0, "wrong data"),
+            (is_early, "the other context's work on the memory is not done"),
+        ])
     });
-    let kinds = kinds.map(|kind| (format!("{kind:?}: stream, home, own first"), kind));
-    variants(
-        "cases::defaults::default_streams_of_two_contexts_wait_for_each_other",
-        kinds,
-        |gpu, (stream, home, own)| {
-            let primary = gpu.enter(0);
-            let contexts = [primary, enter(gpu, home, primary)];
-            let [first, second] = if own { contexts } else { [contexts[1], contexts[0]] };
-            let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
-            gpu.set_current(first);
-            gpu.hold(stream);
-            let chunk = pool.get_on(bytes, stream);
-            gpu.fill(stream, chunk, bytes, 1);
-            gpu.expect(stream, chunk, bytes, 1);
-            let done = Mark::queue(gpu, stream);
-            pool.put_on(chunk, stream);
-            // Its own memory is reusable at once.
-            assert_eq!(pool.get_on(bytes, stream), chunk);
-            pool.put_on(chunk, stream);
-            gpu.set_current(second);
-            let got = Request::Async.make(&pool, bytes, stream)?;
-            gpu.fill(stream, got, bytes, 2);
-            let is_early = Mark::queue(gpu, stream).is_reached() && !done.is_reached();
-            gpu.sim.release_all();
-            pool.put_on(got, stream);
-            gpu.set_current(contexts[0]);
-            pool.check();
-            assert_eq!(gpu.sim.misuse_texts(), Vec::<String>::new());
-            first_of([
-                (gpu.sim.mismatches() != 0, "wrong data"),
-                (is_early, "the other context's work on the memory is not done"),
-            ])
-        },
-    );
 }
 
 /// Without a living context current, a default stream is that of the pool's own context. Nothing of a context that has
 /// ended is passed to the driver.
 #[test]
 fn contexts_that_end_leave_nothing() {
-    let kinds = [0, PER_THREAD].into_iter().flat_map(|stream| {
-        [true, false].into_iter().flat_map(move |told| [true, false].map(|recycled| (stream, told, recycled)))
-    });
-    let kinds = kinds.map(|(stream, told, recycled)| {
-        (
-            format!("stream {stream}, forgotten: {told}, handles come again: {recycled}"),
-            (stream, told, recycled),
-        )
-    });
-    variants("cases::defaults::contexts_that_end_leave_nothing", kinds, |gpu, (stream, told, recycled)| {
+    // Whether the stream is forgotten, and handles come again.
+    let kinds = pairs([0, PER_THREAD], pairs([true, false], [true, false]));
+    variants(kinds, |gpu, (stream, (told, recycled))| {
         gpu.sim.set(RECYCLE_HANDLES, i64::from(recycled));
         let own = gpu.enter(0);
         let pool = fixed_pool(BFC_BACKEND_CUDA, 128 * KIB);
@@ -263,8 +127,7 @@ fn contexts_that_end_leave_nothing() {
         gpu.destroy_context(next);
         gpu.destroy_stream(here);
         assert_eq!((gpu.sim.live(EVENTS), gpu.sim.live(ALLOCATIONS)), (0, 0));
-        let texts = gpu.sim.misuse_texts();
-        if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
+        misuses(gpu)
     });
 }
 
@@ -272,11 +135,10 @@ fn contexts_that_end_leave_nothing() {
 /// it holds.
 #[test]
 fn the_end_waits_for_streams_of_other_threads() {
-    let kinds = [Home::Created, Home::Green].map(|home| (format!("{home:?}"), home));
-    variants("cases::defaults::the_end_waits_for_streams_of_other_threads", kinds, |gpu, home| {
+    variants([Home::Created, Home::Green], |gpu, home| {
         gpu.sim.set(FREE_SYNCHRONIZES, 0);
         let own = gpu.enter(0);
-        let foreign = enter(gpu, home, own);
+        let foreign = home.enter(gpu, own);
         let (pool, bytes) = (fixed_pool(BFC_BACKEND_CUDA, 128 * KIB), 100 * KIB);
         let done = std::thread::scope(|scope| {
             let work = scope.spawn(|| {
@@ -292,7 +154,7 @@ fn the_end_waits_for_streams_of_other_threads() {
         assert_eq!(pool.destroy_forced(), BFC_OK, "{}", last_error());
         let is_early = !done.is_reached();
         gpu.sim.release_all();
-        assert_eq!(gpu.sim.misuse_texts(), Vec::<String>::new());
+        misuses(gpu)?;
         first_of([(is_early, "the memory is given back while the other thread's stream works on it")])
     });
 }
@@ -300,8 +162,7 @@ fn the_end_waits_for_streams_of_other_threads() {
 /// A failing driver call does not show that its context has ended.
 #[test]
 fn a_failing_driver_does_not_end_a_context() {
-    let kinds = [CUDA_ERROR_UNKNOWN, CUDA_ERROR_OPERATING_SYSTEM].map(|code| (format!("{code}"), code));
-    variants("cases::defaults::a_failing_driver_does_not_end_a_context", kinds, |gpu, code| {
+    variants([CUDA_ERROR_UNKNOWN, CUDA_ERROR_OPERATING_SYSTEM], |gpu, code| {
         let own = gpu.enter(0);
         let here = gpu.stream(false);
         let foreign = gpu.own_context(0);
@@ -331,48 +192,40 @@ fn a_failing_driver_does_not_end_a_context() {
 /// there, but a synchronization of the device's own context covers its green contexts (cuCtxSynchronize).
 #[test]
 fn memory_of_an_ended_thread_is_not_lost() {
-    let kinds = [false, true].into_iter().flat_map(|green| BACKENDS.map(|backend| (green, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?} (in a green context, backend)"), kind));
-    variants(
-        "cases::defaults::memory_of_an_ended_thread_is_not_lost",
-        kinds,
-        |gpu, (is_green, (backend, unit))| {
-            gpu.sim.set(FREE_SYNCHRONIZES, 0);
-            gpu.sim.set(POISON, 1);
-            let own = gpu.enter(0);
-            let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
-            let there = if is_green { gpu.green_context(0).context } else { own };
-            gpu.set_current(own);
-            let bytes = 100 * unit;
-            let (chunk, done) = std::thread::scope(|scope| {
-                let worker = scope.spawn(|| {
-                    gpu.set_current(there);
-                    gpu.hold(PER_THREAD);
-                    let chunk = pool.get_on(bytes, PER_THREAD);
-                    gpu.fill(PER_THREAD, chunk, bytes, 1);
-                    gpu.expect(PER_THREAD, chunk, bytes, 1);
-                    (chunk, Mark::queue(gpu, PER_THREAD))
-                });
-                worker.join().expect("the thread ends")
+    // Whether it is in a green context.
+    variants(pairs([false, true], BACKENDS), |gpu, (is_green, (backend, unit))| {
+        gpu.sim.set(FREE_SYNCHRONIZES, 0);
+        gpu.sim.set(POISON, 1);
+        let own = gpu.enter(0);
+        let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
+        let there = if is_green { gpu.green_context(0).context } else { own };
+        gpu.set_current(own);
+        let bytes = 100 * unit;
+        let (chunk, done) = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                gpu.set_current(there);
+                gpu.hold(PER_THREAD);
+                let chunk = pool.get_on(bytes, PER_THREAD);
+                gpu.fill(PER_THREAD, chunk, bytes, 1);
+                gpu.expect(PER_THREAD, chunk, bytes, 1);
+                (chunk, Mark::queue(gpu, PER_THREAD))
             });
-            pool.put(chunk);
-            let got = Request::Async.make(&pool, bytes, other)?;
-            gpu.fill(other, got, bytes, 2);
-            let is_early = Mark::queue(gpu, other).is_reached() && !done.is_reached();
-            gpu.expect(other, got, bytes, 2);
-            gpu.sim.release_all();
-            pool.put_on(got, other);
-            let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
-            pool.check();
-            let texts = gpu.sim.misuse_texts();
-            first_of([
-                (
-                    gpu.sim.mismatches() != 0 || is_early,
-                    "the memory is handed out while the thread's work uses it",
-                ),
-                (idle != Ok(0), "the memory is not given back"),
-                (!texts.is_empty(), &format!("misuse: {}", texts.join("; "))),
-            ])
-        },
-    );
+            worker.join().expect("the thread ends")
+        });
+        pool.put(chunk);
+        let got = Request::Async.make(&pool, bytes, other)?;
+        gpu.fill(other, got, bytes, 2);
+        let is_early = done.is_overtaken(gpu, other);
+        gpu.expect(other, got, bytes, 2);
+        gpu.sim.release_all();
+        pool.put_on(got, other);
+        let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
+        pool.check();
+        let is_wrong = gpu.sim.mismatches() != 0 || is_early;
+        first_of([
+            (is_wrong, "the memory is handed out while the thread's work uses it"),
+            (idle != Ok(0), "the memory is not given back"),
+        ])?;
+        misuses(gpu)
+    });
 }

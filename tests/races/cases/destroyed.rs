@@ -1,7 +1,7 @@
 //! Streams that are destroyed without `bfc_forget_stream`, as RMM's tests and many programs do: memory that they freed
 //! serves others, no request fails for them, and their handles are not passed to the driver, which may crash.
 
-use super::{Mark, Request, first_of, fixed_pool, variants};
+use super::{Mark, Request, first_of, fixed_pool, misuses, pairs, variants};
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::simcuda::steer::RECYCLE_HANDLES;
 use crate::common::*;
@@ -47,33 +47,13 @@ enum Next {
     Private,
 }
 
-#[derive(Clone, Copy)]
-struct Variant {
-    backend: u32,
-    unit: u64,
-    use_: Use,
-    end: End,
-    next: Next,
-}
-
-fn all() -> impl Iterator<Item = (String, Variant)> {
+#[test]
+fn a_destroyed_stream_spoils_no_request() {
     let uses = [Use::InOrder, Use::TakenBack, Use::Recorded, Use::Private, Use::Only];
     let ends = [End::Synchronized, End::Working, End::Recycled, End::RecycledElsewhere, End::WithContext];
     let nexts = [Next::Plain, Next::Async, Next::Ex, Next::Trim, Next::Private];
-    let kinds = uses.into_iter().flat_map(move |use_| ends.map(|end| (use_, end)));
-    let kinds = kinds.flat_map(move |kind| nexts.map(|next| (kind, next)));
-    kinds.flat_map(|((use_, end), next)| {
-        BACKENDS.map(|(backend, unit)| {
-            let name = format!("{use_:?}, {end:?}, then {next:?}, backend {backend}");
-            (name, Variant { backend, unit, use_, end, next })
-        })
-    })
-}
-
-#[test]
-fn a_destroyed_stream_spoils_no_request() {
-    variants("cases::destroyed::a_destroyed_stream_spoils_no_request", all(), |gpu, variant| {
-        let Variant { backend, unit, use_, end, next } = variant;
+    let kinds = pairs(pairs(uses, ends), pairs(nexts, BACKENDS));
+    variants(kinds, |gpu, ((use_, end), (next, (backend, unit)))| {
         gpu.sim.set(RECYCLE_HANDLES, 1);
         let context = gpu.enter(0);
         let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
@@ -115,7 +95,7 @@ fn a_destroyed_stream_spoils_no_request() {
         let mut is_early = false;
         if let Ok(address) = got {
             gpu.fill(other, address, bytes, 2);
-            is_early = Mark::queue(gpu, other).is_reached() && !done.is_reached();
+            is_early = done.is_overtaken(gpu, other);
             gpu.expect(other, address, bytes, 2);
         }
         let waits = another.is_some_and(|another| gpu.pending(another) == 0);
@@ -196,55 +176,41 @@ fn follow(pool: &Pool, next: Next, bytes: u64, other: u64) -> Result<u64, String
 /// Like RMM's tests repeated in one process: streams come and go, and the pool stays.
 #[test]
 fn streams_come_and_go() {
-    let kinds = BACKENDS.into_iter().flat_map(|backend| {
-        let recycles = [true, false].map(|recycles| (backend, recycles));
-        recycles
-            .into_iter()
-            .flat_map(|(backend, recycles)| [true, false].map(|syncs| (backend, recycles, syncs)))
+    let kinds = pairs(BACKENDS, pairs([true, false], [true, false]));
+    variants(kinds, |gpu, ((backend, unit), (recycles, synchronizes))| {
+        gpu.sim.set(RECYCLE_HANDLES, i64::from(recycles));
+        gpu.enter(0);
+        let pool = fixed_pool(backend, 128 * unit);
+        let first = gpu.stream(false);
+        let mut random = Random::new(4);
+        for round in 0..30 {
+            let (a, b) = (gpu.stream(random.one_in(2)), gpu.stream(false));
+            for (stream, next) in [(a, b), (b, first), (first, a)] {
+                let got = Request::Async.make(&pool, 100 * unit, stream);
+                let address = got.map_err(|why| format!("round {round}: {why}"))?;
+                gpu.fill(stream, address, 100 * unit, round);
+                if random.one_in(2) {
+                    gpu.order(stream, next);
+                    assert_eq!(pool.record(address, next), BFC_OK, "{}", last_error());
+                    gpu.expect(next, address, 100 * unit, round);
+                }
+                gpu.expect(stream, address, 100 * unit, round);
+                pool.put_on(address, stream);
+            }
+            for stream in [a, b] {
+                if synchronizes {
+                    gpu.synchronize(stream);
+                }
+                gpu.destroy_stream(stream);
+            }
+            if random.one_in(4) {
+                pool.try_trim(0)
+                    .map_err(|status| format!("round {round}, trim: {status}: {}", last_error()))?;
+            }
+            pool.check();
+        }
+        misuses(gpu)
     });
-    let kinds = kinds.map(|kind| (format!("{kind:?} (backend, handles are recycled, synchronized)"), kind));
-    variants(
-        "cases::destroyed::streams_come_and_go",
-        kinds,
-        |gpu, ((backend, unit), recycles, synchronizes)| {
-            gpu.sim.set(RECYCLE_HANDLES, i64::from(recycles));
-            gpu.enter(0);
-            let pool = fixed_pool(backend, 128 * unit);
-            let first = gpu.stream(false);
-            let mut random = Random::new(4);
-            for round in 0..30 {
-                let (a, b) = (gpu.stream(random.one_in(2)), gpu.stream(false));
-                for (stream, next) in [(a, b), (b, first), (first, a)] {
-                    let got = Request::Async.make(&pool, 100 * unit, stream);
-                    let address = got.map_err(|why| format!("round {round}: {why}"))?;
-                    gpu.fill(stream, address, 100 * unit, round);
-                    if random.one_in(2) {
-                        gpu.order(stream, next);
-                        assert_eq!(pool.record(address, next), BFC_OK, "{}", last_error());
-                        gpu.expect(next, address, 100 * unit, round);
-                    }
-                    gpu.expect(stream, address, 100 * unit, round);
-                    pool.put_on(address, stream);
-                }
-                for stream in [a, b] {
-                    if synchronizes {
-                        gpu.synchronize(stream);
-                    }
-                    gpu.destroy_stream(stream);
-                }
-                if random.one_in(4) {
-                    pool.try_trim(0)
-                        .map_err(|status| format!("round {round}, trim: {status}: {}", last_error()))?;
-                }
-                pool.check();
-            }
-            let texts = gpu.sim.misuse_texts();
-            match texts.first() {
-                Some(text) => Err(format!("{} misuses, the first: {text}", texts.len())),
-                None => Ok(()),
-            }
-        },
-    );
 }
 
 /// When the green context of a stream ends.
@@ -263,64 +229,54 @@ enum Detached {
 #[test]
 fn a_detached_stream_spoils_nothing() {
     let kinds = [Detached::InUse, Detached::InUseAndForgotten, Detached::Freed];
-    let kinds = kinds.into_iter().flat_map(|detached| {
-        BACKENDS
-            .map(|(backend, unit)| (format!("{detached:?}, backend {backend}"), (detached, backend, unit)))
+    variants(pairs(kinds, BACKENDS), |gpu, (detached, (backend, unit))| {
+        // Its device must be known.
+        assert_eq!(gpu.sim.configure(1, GIB), 0);
+        let gpu = Gpu::new(gpu.sim);
+        let own = gpu.enter(0);
+        let green = gpu.green_context(0);
+        let stream = gpu.green_stream(green);
+        gpu.set_current(own);
+        let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
+        let bytes = 100 * unit;
+        let chunk = pool.get_on(bytes, stream);
+        pool.put_on(pool.get_on(10 * unit, other), other);
+        gpu.hold(stream);
+        gpu.fill(stream, chunk, bytes, 1);
+        gpu.expect(stream, chunk, bytes, 1);
+        let done = Mark::queue(gpu, stream);
+        if detached == Detached::Freed {
+            pool.put_on(chunk, stream);
+        }
+        gpu.destroy_green_context(green);
+        let trimmed = pool.try_trim(0);
+        if detached != Detached::Freed {
+            pool.put(chunk);
+        }
+        if detached == Detached::InUseAndForgotten {
+            // Events can no longer be recorded there (CUDA_ERROR_STREAM_DETACHED), so the memory waits for a
+            // synchronization.
+            assert_eq!(pool.try_forget(stream), BFC_ERROR_BACKEND_FAILED);
+            assert!(last_error().contains("917"), "{}", last_error());
+        }
+        gpu.destroy_stream(stream);
+        let got = Request::Async.make(&pool, bytes, other);
+        let mut is_early = false;
+        if let Ok(address) = got {
+            gpu.fill(other, address, bytes, 2);
+            is_early = done.is_overtaken(gpu, other);
+            gpu.expect(other, address, bytes, 2);
+            pool.put_on(address, other);
+        }
+        gpu.sim.release_all();
+        let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
+        pool.check();
+        got?;
+        let is_wrong = gpu.sim.mismatches() != 0 || is_early;
+        first_of([
+            (is_wrong, "the memory is handed out while the stream still works on it"),
+            (trimmed.is_err() || idle != Ok(0), "the memory is not given back"),
+        ])?;
+        misuses(gpu)
     });
-    variants(
-        "cases::destroyed::a_detached_stream_spoils_nothing",
-        kinds,
-        |gpu, (detached, backend, unit)| {
-            // Its device must be known.
-            assert_eq!(gpu.sim.configure(1, GIB), 0);
-            let gpu = Gpu::new(gpu.sim);
-            let own = gpu.enter(0);
-            let green = gpu.green_context(0);
-            let stream = gpu.green_stream(green);
-            gpu.set_current(own);
-            let (pool, other) = (fixed_pool(backend, 128 * unit), gpu.stream(false));
-            let bytes = 100 * unit;
-            let chunk = pool.get_on(bytes, stream);
-            pool.put_on(pool.get_on(10 * unit, other), other);
-            gpu.hold(stream);
-            gpu.fill(stream, chunk, bytes, 1);
-            gpu.expect(stream, chunk, bytes, 1);
-            let done = Mark::queue(gpu, stream);
-            if detached == Detached::Freed {
-                pool.put_on(chunk, stream);
-            }
-            gpu.destroy_green_context(green);
-            let trimmed = pool.try_trim(0);
-            if detached != Detached::Freed {
-                pool.put(chunk);
-            }
-            if detached == Detached::InUseAndForgotten {
-                // Events can no longer be recorded there (CUDA_ERROR_STREAM_DETACHED), so the memory waits for a
-                // synchronization.
-                assert_eq!(pool.try_forget(stream), BFC_ERROR_BACKEND_FAILED);
-                assert!(last_error().contains("917"), "{}", last_error());
-            }
-            gpu.destroy_stream(stream);
-            let got = Request::Async.make(&pool, bytes, other);
-            let mut is_early = false;
-            if let Ok(address) = got {
-                gpu.fill(other, address, bytes, 2);
-                is_early = Mark::queue(gpu, other).is_reached() && !done.is_reached();
-                gpu.expect(other, address, bytes, 2);
-                pool.put_on(address, other);
-            }
-            gpu.sim.release_all();
-            let idle = pool.try_trim(0).map(|_| pool.stats().pool_bytes);
-            pool.check();
-            got?;
-            first_of([
-                (
-                    gpu.sim.mismatches() != 0 || is_early,
-                    "the memory is handed out while the stream still works on it",
-                ),
-                (trimmed.is_err() || idle != Ok(0), "the memory is not given back"),
-                (!gpu.sim.misuse_texts().is_empty(), "the driver is misused"),
-            ])
-        },
-    );
 }

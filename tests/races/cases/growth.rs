@@ -1,6 +1,6 @@
 //! A pool that can grow waits for no device work: that work may itself wait for the requesting thread's next action.
 
-use super::variants_with;
+use super::{pairs, variants_with};
 use crate::common::gpu::{BACKENDS, Gpu};
 use crate::common::receive::Receive;
 use crate::common::*;
@@ -14,20 +14,18 @@ fn waits(gpu: Gpu) -> [u64; 3] {
 /// next. The pool grows then. If nothing is pending it makes room from the pieces.
 #[test]
 fn a_request_that_could_reuse_idle_memory_grows_instead() {
-    let test = "cases::growth::a_request_that_could_reuse_idle_memory_grows_instead";
-    reuse_or_growth(test, "13050", true);
+    reuse_or_growth("13050", true);
 }
 
 /// Drivers before CUDA 12.5 cannot report whether work is pending.
 #[test]
 fn a_request_grows_where_the_driver_cannot_be_asked() {
-    reuse_or_growth("cases::growth::a_request_grows_where_the_driver_cannot_be_asked", "12040", false);
+    reuse_or_growth("12040", false);
 }
 
-fn reuse_or_growth(test: &str, version: &str, may_reuse: bool) {
-    let kinds = BACKENDS.into_iter().flat_map(|backend| [false, true].map(|is_busy| (backend, is_busy)));
-    let named = kinds.map(|kind| (format!("backend {}, busy {}", kind.0.0, kind.1), kind));
-    variants_with(test, &[("SIMCUDA_DRIVER_VERSION", version)], named, |gpu, ((backend, unit), is_busy)| {
+fn reuse_or_growth(version: &str, may_reuse: bool) {
+    let variables = [("SIMCUDA_DRIVER_VERSION", version)];
+    variants_with(&variables, pairs(BACKENDS, [false, true]), |gpu, ((backend, unit), is_busy)| {
         gpu.enter(0);
         let (comm, compute, bytes) = (gpu.stream(false), gpu.stream(false), 64 * unit);
         let pool = Pool::on_device(0, |options| {

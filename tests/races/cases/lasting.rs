@@ -1,7 +1,7 @@
 //! The remains of streams that have ended, or were captured, and of frees that nothing waits for: no request waits
 //! for them in place of another stream, fails because of them, or keeps their events.
 
-use super::{Request, first_of, fixed_pool, variants};
+use super::{Request, first_of, fixed_pool, pairs, send, variants};
 use crate::common::gpu::{BACKENDS, PER_THREAD};
 use crate::common::receive::Receive;
 use crate::common::*;
@@ -12,9 +12,7 @@ use std::sync::mpsc;
 /// nothing after it, and wait for the whole context.
 #[test]
 fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
-    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "cases::lasting::the_last_event_of_a_forgotten_stream_is_of_no_other";
-    variants(test, kinds, |gpu, (backend, unit)| {
+    variants(BACKENDS, |gpu, (backend, unit)| {
         let (context, bytes) = (gpu.enter(0), 100 * unit);
         let pool = fixed_pool(backend, 228 * unit);
         let [old, compute, comm] = [(); 3].map(|()| gpu.stream(false));
@@ -48,20 +46,12 @@ fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
             pool.put_on(sent, comm);
             let receive = Receive::post(gpu, comm);
             let got = Request::Async.make(&pool, bytes, compute);
-            let is_forced = receive.is_forced();
-            receive.send(gpu, compute);
-            gpu.step(comm, u64::MAX);
-            let is_sent = receive.is_sent();
-            receive.deliver(gpu);
-            gpu.sim.release_all();
+            let judged = send(gpu, receive, got.clone(), bytes, compute, &[comm]);
             drop(tell);
             pool.put_on(known, compute);
             pool.put_on(got?, compute);
             pool.check();
-            first_of([
-                (is_forced, "deadlock: the request has waited in the host for the receive"),
-                (!is_sent, "deadlock: the send was ordered after the receive"),
-            ])
+            judged
         })
     });
 }
@@ -70,8 +60,7 @@ fn the_last_event_of_a_forgotten_stream_is_of_no_other() {
 /// synchronization makes memory freed there reusable, although the program does not name the stream again.
 #[test]
 fn what_was_freed_in_a_capture_is_not_lost() {
-    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    variants("cases::lasting::what_was_freed_in_a_capture_is_not_lost", kinds, |gpu, (backend, unit)| {
+    variants(BACKENDS, |gpu, (backend, unit)| {
         gpu.enter(0);
         let (pool, bytes) = (fixed_pool(backend, 128 * unit), 100 * unit);
         let [captured, compute] = [(); 2].map(|()| gpu.stream(false));
@@ -105,11 +94,8 @@ enum Round {
 fn events_and_metadata_are_bounded() {
     const ROUNDS: u64 = if cfg!(debug_assertions) { 1000 } else { 4000 };
     let rounds = [Round::InOrder, Round::Recorded, Round::Elsewhere, Round::Exchanged];
-    let kinds = rounds.into_iter().flat_map(|round| [2, 8].map(|streams| (round, streams)));
-    let kinds = kinds.flat_map(|(round, streams)| BACKENDS.map(|backend| (round, streams, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?} (round, streams, backend)"), kind));
-    let test = "cases::lasting::events_and_metadata_are_bounded";
-    variants(test, kinds, |gpu, (round, streams, (backend, unit))| {
+    let kinds = pairs(pairs(rounds, [2, 8]), BACKENDS);
+    variants(kinds, |gpu, ((round, streams), (backend, unit))| {
         gpu.enter(0);
         let pool = fixed_pool(backend, 1024 * unit);
         let streams: Vec<u64> = (0..streams).map(|_| gpu.stream(false)).collect();

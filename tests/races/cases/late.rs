@@ -2,7 +2,7 @@
 //! receive, whose send is queued by the stream that requests the memory next. A send that waits for the free is in
 //! time. One that waits for an event recorded later comes after the receive: a deadlock.
 
-use super::{REQUESTS, Request, first_of, fixed_pool, variants};
+use super::{REQUESTS, Request, first_of, fixed_pool, pairs, send, variants};
 use crate::common::gpu::{BACKENDS, Gpu, LEGACY};
 use crate::common::log::Collected;
 use crate::common::receive::Receive;
@@ -28,32 +28,6 @@ use Freed::*;
 
 const FREED: [Freed; 6] = [InOrder, Plainly, Elsewhere, RecordedBefore, RecordedAfter, Common];
 
-#[derive(Clone, Copy)]
-struct Variant {
-    backend: u32,
-    unit: u64,
-    freed: Freed,
-    request: Request,
-    /// The communication stream is the legacy default stream.
-    legacy: bool,
-    /// `bfc_forget_stream` is called for it after the receive.
-    forgotten: bool,
-}
-
-fn all() -> impl Iterator<Item = (String, Variant)> {
-    let kinds = FREED.into_iter().flat_map(|freed| REQUESTS.map(|request| (freed, request)));
-    let comm = [(false, false), (true, false), (false, true)];
-    let kinds = kinds.flat_map(move |kind| comm.map(|comm| (kind, comm)));
-    kinds.flat_map(|((freed, request), (legacy, forgotten))| {
-        BACKENDS.map(|(backend, unit)| {
-            let name = format!(
-                "freed {freed:?}, request {request:?}, backend {backend}, legacy {legacy}, forgotten {forgotten}"
-            );
-            (name, Variant { backend, unit, freed, request, legacy, forgotten })
-        })
-    })
-}
-
 /// Makes the chunk wait for the work of `comm`, which fills or reads it.
 fn free(gpu: Gpu, pool: &Pool, freed: Freed, bytes: u64, [comm, other]: [u64; 2]) {
     let chunk = match freed {
@@ -77,28 +51,13 @@ fn free(gpu: Gpu, pool: &Pool, freed: Freed, bytes: u64, [comm, other]: [u64; 2]
     }
 }
 
-/// Sends from new memory, and checks the result.
-fn send(gpu: Gpu, receive: Receive, got: Result<u64, String>, bytes: u64, stream: u64) -> Result<(), String> {
-    let is_forced = receive.is_forced();
-    if let Ok(address) = &got {
-        gpu.fill(stream, *address, bytes, 2);
-    }
-    receive.send(gpu, stream);
-    let is_sent = receive.is_sent();
-    receive.deliver(gpu);
-    gpu.sim.release_all();
-    first_of([
-        (is_forced, "deadlock: a call has waited in the host for the receive"),
-        (!is_sent, "deadlock: the send was ordered after the receive"),
-    ])?;
-    got.map(drop)
-}
-
 /// The memory freed there is the only memory.
 #[test]
 fn a_request_waits_for_nothing_behind_the_free() {
-    variants("cases::late::a_request_waits_for_nothing_behind_the_free", all(), |gpu, variant| {
-        let Variant { backend, unit, freed, request, legacy, forgotten } = variant;
+    // The communication stream is the legacy default stream, or bfc_forget_stream is called for it after the receive.
+    let comms = [(false, false), (true, false), (false, true)];
+    let kinds = pairs(pairs(FREED, REQUESTS), pairs(comms, BACKENDS));
+    variants(kinds, |gpu, ((freed, request), ((legacy, forgotten), (backend, unit)))| {
         gpu.enter(0);
         let pool = fixed_pool(backend, 128 * unit);
         let (comm, compute) = (if legacy { LEGACY } else { gpu.stream(false) }, gpu.stream(false));
@@ -110,7 +69,7 @@ fn a_request_waits_for_nothing_behind_the_free() {
             pool.forget(comm);
         }
         let got = request.make(&pool, 100 * unit, compute);
-        let judged = send(gpu, receive, got, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute, &[]);
         known.into_iter().for_each(|address| pool.put(address));
         pool.check();
         judged
@@ -120,91 +79,61 @@ fn a_request_waits_for_nothing_behind_the_free() {
 /// Memory freed before the receive serves the request, although more was freed after it.
 #[test]
 fn a_later_free_does_not_spoil_an_earlier_one() {
-    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    variants(
-        "cases::late::a_later_free_does_not_spoil_an_earlier_one",
-        kinds,
-        |gpu, (request, (backend, unit))| {
-            gpu.enter(0);
-            let pool = fixed_pool(backend, 256 * unit);
-            let (comm, compute) = (gpu.stream(false), gpu.stream(false));
-            let (first, between) = (pool.get_on(100 * unit, comm), pool.get_on(unit, compute));
-            let (second, rest) = (pool.get_on(120 * unit, comm), pool.get_on(34 * unit, compute));
-            for chunk in [first, second] {
-                gpu.fill(comm, chunk, 100 * unit, 1);
-            }
-            pool.put_on(first, comm);
-            let receive = Receive::post(gpu, comm);
-            gpu.fill(comm, second, 100 * unit, 1);
-            pool.put_on(second, comm);
-            let got = request.make(&pool, 100 * unit, compute);
-            let judged = send(gpu, receive, got, 100 * unit, compute);
-            [between, rest].into_iter().for_each(|address| pool.put(address));
-            pool.check();
-            judged
-        },
-    );
+    variants(pairs(REQUESTS, BACKENDS), |gpu, (request, (backend, unit))| {
+        gpu.enter(0);
+        let pool = fixed_pool(backend, 256 * unit);
+        let (comm, compute) = (gpu.stream(false), gpu.stream(false));
+        let (first, between) = (pool.get_on(100 * unit, comm), pool.get_on(unit, compute));
+        let (second, rest) = (pool.get_on(120 * unit, comm), pool.get_on(34 * unit, compute));
+        for chunk in [first, second] {
+            gpu.fill(comm, chunk, 100 * unit, 1);
+        }
+        pool.put_on(first, comm);
+        let receive = Receive::post(gpu, comm);
+        gpu.fill(comm, second, 100 * unit, 1);
+        pool.put_on(second, comm);
+        let got = request.make(&pool, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute, &[]);
+        [between, rest].into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        judged
+    });
 }
 
 /// The requesting stream has itself used the chunk, as recorded, and that work is pending. In its own order it waits
 /// for nothing, whatever other streams have posted.
 #[test]
 fn a_stream_does_not_wait_for_its_own_recorded_use() {
-    let kinds = BACKENDS.into_iter().flat_map(|backend| {
-        let ends = [true, false].map(|forgotten| (backend, forgotten));
-        ends.map(|kind| (format!("{kind:?} (backend, the chunk's stream is forgotten)"), kind))
+    // Whether the chunk's stream is forgotten.
+    variants(pairs(BACKENDS, [true, false]), |gpu, ((backend, unit), forgotten)| {
+        gpu.enter(0);
+        let pool = fixed_pool(backend, 128 * unit);
+        let [home, comm, compute] = [(); 3].map(|()| gpu.stream(false));
+        let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
+        gpu.hold(compute);
+        let chunk = pool.get_on(100 * unit, home);
+        gpu.fill(home, chunk, 100 * unit, 1);
+        gpu.order(home, compute);
+        gpu.expect(compute, chunk, 100 * unit, 1);
+        assert_eq!(pool.record(chunk, compute), BFC_OK, "{}", last_error());
+        pool.put_on(chunk, home);
+        if forgotten {
+            pool.forget(home);
+        }
+        let receive = Receive::post(gpu, comm);
+        let got = Request::Async.make(&pool, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute, &[compute]);
+        known.into_iter().for_each(|address| pool.put(address));
+        pool.check();
+        judged
     });
-    variants(
-        "cases::late::a_stream_does_not_wait_for_its_own_recorded_use",
-        kinds,
-        |gpu, ((backend, unit), forgotten)| {
-            gpu.enter(0);
-            let pool = fixed_pool(backend, 128 * unit);
-            let [home, comm, compute] = [(); 3].map(|()| gpu.stream(false));
-            let known = [comm, compute].map(|stream| pool.get_on(unit, stream));
-            gpu.hold(compute);
-            let chunk = pool.get_on(100 * unit, home);
-            gpu.fill(home, chunk, 100 * unit, 1);
-            gpu.order(home, compute);
-            gpu.expect(compute, chunk, 100 * unit, 1);
-            assert_eq!(pool.record(chunk, compute), BFC_OK, "{}", last_error());
-            pool.put_on(chunk, home);
-            if forgotten {
-                pool.forget(home);
-            }
-            let receive = Receive::post(gpu, comm);
-            let got = Request::Async.make(&pool, 100 * unit, compute);
-            let is_forced = receive.is_forced();
-            if let Ok(address) = got {
-                gpu.fill(compute, address, 100 * unit, 2);
-            }
-            receive.send(gpu, compute);
-            gpu.step(compute, 100);
-            let is_sent = receive.is_sent();
-            receive.deliver(gpu);
-            gpu.sim.release_all();
-            let mismatches = gpu.sim.mismatches();
-            known.into_iter().for_each(|address| pool.put(address));
-            pool.check();
-            got?;
-            first_of([
-                (is_forced, "deadlock: a call has waited in the host for the receive"),
-                (!is_sent, "deadlock: the send was ordered after the receive"),
-                (mismatches != 0, "wrong data"),
-            ])
-        },
-    );
 }
 
 /// Neither `bfc_pool_begin` nor a request for the private pool, which can grow, waits for a receive of another stream.
 #[test]
 fn private_pools_wait_for_no_receive() {
-    let kinds = BACKENDS.into_iter().flat_map(|backend| {
-        let shares = [true, false].map(|shares| (backend, shares));
-        shares.map(|kind| (format!("{kind:?} (backend, the communication stream is of that pool too)"), kind))
-    });
-    variants("cases::late::private_pools_wait_for_no_receive", kinds, |gpu, ((backend, unit), shares)| {
+    // Whether the communication stream is of that pool too.
+    variants(pairs(BACKENDS, [true, false]), |gpu, ((backend, unit), shares)| {
         gpu.enter(0);
         let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
         let (comm, compute) = (gpu.stream(false), gpu.stream(false));
@@ -216,7 +145,7 @@ fn private_pools_wait_for_no_receive() {
         let receive = Receive::post(gpu, comm);
         assert_eq!(pool.begin_private(7, compute), BFC_OK, "{}", last_error());
         let got = Request::Async.make(&pool, 100 * unit, compute);
-        let judged = send(gpu, receive, got, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute, &[]);
         for stream in [Some(comm).filter(|_| shares), Some(compute)].into_iter().flatten() {
             assert_eq!(pool.end_private(7, stream), BFC_OK, "{}", last_error());
         }
@@ -230,17 +159,14 @@ fn private_pools_wait_for_no_receive() {
 /// than wait for it.
 #[test]
 fn memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow() {
-    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    let test = "cases::late::memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow";
-    variants(test, kinds, |gpu, (request, (backend, unit))| {
+    variants(pairs(REQUESTS, BACKENDS), |gpu, (request, (backend, unit))| {
         gpu.enter(0);
         let pool = Pool::in_small_regions(backend, 0, GIB, GROWING);
         let (comm, compute) = (gpu.stream(false), gpu.stream(false));
         free(gpu, &pool, InOrder, 100 * unit, [comm, compute]);
         let receive = Receive::post(gpu, comm);
         let got = request.make(&pool, 100 * unit, compute);
-        let judged = send(gpu, receive, got, 100 * unit, compute);
+        let judged = send(gpu, receive, got, 100 * unit, compute, &[]);
         pool.check();
         judged
     });
@@ -251,12 +177,8 @@ fn memory_of_the_only_stream_is_not_waited_for_where_the_pool_can_grow() {
 #[test]
 fn memory_without_a_stream_is_waited_for_behind_growth_and_logged() {
     // A request without a stream is in the order of that memory.
-    let requests = [Request::Async, Request::Ex];
-    let kinds = [true, false].into_iter().flat_map(|grows| requests.map(|request| (grows, request)));
-    let kinds = kinds.flat_map(|(grows, request)| BACKENDS.map(|backend| (grows, request, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?} (grows, request, backend)"), kind));
-    let test = "cases::late::memory_without_a_stream_is_waited_for_behind_growth_and_logged";
-    variants(test, kinds, |gpu, (grows, request, (backend, unit))| {
+    let kinds = pairs(pairs([true, false], [Request::Async, Request::Ex]), BACKENDS);
+    variants(kinds, |gpu, ((grows, request), (backend, unit))| {
         gpu.enter(0);
         let log = Collected::start();
         let pool = match grows {
@@ -287,10 +209,7 @@ fn memory_without_a_stream_is_waited_for_behind_growth_and_logged() {
 /// A request waits for it if everything else has failed, which is logged.
 #[test]
 fn memory_of_the_only_stream_is_waited_for_last_and_logged() {
-    let kinds = REQUESTS.into_iter().flat_map(|request| BACKENDS.map(|backend| (request, backend)));
-    let kinds = kinds.map(|kind| (format!("{kind:?}"), kind));
-    let test = "cases::late::memory_of_the_only_stream_is_waited_for_last_and_logged";
-    variants(test, kinds, |gpu, (request, (backend, unit))| {
+    variants(pairs(REQUESTS, BACKENDS), |gpu, (request, (backend, unit))| {
         gpu.enter(0);
         let log = Collected::start();
         let pool = fixed_pool(backend, 128 * unit);

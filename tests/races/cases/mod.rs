@@ -1,5 +1,5 @@
-//! Order of device work on the simulated driver (a simulation, and no device): programs in which an event that covers
-//! too much, an event of the wrong context, an event that two threads use, or the remains of a stream do harm.
+//! Programs in which an event that covers too much, an event of the wrong context, an event that two threads use, or the
+//! remains of a stream did harm: one for each defect found.
 //!
 //! Each test runs all variants of its program and reports every one that fails.
 
@@ -14,17 +14,19 @@ mod late;
 mod preloaded;
 mod shared_events;
 
-use crate::common;
-use common::gpu::Gpu;
-use common::simcuda::{Simulation, simulated_with};
-use common::*;
+use crate::common::gpu::Gpu;
+use crate::common::receive::Receive;
+use crate::common::simcuda::simulated_with;
+use crate::common::*;
+use crate::harness;
 use std::ffi::c_void;
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// How memory is requested.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
     /// `bfc_alloc`: any stream may use the memory at once.
     Plain,
@@ -36,6 +38,9 @@ pub enum Request {
 
 /// All of them.
 pub const REQUESTS: [Request; 3] = [Request::Plain, Request::Async, Request::Ex];
+
+/// What was wrong.
+pub type Outcome = Result<(), String>;
 
 impl Request {
     /// Requests this many bytes.
@@ -60,45 +65,46 @@ pub fn fixed_pool(backend: u32, limit: u64) -> Pool {
     })
 }
 
+/// All pairs.
+pub fn pairs<A: Copy, B: Copy>(
+    firsts: impl IntoIterator<Item = A>,
+    seconds: impl IntoIterator<Item = B>,
+) -> Vec<(A, B)> {
+    let seconds: Vec<B> = seconds.into_iter().collect();
+    firsts.into_iter().flat_map(|first| seconds.iter().map(move |&second| (first, second))).collect()
+}
+
 /// Runs variants of a program on two simulated devices, each from the beginning, and reports which fail.
-pub fn variants<T: Copy>(
-    test: &str,
-    variants: impl IntoIterator<Item = (String, T)>,
-    program: impl Fn(Gpu, T) -> Result<(), String>,
-) {
-    variants_with(test, &[], variants, program);
+pub fn variants<T: Copy + Debug>(variants: impl IntoIterator<Item = T>, program: impl Fn(Gpu, T) -> Outcome) {
+    variants_with(&[], variants, program);
 }
 
 /// Like [`variants`], with variables for the simulation.
-pub fn variants_with<T: Copy>(
-    test: &str,
+pub fn variants_with<T: Copy + Debug>(
     variables: &[(&str, &str)],
-    variants: impl IntoIterator<Item = (String, T)>,
-    program: impl Fn(Gpu, T) -> Result<(), String>,
+    variants: impl IntoIterator<Item = T>,
+    program: impl Fn(Gpu, T) -> Outcome,
 ) {
-    simulated_with(test, variables, |sim| {
-        let mut failures = Vec::new();
-        let mut count = 0;
-        for (name, variant) in variants {
+    simulated_with(&harness::test(), variables, |sim| {
+        let (mut failures, mut count) = (Vec::new(), 0);
+        for variant in variants {
             count += 1;
             // Shown if the variant ends the process.
-            println!("{name}");
-            let run = || program(begin(sim), variant);
+            println!("{variant:?}");
+            let run = || {
+                assert_eq!(sim.configure(2, GIB), 0);
+                program(Gpu::new(sim), variant)
+            };
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(Ok(())) => {}
-                Ok(Err(why)) => failures.push(format!("{name}: {why}")),
-                Err(_) => failures.push(format!("{name}: panics, see above")),
+                Ok(Err(why)) => failures.push(format!("{variant:?}: {why}")),
+                Err(_) => failures.push(format!("{variant:?}: panics, see above")),
             }
         }
         assert!(count > 0);
         let failed = failures.len();
         assert!(failures.is_empty(), "{failed} of {count} variants fail:\n{}", failures.join("\n"));
     });
-}
-
-fn begin(sim: Simulation) -> Gpu {
-    assert_eq!(sim.configure(2, GIB), 0);
-    Gpu::new(sim)
 }
 
 /// Records whether the work before it on a stream has completed.
@@ -117,6 +123,11 @@ impl Mark {
     pub fn is_reached(&self) -> bool {
         self.0.load(SeqCst)
     }
+
+    /// Returns whether work that is queued on a stream now runs before it.
+    pub fn is_overtaken(&self, gpu: Gpu, stream: u64) -> bool {
+        Mark::queue(gpu, stream).is_reached() && !self.is_reached()
+    }
 }
 
 unsafe extern "C" fn reached(flag: *mut c_void) {
@@ -125,9 +136,52 @@ unsafe extern "C" fn reached(flag: *mut c_void) {
 }
 
 /// Returns the text of the first violation among several conditions.
-pub fn first_of<const N: usize>(wrong: [(bool, &str); N]) -> Result<(), String> {
+pub fn first_of<const N: usize>(wrong: [(bool, &str); N]) -> Outcome {
     match wrong.iter().find(|(is_so, _)| *is_so) {
         Some((_, why)) => Err((*why).to_owned()),
         None => Ok(()),
     }
+}
+
+/// Returns the misuses of the driver.
+pub fn misuses(gpu: Gpu) -> Outcome {
+    let texts = gpu.sim.misuse_texts();
+    if texts.is_empty() { Ok(()) } else { Err(format!("misuse: {}", texts.join("; "))) }
+}
+
+/// Fills a chunk on a stream, and frees it there.
+pub fn fill_and_free(gpu: Gpu, pool: &Pool, chunk: u64, bytes: u64, stream: u64) {
+    gpu.fill(stream, chunk, bytes, 1);
+    pool.put_on(chunk, stream);
+}
+
+/// Sends from memory that was requested after a receive, and checks that no call has waited for the receive and that the
+/// send was not ordered after it. `held` are streams that have run nothing so far.
+pub fn send(
+    gpu: Gpu,
+    receive: Receive,
+    got: Result<u64, String>,
+    bytes: u64,
+    stream: u64,
+    held: &[u64],
+) -> Outcome {
+    let is_forced = receive.is_forced();
+    if let Ok(address) = &got {
+        gpu.fill(stream, *address, bytes, 2);
+    }
+    receive.send(gpu, stream);
+    // As far as possible without the receive. The streams may wait for each other repeatedly.
+    while held.iter().map(|&stream| gpu.step(stream, u64::MAX)).sum::<u64>() != 0 {}
+    let is_sent = receive.is_sent();
+    receive.deliver(gpu);
+    gpu.sim.release_all();
+    if let Ok(address) = &got {
+        gpu.expect(stream, *address, bytes, 2);
+    }
+    first_of([
+        (is_forced, "deadlock: a call has waited in the host for the receive"),
+        (!is_sent, "deadlock: the send was ordered after the receive"),
+        (gpu.sim.mismatches() != 0, "wrong data"),
+    ])?;
+    got.map(drop)
 }

@@ -2,62 +2,46 @@
 //! that run without the interposer neither deadlock, nor read wrong data, nor fail, especially with
 //! `BFC_PRELOAD_ASYNC=1`.
 
-use crate::common;
-use common::gpu::Gpu;
-use common::hooked::Hooked;
-use common::preload::{self, Interposer};
-use common::receive::Receive;
-use common::simcuda::{Simulation, simulated_with};
-use common::*;
+use super::{Mark, send};
+use crate::common::gpu::Gpu;
+use crate::common::hooked::Hooked;
+use crate::common::preload::{self, Interposer};
+use crate::common::receive::Receive;
+use crate::common::simcuda::simulated_with;
+use crate::common::*;
+use crate::harness;
 use cuda_sys::CUDA_ERROR_INVALID_VALUE;
-use std::ffi::c_void;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// For each backend a limit, and the request that takes most of it.
 const POOLS: [(&str, &str, u64); 2] = [("cuda", "128k", 100 * KIB), ("cuda_vmm", "8m", 6 * MIB)];
 
 /// Runs a program in processes of their own, one with each backend.
-fn preloaded(test: &str, program: impl Fn(Simulation, u64)) {
-    preloaded_with(test, &[("BFC_PRELOAD_ASYNC", "1")], program);
+fn preloaded(program: impl Fn(Hooked, u64)) {
+    preloaded_with(&[("BFC_PRELOAD_ASYNC", "1")], program);
 }
 
-fn preloaded_with(test: &str, settings: &[(&str, &str)], program: impl Fn(Simulation, u64)) {
+fn preloaded_with(settings: &[(&str, &str)], program: impl Fn(Hooked, u64)) {
     for (backend, limit, bytes) in POOLS {
         let mut variables = vec![("BFC_BACKEND", backend), ("BFC_MEMORY_LIMIT", limit)];
         variables.extend(settings);
         let bytes_text = bytes.to_string();
         variables.extend([("ORDER_BYTES", &*bytes_text), ("SIMCUDA_DEVICES", "2")]);
-        if !child::is_child(test) {
+        if !child::is_child(&harness::test()) {
             variables.push(("LD_PRELOAD", preload::library(Interposer::Shipped).to_str().expect("UTF-8")));
         }
-        simulated_with(test, &variables, |sim| {
+        simulated_with(&harness::test(), &variables, |sim| {
             let bytes = std::env::var("ORDER_BYTES").expect("set above").parse().expect("a number");
-            program(sim, bytes);
+            program(Hooked::new(Gpu::new(sim)), bytes);
         });
-        if child::is_child(test) {
+        if child::is_child(&harness::test()) {
             return;
         }
     }
 }
 
-/// Returns whether a stream has reached a mark.
-fn mark(gpu: Gpu, stream: u64) -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let argument = Arc::into_raw(flag.clone()).cast_mut().cast();
-    assert_eq!(gpu.sim.launch(pointer(stream), reached, argument), 0);
-    flag
-}
-
-unsafe extern "C" fn reached(flag: *mut c_void) {
-    // SAFETY: `mark` passed it to this call, which is the only one.
-    unsafe { Arc::from_raw(flag.cast::<AtomicBool>()) }.store(true, SeqCst);
-}
-
 /// A communication stream frees and posts a receive; the memory then serves the stream that sends.
 #[track_caller]
-fn receive_after_free(sim: Simulation, bytes: u64, is_async: bool) {
-    let gpu = Hooked::new(Gpu::new(sim));
+fn receive_after_free(gpu: Hooked, bytes: u64, is_async: bool) {
     gpu.enter(0);
     let (comm, compute) = (gpu.stream(false), gpu.stream(false));
     let known = [comm, compute].map(|stream| gpu.alloc_async(KIB, stream).expect("there is room"));
@@ -66,38 +50,29 @@ fn receive_after_free(sim: Simulation, bytes: u64, is_async: bool) {
     assert_eq!(gpu.free_async(chunk, comm), Ok(()));
     let receive = Receive::post(*gpu, comm);
     let got = if is_async { gpu.alloc_async(bytes, compute) } else { gpu.alloc(bytes) };
-    let is_forced = receive.is_forced();
-    let address = got.unwrap_or_else(|code| panic!("the request fails: {code}"));
-    gpu.fill(compute, address, bytes, 2);
-    receive.send(*gpu, compute);
-    let is_sent = receive.is_sent();
-    receive.deliver(*gpu);
-    assert!(!is_forced, "deadlock: the request has waited in the host for the receive");
-    assert!(is_sent, "deadlock: the send was ordered after the receive");
-    for address in known.into_iter().chain([address]) {
+    let judged = send(*gpu, receive, got.map_err(|code| format!("{code}")), bytes, compute, &[]);
+    assert_eq!(judged, Ok(()));
+    for address in known.into_iter().chain(got) {
         assert_eq!(gpu.free_async(address, compute), Ok(()));
     }
-    assert_eq!(sim.mismatches(), 0);
+    assert_eq!(gpu.sim.mismatches(), 0);
     gpu.leave(0);
 }
 
 #[test]
 fn an_asynchronous_request_waits_for_nothing_behind_the_free() {
-    let test = "cases::preloaded::an_asynchronous_request_waits_for_nothing_behind_the_free";
-    preloaded(test, |sim, bytes| receive_after_free(sim, bytes, true));
+    preloaded(|gpu, bytes| receive_after_free(gpu, bytes, true));
 }
 
 #[test]
 fn a_plain_request_waits_for_nothing_behind_the_free() {
-    let test = "cases::preloaded::a_plain_request_waits_for_nothing_behind_the_free";
-    preloaded(test, |sim, bytes| receive_after_free(sim, bytes, false));
+    preloaded(|gpu, bytes| receive_after_free(gpu, bytes, false));
 }
 
 /// Memory that is freed in the order of a stream of the program's own context, which still works on it.
 #[test]
 fn a_stream_of_another_context_is_waited_for() {
-    preloaded("cases::preloaded::a_stream_of_another_context_is_waited_for", |sim, bytes| {
-        let gpu = Hooked::new(Gpu::new(sim));
+    preloaded(|gpu, bytes| {
         let primary = gpu.enter(0);
         let own = gpu.create_context(0);
         let there = gpu.stream(false);
@@ -114,21 +89,21 @@ fn a_stream_of_another_context_is_waited_for() {
             gpu.set_current(primary);
             gpu.destroy_event(event);
             gpu.expect(there, chunk, bytes, 1);
-            let done = mark(*gpu, there);
+            let done = Mark::queue(*gpu, there);
             gpu.set_current(own);
             assert_eq!(gpu.free_async(chunk, there), Ok(()));
             gpu.set_current(primary);
             let got = if is_async { gpu.alloc_async(bytes, other) } else { gpu.alloc(bytes) };
             let address = got.unwrap_or_else(|code| panic!("the request fails: {code}"));
             gpu.fill(other, address, bytes, 2);
-            let is_early = mark(*gpu, other).load(SeqCst) && !done.load(SeqCst);
+            let is_early = done.is_overtaken(*gpu, other);
             assert!(!is_early, "the memory is handed out while the other context works on it");
             gpu.synchronize(there);
             gpu.synchronize(other);
             assert_eq!(gpu.free_async(address, other), Ok(()));
         }
         known.into_iter().for_each(|address| assert_eq!(gpu.free_async(address, other), Ok(())));
-        assert_eq!((sim.mismatches(), sim.misuse_texts()), (0, Vec::new()));
+        assert_eq!((gpu.sim.mismatches(), gpu.sim.misuse_texts()), (0, Vec::new()));
         gpu.destroy_context(own);
         gpu.set_current(primary);
         gpu.leave(0);
@@ -139,11 +114,9 @@ fn a_stream_of_another_context_is_waited_for() {
 /// next action, keeps the memory from being reused, but does not block the host.
 #[test]
 fn a_plain_free_waits_for_no_peer() {
-    let test = "cases::preloaded::a_plain_free_waits_for_no_peer";
     for is_async in ["1", "0"] {
         let settings = [("BFC_PRELOAD_ASYNC", is_async), ("BFC_PRELOAD_FREE", "sync")];
-        preloaded_with(test, &settings, |sim, bytes| {
-            let gpu = Hooked::new(Gpu::new(sim));
+        preloaded_with(&settings, |gpu, bytes| {
             let there = gpu.enter(1);
             let peers = gpu.stream(false);
             let here = gpu.enter(0);
@@ -172,9 +145,9 @@ fn a_plain_free_waits_for_no_peer() {
                 assert_eq!(gpu.pending(peers), 0, "the memory is handed out while a peer works on it");
                 assert_eq!(gpu.free(again), Ok(()));
             }
-            assert_eq!(sim.misuse_texts(), Vec::<String>::new());
+            assert_eq!(gpu.sim.misuse_texts(), Vec::<String>::new());
         });
-        if child::is_child(test) {
+        if child::is_child(&harness::test()) {
             return;
         }
     }
@@ -183,15 +156,14 @@ fn a_plain_free_waits_for_no_peer() {
 /// Requests for a memory pool of the program's own go to the driver, as long as that pool is the device's current one.
 #[test]
 fn memory_pools_of_the_programs_own_are_the_drivers() {
-    preloaded("cases::preloaded::memory_pools_of_the_programs_own_are_the_drivers", |sim, _| {
-        let gpu = Hooked::new(Gpu::new(sim));
+    preloaded(|gpu, _| {
         gpu.enter(0);
         let stream = gpu.stream(false);
         for is_new in [false, true] {
             let served = |serves: bool| {
-                let before = sim.calls("cuMemAllocAsync");
+                let before = gpu.sim.calls("cuMemAllocAsync");
                 let address = gpu.alloc_async(KIB, stream).expect("there is room");
-                assert_eq!(sim.calls("cuMemAllocAsync") - before, u64::from(serves));
+                assert_eq!(gpu.sim.calls("cuMemAllocAsync") - before, u64::from(serves));
                 address
             };
             let pooled = served(false);
@@ -213,7 +185,7 @@ fn memory_pools_of_the_programs_own_are_the_drivers() {
             }
         }
         gpu.synchronize(stream);
-        assert_eq!(sim.misuse_texts(), Vec::<String>::new());
+        assert_eq!(gpu.sim.misuse_texts(), Vec::<String>::new());
         gpu.destroy_stream(stream);
         gpu.leave(0);
     });
@@ -222,8 +194,7 @@ fn memory_pools_of_the_programs_own_are_the_drivers() {
 /// Streams end with `cuStreamDestroy`, or with their context.
 #[test]
 fn a_destroyed_stream_spoils_no_request() {
-    preloaded("cases::preloaded::a_destroyed_stream_spoils_no_request", |sim, bytes| {
-        let gpu = Hooked::new(Gpu::new(sim));
+    preloaded(|gpu, bytes| {
         let primary = gpu.enter(0);
         let other = gpu.stream(false);
         let known = gpu.alloc_async(KIB, other).expect("there is room");
@@ -252,7 +223,7 @@ fn a_destroyed_stream_spoils_no_request() {
             assert_eq!(gpu.free_async(address, other), Ok(()));
         }
         assert_eq!(gpu.free_async(known, other), Ok(()));
-        assert_eq!((sim.mismatches(), sim.misuse_texts()), (0, Vec::new()));
+        assert_eq!((gpu.sim.mismatches(), gpu.sim.misuse_texts()), (0, Vec::new()));
         gpu.leave(0);
     });
 }

@@ -27,9 +27,7 @@ fn slow(sim: Simulation, function: &str, time: Duration) {
 
 #[test]
 fn an_event_that_is_queried_is_recorded_for_nothing_else() {
-    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "cases::shared_events::an_event_that_is_queried_is_recorded_for_nothing_else";
-    variants(test, kinds, |gpu, (backend, unit)| program(gpu, backend, unit));
+    variants(BACKENDS, |gpu, (backend, unit)| program(gpu, backend, unit));
 }
 
 /// A request for memory that the pool holds, which queries events and waits for nothing.
@@ -123,9 +121,7 @@ fn program(gpu: Gpu, backend: u32, unit: u64) -> Result<(), String> {
 /// and is completes. It does not cover the memory that becomes the stream's own after the wait.
 #[test]
 fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
-    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "cases::shared_events::an_event_before_a_wait_says_nothing_of_what_comes_behind_it";
-    variants(test, kinds, |gpu, (backend, unit)| {
+    variants(BACKENDS, |gpu, (backend, unit)| {
         let (sim, context) = (gpu.sim, gpu.enter(0));
         let pool = fixed_pool(backend, 256 * unit);
         let [busy, waiting, lender, third] = [(); 4].map(|()| gpu.stream(false));
@@ -162,7 +158,7 @@ fn an_event_before_a_wait_says_nothing_of_what_comes_behind_it() {
         let mut is_early = false;
         if let Ok(rest) = rest {
             gpu.fill(third, rest, 30 * unit, 2);
-            is_early = Mark::queue(gpu, third).is_reached() && !done.is_reached();
+            is_early = done.is_overtaken(gpu, third);
             live.push(rest);
         }
         sim.release_all();
@@ -183,9 +179,7 @@ fn an_event_that_is_needed_no_more_is_kept_while_it_is_queried() {
     const FREED: usize = 19;
     /// The number of further frees after which the library checks which events are needed.
     const MORE: usize = 13;
-    let kinds = BACKENDS.map(|backend| (format!("backend {}", backend.0), backend));
-    let test = "cases::shared_events::an_event_that_is_needed_no_more_is_kept_while_it_is_queried";
-    variants(test, kinds, |gpu, (backend, unit)| {
+    variants(BACKENDS, |gpu, (backend, unit)| {
         let (sim, context) = (gpu.sim, gpu.enter(0));
         let pool = fixed_pool(backend, 512 * unit);
         let [busy, idle, asking] = [(); 3].map(|()| gpu.stream(false));
