@@ -5,6 +5,27 @@
 //! executes it: `library` by the C functions of libbfc, `hooked` by the functions of CUDA in a process with the
 //! interposer preloaded. `cases` has one program for each defect found.
 //!
+//! # Random harnesses of the repository
+//!
+//! Three run whole programs against a model:
+//!
+//! | harness | covers |
+//! |---|---|
+//! | `src/core/tests`: `model`, `queues`, `remap`, `stamp_bounds` | the core without a backend: every address, statistics, plans, streams, granules, stamps |
+//! | `tests/interpreter`, by seeds in `tests/programs.rs` and by `fuzz/fuzz_targets/abi.rs` | the C ABI with hostile arguments, custom sub-allocators, stamps |
+//! | `tests/races` | device work in flight: streams, events, contexts, captures, receives, threads, and the interposer |
+//!
+//! The others check what none of these models has:
+//!
+//! | harness | covers |
+//! |---|---|
+//! | `src/pool/order/tests` | pending work inside the library, on a device without a driver |
+//! | `tests/conformance` (`contents_are_kept` and its threads) | contents of chunks over each backend |
+//! | `tests/host_vmm` (`random_programs_keep_every_byte`) | contents while granules of real memory move, and refusals |
+//! | `tests/threads.rs` | threads that create, destroy, wait and fail at once |
+//! | `tests/guard_programs.rs`, `tests/regions.rs` | guard bytes, and the region callback |
+//! | `ffi-tests/simcuda/tests/random.rs` | the simulated driver itself |
+//!
 //! RACES_PROGRAMS is the number of random programs that each kind runs. RACES_SEED runs a single program. The log of a
 //! failing program is shown, and a run of minutes reports its progress. `cargo xtask test --suite races` runs many in
 //! the release build.
