@@ -11,7 +11,7 @@
 //!
 //! | harness | covers |
 //! |---|---|
-//! | `src/core/tests`: `model`, `queues`, `remap`, `stamp_bounds` | the core without a backend: every address, statistics, plans, streams, granules, stamps |
+//! | `crates/bfc-core/src/tests`: `model`, `queues`, `remap`, `stamp_bounds` | the core without a backend: every address, statistics, plans, streams, granules, stamps |
 //! | `tests/interpreter`, by seeds in `tests/programs.rs` and by `fuzz/fuzz_targets/abi.rs` | the C ABI with hostile arguments, custom sub-allocators, stamps |
 //! | `tests/races` | device work in flight: streams, events, contexts, captures, receives, threads, and the interposer |
 //!
