@@ -141,7 +141,7 @@ fn entry_of(device: Device, pool: &mut Pool) -> Entry {
     };
     put_text(&mut pool.backend, guard.backend.get().name());
     put_text(&mut pool.name, &guard.name);
-    Entry::Live(guard.stats(), guard.arena.names().len() != 0)
+    Entry::Live(guard.stats(), !guard.arena.names().is_empty())
 }
 
 fn copy_statistics(pool: &mut Pool, stats: &Stats) {

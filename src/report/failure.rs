@@ -340,7 +340,7 @@ fn write_holders(out: &mut dyn Write, view: &View<'_>) -> fmt::Result {
     let Ok(holders) = tally::holders(view) else {
         return writeln!(out, "  (no host memory to sum up the holders)");
     };
-    if view.names.len() == 0 {
+    if view.names.is_empty() {
         return writeln!(
             out,
             "  (to see the holders by operation, name the operations that allocate: bfc_scope_begin)"

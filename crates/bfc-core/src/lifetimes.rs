@@ -22,7 +22,14 @@ pub struct Lifetimes {
     places: [u64; PLACES],
 }
 
+impl Default for Lifetimes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Lifetimes {
+    /// Begins without any size known.
     pub const fn new() -> Self {
         Lifetimes { places: [0; PLACES] }
     }

@@ -29,7 +29,7 @@ pub struct Name<'a> {
 
 impl<'a> Name<'a> {
     #[cfg(test)]
-    pub fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         Self::with_hash(text.as_bytes(), hash(Seed::new(7), text.as_bytes()))
     }
 
@@ -103,10 +103,17 @@ impl Names {
         (place + 1) & (self.table.len() - 1)
     }
 
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
+    /// Returns whether there is no name.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Returns the name with a number, from 1.
     pub fn name(&self, number: u32) -> Option<&str> {
         // Only whole names were stored, so this is valid UTF-8.
         core::str::from_utf8(self.bytes(number)?).ok()
@@ -119,6 +126,7 @@ impl Names {
         Some(&self.text[begin..end])
     }
 
+    /// Returns the host memory of the names, in bytes.
     pub fn metadata_bytes(&self) -> u64 {
         let ends = self.ends.capacity() * size_of::<(usize, u64)>();
         (ends + self.table.capacity() * size_of::<u32>() + self.text.capacity()) as u64

@@ -7,7 +7,7 @@ use crate::units::{MAX_CHUNK, UNIT, round_up, round_up_to_512};
 /// An allocation request, from the call to the chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The bytes of the chunk: a multiple of 256, or [`TOO_LARGE`]. The arena is asked for neither that nor 0.
+    /// The bytes of the chunk: a multiple of 256, or `u64::MAX` if none can be that large. The arena is asked for neither that nor 0.
     pub size: u64,
     /// The bytes that the caller asked for.
     pub requested: u64,

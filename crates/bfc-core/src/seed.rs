@@ -12,6 +12,7 @@ pub struct Seed {
 }
 
 impl Seed {
+    /// Creates a function from a number that should be unpredictable.
     pub fn new(number: u64) -> Self {
         Seed { mask: mixed(number), factor: mixed(!number) | 1 }
     }

@@ -16,6 +16,7 @@ pub enum FailureCause {
 }
 
 impl FailureCause {
+    /// Returns the word for it in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
             FailureCause::Exhaustion => "exhaustion",
@@ -30,8 +31,11 @@ impl FailureCause {
 /// Failed requests since creation or the last reset, in requested bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Failures {
+    /// The largest of them.
     pub largest: u64,
+    /// The last of them.
     pub last: u64,
+    /// Why the last one failed.
     pub last_cause: Option<FailureCause>,
 }
 
@@ -41,21 +45,29 @@ pub struct Counters {
     /// Successful allocations and frees since creation.
     allocs: u64,
     frees: u64,
+    /// The bytes of the chunks in use.
     pub bytes_in_use: u64,
+    /// The highest `bytes_in_use` since creation or the last reset.
     pub peak_bytes_in_use: u64,
+    /// The requested bytes of the chunks in use.
     pub bytes_requested: u64,
+    /// The highest `bytes_requested` since creation or the last reset.
     pub peak_bytes_requested: u64,
+    /// The size of the largest chunk handed out since creation or the last reset.
     pub largest_alloc_size: u64,
     /// Requests that failed. Counted by the pool, because only the pool knows when every strategy has been tried.
     pub num_failures: u64,
+    /// The sizes and causes of failures.
     pub failures: Failures,
     /// `allocs` and `frees` at the last reset.
     before: (u64, u64),
     /// Events that a reset keeps: splits of a chunk that still carried a stamp, and merges in spite of one.
     pub stamped_splits: u64,
+    /// Merges of a chunk that still carried a stamp.
     pub forced_merges: u64,
     /// Regions obtained from the backend and released to it.
     pub regions_added: u64,
+    /// Regions released to the backend.
     pub regions_released: u64,
     /// How many times granules were mapped, moved or unmapped.
     pub remaps: u64,
@@ -129,10 +141,12 @@ impl Counters {
         self.frees
     }
 
+    /// Returns the allocations since creation or the last reset.
     pub fn num_allocs(&self) -> u64 {
         self.allocs - self.before.0
     }
 
+    /// Returns the frees since creation or the last reset.
     pub fn num_frees(&self) -> u64 {
         self.frees - self.before.1
     }

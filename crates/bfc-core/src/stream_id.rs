@@ -21,6 +21,7 @@ impl Stream {
 
     /// Requests and frees that name no stream. The caller orders them.
     pub const NONE: Stream = Stream::new(0, 0);
+    /// The legacy default stream.
     pub const DEFAULT: Stream = Stream::new(1, 0);
     /// The order of memory left by a private pool, where the stream of the work on it is not known. There are no
     /// requests in this order.
@@ -134,6 +135,7 @@ impl Stream {
         self.in_pool(number).key()
     }
 
+    /// Returns the stream's handle.
     pub fn handle(self) -> u64 {
         self.handle
     }

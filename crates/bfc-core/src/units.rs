@@ -31,6 +31,7 @@ pub fn round_up_saturating(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(UNIT).unwrap_or(round_down(u64::MAX))
 }
 
+/// Returns the multiple of 256 at or below a number of bytes.
 pub fn round_down(bytes: u64) -> u64 {
     bytes & !(UNIT - 1)
 }
@@ -49,7 +50,9 @@ pub fn bin_floor(bin: usize) -> u64 {
 /// A range of addresses. In a reserved range it consists of whole granules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
+    /// The first address.
     pub base: u64,
+    /// Its size in bytes.
     pub bytes: u64,
 }
 

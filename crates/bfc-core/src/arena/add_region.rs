@@ -8,6 +8,8 @@ use crate::units::{MAX_CHUNK, Span, round_down};
 use bfc_hostmem::HostMemoryExhausted;
 
 impl Arena {
+    /// Plans a region that serves a chunk of `least` bytes, by the rule of growth. Reserves its bytes of the limit
+    /// until [`Self::add_region`] or [`Self::cancel_extension`]. Returns `None` if the limit leaves no room.
     pub fn plan_extension(&mut self, least: u64) -> Option<Extension> {
         self.heap_mut().growth_mut().plan(least)
     }
@@ -55,6 +57,7 @@ impl Arena {
         self.heap_mut().split_large_chunks();
     }
 
+    /// Gives up an extension: the backend had no memory for it.
     pub fn cancel_extension(&mut self, extension: &Extension) {
         self.heap_mut().growth_mut().unreserve(extension.reserved());
     }
@@ -80,6 +83,7 @@ impl Arena {
         self.heap_mut().leave_all_unpopulated();
     }
 
+    /// Returns whether a range of addresses overlaps a region.
     pub fn overlaps(&self, base: u64, bytes: u64) -> bool {
         self.regions().overlaps(base, bytes)
     }

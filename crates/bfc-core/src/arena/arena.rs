@@ -17,14 +17,19 @@ use core::num::NonZeroU64;
 /// The configuration of an arena. Fixed at creation, except for the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// The most bytes to hold from the backend.
     pub limit: u64,
+    /// The sizes of regions.
     pub growth: RegionGrowth,
+    /// Regions without allocations may be given back for a request that nothing else can serve.
     pub garbage_collection: bool,
+    /// Chunks are always split, however small the remainder.
     pub split_always: bool,
     /// As a fraction of the limit. 0 selects the rule of 128 MiB.
     pub fragmentation_fraction: f64,
     /// In bytes. 0 selects 2 MiB.
     pub initial_region: u64,
+    /// When freed memory may be reused.
     pub reuse: Reuse,
     /// Adjacent regions become one.
     pub coalesce_regions: bool,
@@ -67,6 +72,7 @@ pub struct Progress {
     pub regions: u64,
 }
 
+/// An allocator of numbers: it decides where each request is placed. See the [crate's example](crate).
 pub struct Arena {
     pub(super) streams: StreamHeap,
     pub(super) stamps: StampQueue,
@@ -269,6 +275,7 @@ impl Arena {
         }
     }
 
+    /// Returns the counts of what may help a request that found nothing.
     pub fn progress(&self) -> Progress {
         let c = self.heap().counters();
         Progress {
@@ -296,14 +303,17 @@ impl Arena {
         heap.counters_mut().limits += 1;
     }
 
+    /// Returns whether freed chunks wait for the frontier.
     pub fn stamps_wait(&self) -> bool {
         !self.stamps.is_empty()
     }
 
+    /// Raises the frontier: frees stamped below `to` may be reused. A lower one than before has no effect.
     pub fn raise_frontier(&mut self, to: u64) {
         self.stamps.raise_frontier(to);
     }
 
+    /// Returns the stamp of the last free.
     pub fn last_stamp(&self) -> u64 {
         self.stamps.last()
     }
@@ -340,6 +350,7 @@ impl Arena {
         self.stamps.merge_forced_some(self.streams.heap_mut(), pass, size, most)
     }
 
+    /// Counts a request that failed, of that many bytes.
     pub fn count_failure(&mut self, requested: u64, cause: FailureCause) {
         self.heap_mut().counters_mut().failed(requested, cause);
     }
@@ -356,6 +367,7 @@ impl Arena {
         self.heap_mut().break_index();
     }
 
+    /// Resets the counters to 0 and the peaks to the current values.
     pub fn reset_stats(&mut self) {
         let heap = self.heap_mut();
         heap.counters_mut().reset();
@@ -365,7 +377,7 @@ impl Arena {
         }
     }
 
-    /// Returns the work behind which a request could be served; see [`StreamHeap::dependencies`].
+    /// Returns the work behind which a request could be served. Only work with an event of its own counts.
     pub fn dependencies(
         &self,
         request: &Request<'_>,
@@ -374,7 +386,7 @@ impl Arena {
         self.streams.dependencies(&self.vm, request, has_event)
     }
 
-    /// Hands memory that serves a request behind some work over to the request's stream; see [`StreamHeap::adopt`].
+    /// Hands memory that serves a request behind some work over to the request's stream.
     pub fn adopt(&mut self, request: &Request<'_>, works: &[Work], planned: Place, since: Work) -> bool {
         self.streams.adopt(&self.vm, request, works, planned, since)
     }
@@ -427,15 +439,17 @@ impl Arena {
         self.heap().chunk_in_use(addr)
     }
 
-    /// Returns the chunk around an address of a region; see [`Heap::chunk_around`].
+    /// Returns the chunk around an address of a region, if there is one.
     pub fn chunk_around(&self, addr: u64) -> Option<ChunkId> {
         self.heap().chunk_around(addr)
     }
 
+    /// Returns the heap in the order of streams.
     pub fn streams(&self) -> &StreamHeap {
         &self.streams
     }
 
+    /// Returns the heap in the order of streams, to change it.
     pub fn streams_mut(&mut self) -> &mut StreamHeap {
         &mut self.streams
     }
@@ -455,26 +469,32 @@ impl Arena {
         &self.stamps
     }
 
+    /// Returns the chunks.
     pub fn chunks(&self) -> &Chunks {
         self.heap().chunks()
     }
 
+    /// Returns the regions.
     pub fn regions(&self) -> &Regions {
         self.heap().regions()
     }
 
+    /// Returns the names of operations.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
+    /// Returns the state of growth: the limit, and the bytes that are held.
     pub fn growth(&self) -> &Growth {
         self.heap().growth()
     }
 
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         self.heap().counters()
     }
 
+    /// Returns the configuration.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -521,6 +541,7 @@ impl Arena {
             + self.placement.metadata_bytes()
     }
 
+    /// Computes the statistics.
     pub fn stats(&self) -> Stats {
         let chunks = (self.heap().chunks().count() - self.vm.count()) as u64;
         let c = self.heap().counters();

@@ -26,6 +26,7 @@ impl Reuse {
 
 /// What chooses the place of a request, as long as one stream uses the arena.
 pub enum Placement {
+    /// The smallest chunk that fits; among equal ones the lowest address.
     BestFit,
     /// The recorded places of a program.
     Plan(Box<PlacementPlan>),
@@ -34,6 +35,7 @@ pub enum Placement {
 }
 
 impl Placement {
+    /// Returns the plan that is followed.
     pub fn plan(&self) -> Option<&PlacementPlan> {
         if let Placement::Plan(plan) = self { Some(plan) } else { None }
     }

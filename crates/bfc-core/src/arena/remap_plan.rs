@@ -25,6 +25,7 @@ use bfc_hostmem::HostMemoryExhausted;
 #[derive(Debug)]
 pub struct Piece {
     id: ChunkId,
+    /// The addresses of the chunk.
     pub span: Span,
     /// Whether the piece is mapped now. The code that calls the backend keeps this up to date.
     pub mapped: bool,
@@ -40,8 +41,11 @@ impl Piece {
 /// The chunks that a plan concerns; see the top of this file.
 #[derive(Default, Debug)]
 pub struct Plan {
+    /// Free chunks whose memory moves to the targets.
     pub sources: Vec<Piece>,
+    /// Unmapped chunks that get new memory.
     pub fresh: Vec<Piece>,
+    /// Unmapped chunks that get the memory of the sources.
     pub targets: Vec<Piece>,
     kept: Vec<ChunkId>,
 }
@@ -61,6 +65,7 @@ impl Plan {
     }
 }
 
+/// Returns the bytes of all pieces.
 pub fn bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| piece.span.bytes).sum()
 }

@@ -51,8 +51,11 @@ pub struct Room {
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     totals: Totals,
+    /// The chunks of all regions.
     pub chunks: &'a Chunks,
+    /// The regions.
     pub regions: &'a Regions,
+    /// The names of operations.
     pub names: &'a Names,
     orders: Orders<'a>,
 }
@@ -94,7 +97,14 @@ impl Arena {
     }
 }
 
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Snapshot {
+    /// Creates a snapshot without room.
     pub fn new() -> Self {
         Snapshot {
             totals: Totals::default(),
@@ -135,6 +145,7 @@ impl Snapshot {
         true
     }
 
+    /// Returns what reports read.
     pub fn view(&self) -> View<'_> {
         let Snapshot { totals, chunks, regions, names, .. } = self;
         View { totals: *totals, chunks, regions, names, orders: Orders::Copied(&self.marks, &self.queues) }
@@ -142,6 +153,7 @@ impl Snapshot {
 }
 
 impl View<'_> {
+    /// Returns the counters at that moment.
     pub fn counters(&self) -> &Counters {
         &self.totals.counters
     }

@@ -19,8 +19,10 @@ const HELD: ChunkId = ChunkId(u32::MAX - 1);
 /// In `left`: not a chunk, but a vacant place of the slab.
 pub(super) const VACANT: ChunkId = ChunkId(u32::MAX);
 
+/// What a chunk is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
+    /// Allocated.
     InUse,
     /// Free and in an index.
     Free,
@@ -33,6 +35,7 @@ pub enum State {
     BeingMapped,
     /// Free, but the backend may be unmapping it at the moment, or it is kept for the request being served.
     Withheld,
+    /// No chunk: an entry of the table to be used again.
     Vacant,
 }
 
@@ -244,5 +247,6 @@ pub struct Cold {
 pub struct Tag {
     /// The number of the operation's name. 0 is none.
     pub name: u32,
+    /// The step of the program, counted by the caller.
     pub step: u64,
 }

@@ -56,6 +56,7 @@ impl Vacant {
     }
 }
 
+/// The chunks of all regions, by number.
 pub struct Chunks {
     pub(super) slab: Vec<Hot>,
     pub(super) vacant: Vacant,
@@ -193,36 +194,44 @@ impl Chunks {
         &mut self.slab[..][id]
     }
 
+    /// Returns the address of a chunk.
     #[inline]
     pub fn addr(&self, id: ChunkId) -> u64 {
         self.slab[..][id].addr
     }
 
+    /// Returns the size of a chunk in bytes.
     #[inline]
     pub fn size(&self, id: ChunkId) -> u64 {
         self.slab[..][id].size()
     }
 
+    /// Returns the number of the region that a chunk is in.
     pub fn region(&self, id: ChunkId) -> u32 {
         self.slab[..][id].region()
     }
 
+    /// Returns the chunk before this one in its region, or [`NIL`].
     pub fn prev(&self, id: ChunkId) -> ChunkId {
         self.slab[..][id].prev
     }
 
+    /// Returns the chunk after this one in its region, or [`NIL`].
     pub fn next(&self, id: ChunkId) -> ChunkId {
         self.slab[..][id].next
     }
 
+    /// Returns whether a chunk is allocated.
     pub fn in_use(&self, id: ChunkId) -> bool {
         self.slab[..][id].in_use()
     }
 
+    /// Returns what a chunk is at the moment.
     pub fn state(&self, id: ChunkId) -> State {
         self.slab[..][id].state()
     }
 
+    /// Returns what requests and frees do not read in the usual case.
     #[inline]
     pub fn cold(&self, id: ChunkId) -> Cold {
         self.cold[id.index()]
@@ -241,6 +250,7 @@ impl Chunks {
         }
     }
 
+    /// Returns the operation that a chunk was allocated for.
     pub fn tag(&self, id: ChunkId) -> Tag {
         let of_this = |tag: &&[u64; 3]| tag[2] == self.cold(id).allocation_id;
         #[allow(clippy::cast_possible_truncation)] // stored from 32 bits

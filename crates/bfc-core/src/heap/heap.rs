@@ -33,6 +33,7 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// Allocates the first tables.
     pub fn new(seed: u64) -> Result<Self, HostMemoryExhausted> {
         Ok(Parts { tables: Tables::new()?, starts: AddressMap::new(seed)? })
     }
@@ -54,6 +55,7 @@ impl Heap {
         }
     }
 
+    /// Returns the chunks.
     #[inline]
     pub fn chunks(&self) -> &Chunks {
         &self.chunks
@@ -64,10 +66,12 @@ impl Heap {
         &mut self.chunks
     }
 
+    /// Returns the regions.
     pub fn regions(&self) -> &Regions {
         &self.regions
     }
 
+    /// Returns the state of growth.
     pub fn growth(&self) -> &Growth {
         &self.growth
     }
@@ -76,6 +80,7 @@ impl Heap {
         &mut self.growth
     }
 
+    /// Returns the counters.
     #[inline]
     pub fn counters(&self) -> &Counters {
         &self.counters

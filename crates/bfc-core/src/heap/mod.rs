@@ -1,7 +1,7 @@
 //! The heap: the chunks of all regions, the index of those available to every request, and what the backend has
 //! provided.
 //!
-//! [`Heap`] keeps invariants I1, I3, I5 and I6 ([`crate::invariants`]). It does not depend on streams. Of stamps
+//! [`Heap`] keeps invariants I1, I3, I5 and I6 (`crate::invariants`). It does not depend on streams. Of stamps
 //! it has only the number stored with a chunk, and of granules only the chunk's state.
 //!
 //! ```text

@@ -11,7 +11,7 @@ pub enum RegionGrowth {
     Whole,
     /// Each region has twice the size of the one before, as in TensorFlow.
     Doubling,
-    /// A region has what the request needs, about as often as a share of the pool has room for it; see [`SHARE`].
+    /// A region has what the request needs, about as often as a share of the pool has room for it: a sixteenth.
     #[default]
     ByNeed,
 }
@@ -28,6 +28,7 @@ impl RegionGrowth {
     }
 }
 
+/// The limit, the bytes that are held from the backend, and the size of the next region.
 pub struct Growth {
     policy: RegionGrowth,
     limit: u64,
@@ -77,6 +78,7 @@ impl Growth {
         self.pool_bytes
     }
 
+    /// Returns the most bytes that were held from the backend since creation or the last reset.
     pub fn peak_pool_bytes(&self) -> u64 {
         self.peak_pool_bytes
     }

@@ -10,7 +10,9 @@ use bfc_hostmem::HostMemoryExhausted;
 use bfc_hostmem::LazyTable;
 use core::cell::Cell;
 
+/// Memory obtained from the backend at once.
 pub struct Region {
+    /// Its first address, a multiple of 256.
     pub base: u64,
     /// The bytes that chunks tile, a multiple of 256.
     pub bytes: u64,
@@ -111,6 +113,7 @@ impl Regions {
         core::mem::replace(self, none)
     }
 
+    /// Returns a number that changes with the list of regions.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -229,6 +232,7 @@ impl Regions {
         self.slots.iter().filter_map(|region| region.flat.as_ref()).map(LazyTable::resident_bytes).sum()
     }
 
+    /// Returns a region by its number. Panics if there is none.
     #[inline]
     pub fn get(&self, id: u32) -> &Region {
         &self.slots[id as usize]
@@ -336,6 +340,7 @@ impl Regions {
         region.touched = region.touched.max(end);
     }
 
+    /// Returns the number of regions.
     pub fn count(&self) -> usize {
         self.order.len()
     }
@@ -347,6 +352,7 @@ impl Regions {
         }
     }
 
+    /// Returns the host memory of the list and its tables, in bytes.
     pub fn metadata_bytes(&self) -> u64 {
         let lists = self.slots.capacity() * size_of::<Region>() + self.order.capacity() * size_of::<u32>();
         lists as u64 + self.flat_resident_bytes()

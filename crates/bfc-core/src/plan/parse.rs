@@ -21,7 +21,9 @@ pub enum Malformed {
     Line(usize, &'static str),
     /// The text ends before its last line.
     Truncated,
+    /// The checksum does not match.
     Checksum,
+    /// There is no host memory for the plan.
     HostMemory,
 }
 

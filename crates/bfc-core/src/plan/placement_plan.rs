@@ -90,7 +90,8 @@ impl PlacementPlan {
         self.bytes
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of entries, which is never 0.
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -26,6 +26,7 @@ pub enum Forced {
     Found,
     /// Chunks are left to merge.
     More,
+    /// No chunk is left to merge.
     Over,
 }
 

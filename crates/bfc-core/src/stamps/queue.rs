@@ -20,6 +20,7 @@ use crate::tree::Tree;
 use alloc::vec::Vec;
 use bfc_hostmem::HostMemoryExhausted;
 
+/// The freed chunks that carry stamps, and the frontier.
 pub struct StampQueue {
     last: u64,
     frontier: u64,
@@ -124,6 +125,7 @@ impl StampQueue {
         self.frontier
     }
 
+    /// Returns whether memory freed with this stamp may be reused. 0 is no stamp.
     pub fn is_safe(&self, stamp: u64) -> bool {
         stamp == 0 || stamp < self.frontier
     }
@@ -294,6 +296,7 @@ impl StampQueue {
         self.place(id).key()
     }
 
+    /// Returns the host memory of the queue, in bytes.
     pub fn metadata_bytes(&self) -> u64 {
         (self.places.capacity() * size_of::<Place>() + self.index.metadata_bytes()) as u64
     }

@@ -17,6 +17,7 @@ use bfc_hostmem::HostMemoryExhausted;
 pub struct QueueId(pub(super) u32);
 
 impl QueueId {
+    /// Returns the number of the queue, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }

@@ -32,7 +32,9 @@ pub struct Place {
 /// The work that a request waits for, and the place where it is to be served after that.
 #[derive(Debug)]
 pub struct Dependencies {
+    /// The work, each of another queue.
     pub works: Vec<Work>,
+    /// The place.
     pub place: Place,
 }
 

@@ -19,17 +19,18 @@ pub enum Freed {
     /// Other streams may use the chunk once some work is done, so that work needs an event:
     /// [`StreamHeap::work_behind_last_free`].
     InQueue,
+    /// There is no such chunk in use.
     Refused(Refused),
 }
 
 #[cfg(test)]
 impl Freed {
-    pub fn is_ok(self) -> bool {
+    pub(crate) fn is_ok(self) -> bool {
         !matches!(self, Freed::Refused(_))
     }
 
     #[track_caller]
-    pub fn unwrap(self) {
+    pub(crate) fn unwrap(self) {
         assert!(self.is_ok(), "{self:?}");
     }
 }

@@ -15,24 +15,33 @@ use bfc_hostmem::HostMemoryExhausted;
 /// Work of a queue up to one of its points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Work {
+    /// The queue.
     pub queue: QueueId,
+    /// The number of a free. The work before that free is meant.
     pub point: u64,
 }
 
 /// A queue with work that free memory waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Unfinished {
+    /// The work.
     pub work: Work,
+    /// The stream of the queue.
     pub stream: Stream,
+    /// Whether the stream is no longer known: its name may belong to another stream by now.
     pub forgotten: bool,
 }
 
 /// The progress of a queue's work.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueProgress {
+    /// The stream of the queue.
     pub stream: Stream,
+    /// Whether the stream is no longer known: its name may belong to another stream by now.
     pub forgotten: bool,
+    /// The number of the queue's newest free.
     pub newest: u64,
+    /// The number of the last free whose work is done.
     pub done: u64,
 }
 
@@ -213,6 +222,7 @@ impl StreamHeap {
 /// The order of work that a chunk was allocated in, or is free in.
 #[derive(Clone, Copy)]
 pub struct Order {
+    /// The stream.
     pub stream: Stream,
     /// The private pool that the chunk belongs to, by the caller's name for it.
     pub pool: Option<u64>,

@@ -390,7 +390,7 @@ impl StreamQueues {
     }
 }
 
-/// Returns the node of a queue in the trees of entries. [`queue_at`] is the inverse.
+/// Returns the node of a queue in the trees of entries. `queue_at` is the inverse.
 fn node(queue: QueueId) -> ChunkId {
     ChunkId(queue.0)
 }

@@ -77,6 +77,7 @@ impl StreamHeap {
         }
     }
 
+    /// Returns the heap below the queues.
     #[inline(always)]
     pub fn heap(&self) -> &Heap {
         &self.heap

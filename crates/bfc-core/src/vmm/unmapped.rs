@@ -14,12 +14,14 @@ use bfc_hostmem::HostMemoryExhausted;
 pub struct Range {
     /// A multiple of the granule, as is `bytes`. `bytes` is at most [`crate::units::MAX_CHUNK`].
     pub base: u64,
+    /// Its size in bytes.
     pub bytes: u64,
     /// A power of two, not below [`crate::units::UNIT`].
     pub granule: u64,
 }
 
 impl Range {
+    /// Returns the address after the last one.
     pub fn end(&self) -> u64 {
         self.base + self.bytes
     }

@@ -9,7 +9,6 @@ use crate::arena::{Arena, Placement, RegionGrowth, Reuse, Settings};
 use crate::heap::Refused;
 use crate::heap::State;
 use crate::ids::NIL;
-use crate::lifetimes::Lifetimes;
 use crate::op_names::Name;
 use crate::request::Request;
 use crate::stamps::Forced;
@@ -101,7 +100,7 @@ impl Program {
             program.set_plan();
         }
         if family.two_ends && !timestamps && family.range.is_none() && !family.planned {
-            program.arena.set_placement(Placement::TwoEnds(Box::new(Lifetimes::new())));
+            program.arena.set_placement(Placement::TwoEnds(Box::default()));
         }
         for _ in 0..family.regions {
             let least = program.random.below(family.most) & !255;
