@@ -13,7 +13,7 @@ from typing import NamedTuple
 WINDOWS = 5
 # Nanoseconds from which a gap is long: one that may have been interrupted in each window.
 LONG = 100_000
-# Of events, in src/history/layout.rs.
+# Of events, in crates/bfc-formats/src/history/layout.rs.
 KINDS = {1: "alloc", 2: "free", 7: "mark"}
 
 
@@ -90,9 +90,9 @@ def calls_of(bfc, step, steps, windows, capacity, calls_a_step=0):
         file = pathlib.Path(folder) / "history"
         history.save(file)
         data = file.read_bytes()
-    # src/history/layout.rs
+    # crates/bfc-formats/src/history/layout.rs
     if not data.startswith(b"libbfc history 2"):
-        sys.exit("cores.py: the history has a layout that cores.py does not know: compare src/history/layout.rs")
+        sys.exit("cores.py: the history has a layout that cores.py does not know: compare crates/bfc-formats/src/history/layout.rs")
     header_bytes, event_bytes, text_bytes, capacity, written = struct.unpack_from("<IIQQQ", data, 16)
     ticks, nanoseconds, ticks_later, nanoseconds_later = struct.unpack_from("<4Q", data, 64)
     per_tick = (nanoseconds_later - nanoseconds) / (ticks_later - ticks)

@@ -17,8 +17,6 @@ mod made;
 #[allow(dead_code)]
 #[path = "."]
 mod history {
-    #[path = "../../src/history/layout.rs"]
-    pub mod layout;
     #[path = "../../crates/cli/src/history/ranges.rs"]
     pub mod ranges;
     #[path = "../../crates/cli/src/history/reader.rs"]
@@ -42,7 +40,7 @@ mod history {
     }
 }
 
-use history::layout::{HEADER_BYTES, Kind, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
+use bfc_formats::history::layout::{HEADER_BYTES, Kind, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
 use history::memory_viz::trace::Trace;
 use history::page::lives::{Lives, spans};
 use history::reader::{Recorded, parse};

@@ -26,14 +26,10 @@ mod size;
 mod top {
     #[path = "../../crates/cli/src/top/document.rs"]
     pub mod document;
-    #[path = "../../src/publish/layout.rs"]
-    pub mod layout;
     #[path = "../../crates/cli/src/top/made.rs"]
     pub mod made;
     #[path = "../../crates/cli/src/top/metrics.rs"]
     pub mod metrics;
-    #[path = "../../src/report/openmetrics.rs"]
-    pub mod openmetrics;
     #[path = "../../crates/cli/src/top/rates.rs"]
     pub mod rates;
     #[path = "../../crates/cli/src/top/reader.rs"]
@@ -42,7 +38,7 @@ mod top {
     pub mod text;
 }
 
-use top::layout::{HEADER_BYTES, Header, LIVE, POOLS, Pool, Record};
+use bfc_formats::published::layout::{HEADER_BYTES, Header, LIVE, POOLS, Pool, Record, put_text};
 use top::rates::Rates;
 use top::reader::{Reading, read_all};
 
@@ -53,7 +49,7 @@ fn whole() -> Vec<u8> {
         pool.statistics.fill(1 << 20);
         for (bytes, holder) in (1..).zip(&mut pool.holders) {
             (holder.bytes, holder.chunks) = (bytes, 1);
-            top::layout::put_text(&mut holder.name, "forward/attention");
+            put_text(&mut holder.name, "forward/attention");
         }
         pool
     };

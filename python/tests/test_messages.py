@@ -34,8 +34,7 @@ def named() -> dict[str, str]:
     for file in sorted(SOURCE.rglob("*.rs")):
         text = re.sub(r"//[^\n\"]*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE).split("#[cfg(test)]")[0]
         messages = [arguments(text, opened.end() - 1) for opened in re.finditer(r"\bfail!\(", text)]
-        # The names of metrics are Prometheus' and the same in all languages.
-        if file.name == "types.rs" or file.parent.name == "report" and file.name != "openmetrics.rs":
+        if file.name == "types.rs" or file.parent.name == "report":
             messages += STRING.findall(text)
         for message in messages:
             for string in STRING.findall(message) or [message]:

@@ -8,12 +8,14 @@ use super::table::{Device, USED, devices_in};
 use crate::error::Error;
 use crate::options;
 use crate::pool::snapshot;
-use crate::publish::layout::{FAILED, GONE, HOLDERS, Holder, LIVE, POOLS, Pool, STATISTICS, put_text};
 use crate::publish::{self, Round};
 use crate::report;
 use crate::sys::clock::{monotonic_ms, unix_ns};
 use crate::sys::{futex, process};
 use bfc_core::stats::Stats;
+use bfc_formats::published::layout::{
+    FAILED, GONE, HOLDERS, Holder, LIVE, POOLS, Pool, STATISTICS, put_text,
+};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use std::time::Duration;
 

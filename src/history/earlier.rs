@@ -3,9 +3,9 @@
 //! Files that may belong to others are never renamed: neither a file that is no history of this version, nor one that
 //! is being recorded, even by a process of another container or machine.
 
-use super::layout::{self, Header, MAGIC, RECORDING, STOPPED};
 use crate::sys;
 use crate::sys::c_string::joined;
+use bfc_formats::history::layout::{self, Header, MAGIC, RECORDING, STOPPED};
 use bfc_hostmem::HostMemoryExhausted;
 use os::descriptors::{Descriptor, facts_of_link};
 use os::files;

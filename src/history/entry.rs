@@ -1,8 +1,8 @@
 //! The data of an event.
 
-use super::layout::Kind;
+use bfc_formats::history::layout::Kind;
 
-/// The parameters of an event. [`Event`](super::layout::Event) documents their meaning for each kind.
+/// The parameters of an event. [`Event`](bfc_formats::history::layout::Event) documents their meaning for each kind.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,

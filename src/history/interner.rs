@@ -1,7 +1,7 @@
 //! Finds the backtraces, functions and modules that are already in the file. The tables are not in the file, so that
 //! nothing outside of the process can change what the library relies on.
 
-use super::layout::{Header, MOST_FRAMES, STACK_BYTES};
+use bfc_formats::history::layout::{Header, MOST_FRAMES, STACK_BYTES};
 use bfc_hostmem::HostMemoryExhausted;
 use bfc_hostmem::{Mapping, PAGE};
 use std::sync::atomic::Ordering::{Relaxed, Release};

@@ -1,7 +1,7 @@
 //! The memory of a history: a new file, mapped, or anonymous memory.
 
-use super::layout::{Event, WRITING};
 use crate::sys::file_mapping::FileMapping;
+use bfc_formats::history::layout::{Event, WRITING};
 use bfc_hostmem::{Mapping, PAGE};
 use std::ffi::CStr;
 use std::mem::offset_of;

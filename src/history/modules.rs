@@ -1,9 +1,9 @@
 //! The modules whose code is mapped: the addresses of each, and its file. Addresses are resolved to names with these
 //! files later, by `bfc report`.
 
-use super::layout::ModuleHead;
 use super::recording;
 use crate::sys::mapped_path::{MOST_LINE, mapped_path};
+use bfc_formats::history::layout::ModuleHead;
 use std::ffi::{CStr, c_int, c_void};
 
 /// Records the modules that are new since the last time. The dynamic loader's lock is held meanwhile, so that they stay.

@@ -8,7 +8,7 @@
 //! The places in CPython's structures differ between its minor versions and never within one. They are compared with the
 //! interpreter's own sizes and types before they are used the first time, by reads that cannot fault.
 
-use super::layout::{MOST_FRAMES, MOST_FUNCTION};
+use bfc_formats::history::layout::{MOST_FRAMES, MOST_FUNCTION};
 use os::descriptors::Descriptor;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};

@@ -2,16 +2,16 @@
 
 use super::entry::Entry;
 use super::interner::Interner;
-use super::layout::{
-    Event, HEADER_BYTES, Kind, LEAST_EVENTS, MOST_EVENTS, MOST_TEXT, ModuleHead, OPTIONS_BYTES, STACK_BYTES,
-    STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
-};
 use super::python;
 use super::recorder::Recorder;
 use super::ring::{self, Owned};
 use crate::error::{Error, fail};
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::{Guard, Mutex};
+use bfc_formats::history::layout::{
+    Event, HEADER_BYTES, Kind, LEAST_EVENTS, MOST_EVENTS, MOST_TEXT, ModuleHead, OPTIONS_BYTES, STACK_BYTES,
+    STOPPED, TEXT_BYTES, TextHead, TextKind, text_extent,
+};
 use os::signals::Blocked;
 use os::terminal::Lossy;
 use std::ffi::CStr;

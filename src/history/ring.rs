@@ -5,12 +5,12 @@
 //! lock are counted.
 
 use super::entry::Entry;
-use super::layout::{
-    ClockReading, Event, HEADER_BYTES, Header, MAGIC, RECORDING, TEXT_BYTES, WRITING, complete, whereabouts,
-};
 use super::memory::{Errno, Memory};
 use crate::sys::own_pointer::OwnPointer;
 use crate::sys::{self, clock};
+use bfc_formats::history::layout::{
+    ClockReading, Event, HEADER_BYTES, Header, MAGIC, RECORDING, TEXT_BYTES, WRITING, complete, whereabouts,
+};
 use bfc_hostmem::try_box;
 use std::ffi::CStr;
 use std::ops::Deref;
@@ -222,8 +222,8 @@ fn read_clock(reading: &ClockReading) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::layout::Kind;
     use crate::history::memory::{EVENT_WORDS, copy_event};
+    use bfc_formats::history::layout::Kind;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
     fn words(ring: &Ring) -> &[AtomicU64; EVENT_WORDS] {

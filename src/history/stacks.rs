@@ -1,10 +1,10 @@
 //! Capturing the backtrace of a call, before the lock of its pool is taken.
 
 use super::interner::MOST_WORDS;
-use super::layout::{MOST_FRAMES, StackHead};
 use super::recording::{self, Captured, PYTHON};
 use super::unwind::{self, Addresses};
 use super::{modules, python};
+use bfc_formats::history::layout::{MOST_FRAMES, StackHead};
 use os::signals::Blocked;
 
 /// Captures the backtrace of the calling thread, if there is a recording with backtraces. No lock may be held: the

@@ -2,7 +2,7 @@
 //! unwind tables that each object has. It allocates nothing, and may take the lock of the dynamic loader: no lock of the
 //! library is held meanwhile.
 
-use super::layout::MOST_FRAMES;
+use bfc_formats::history::layout::MOST_FRAMES;
 use std::ffi::{c_int, c_void};
 
 /// The addresses of calls, the innermost first.

@@ -1,9 +1,5 @@
 //! The one file of this process: creating it, writing rounds, and removing it at the end.
 
-use super::layout::{
-    ENDED, FILE_BYTES, HEADER_BYTES, Header, KEPT_SECONDS, MAGIC, POOLS, PUBLISHING, Pool, Record,
-    is_unfinished, process_of,
-};
 use super::location::{self, Location, NoLocation};
 use crate::log::{self, Level};
 use crate::sys::c_string::{decimal, joined};
@@ -11,6 +7,10 @@ use crate::sys::file_mapping::FileMapping;
 use crate::sys::folder::{Folder, Unusable};
 use crate::sys::mutex::Mutex;
 use crate::sys::{self, clock, process};
+use bfc_formats::published::layout::{
+    ENDED, FILE_BYTES, HEADER_BYTES, Header, KEPT_SECONDS, MAGIC, POOLS, PUBLISHING, Pool, Record,
+    is_unfinished, process_of,
+};
 use bfc_hostmem::HostMemoryExhausted;
 use os::terminal::Lossy;
 use std::ffi::{CStr, CString};

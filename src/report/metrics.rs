@@ -1,7 +1,7 @@
 //! The metrics of all allocators of a process.
 
-use super::openmetrics::{self, Labels, Source};
 use bfc_core::stats::Stats;
+use bfc_formats::openmetrics::{self, Labels, Source};
 use std::fmt;
 
 /// The statistics of one allocator at one moment, and its labels.
@@ -31,8 +31,8 @@ pub(crate) fn write(out: &mut dyn fmt::Write, samples: &[Sample], poisoned: usiz
 
 #[cfg(test)]
 mod tests {
-    use super::super::openmetrics::METRICS;
     use super::*;
+    use bfc_formats::openmetrics::METRICS;
 
     #[test]
     fn each_statistic_has_a_metric() {

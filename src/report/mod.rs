@@ -9,7 +9,6 @@ pub(crate) mod live;
 pub(crate) mod map;
 pub(crate) mod metrics;
 pub(crate) mod occupancy;
-pub(crate) mod openmetrics;
 pub(crate) mod resolved_options;
 mod tally;
 

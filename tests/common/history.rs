@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::common::{BFC_OK, bfc_history_stop};
 
-#[path = "../../src/history/layout.rs"]
-pub mod layout;
+pub use bfc_formats::history::layout;
+
 #[path = "../../crates/cli/src/history/ranges.rs"]
 mod ranges;
 #[path = "../../crates/cli/src/history/reader.rs"]

@@ -1,14 +1,10 @@
 //! A child unknown to the C library: from a raw `clone` system call, so that no fork handler runs. It does not change
 //! the files of its parent.
 
-#[allow(dead_code)]
-#[path = "../../src/publish/layout.rs"]
-mod published;
-
 use crate::common::child::{expect_success, is_child};
 use crate::common::*;
 use crate::history::layout::Kind;
-use published::{Header, PUBLISHING};
+use bfc_formats::published::layout::{Header, PUBLISHING};
 use std::ffi::CStr;
 use std::fs;
 use std::mem::offset_of;

@@ -1,13 +1,11 @@
 //! `BFC_PUBLISH`: the statistics of a process in a file that others read, its removal at the end, and the behaviour
 //! if it cannot be created.
 
-#[allow(dead_code)]
-#[path = "../../src/publish/layout.rs"]
-mod layout;
-
 use crate::common::child::{Ended, expect_success, is_child, run};
 use crate::common::*;
-use layout::{FILE_BYTES, GONE, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, Pool as Published, Record};
+use bfc_formats::published::layout::{
+    FILE_BYTES, GONE, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, Pool as Published, Record,
+};
 use std::fs::{self, Permissions};
 use std::mem::offset_of;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -74,7 +72,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// Returns the statistics in the order of the C ABI.
-fn statistics(pool: &Pool) -> [u64; layout::STATISTICS.len()] {
+fn statistics(pool: &Pool) -> [u64; bfc_formats::published::layout::STATISTICS.len()] {
     let stats = pool.stats();
     let words: [u64; size_of::<bfc_stats_t>() / 8] =
         // SAFETY: the struct consists of that many words.

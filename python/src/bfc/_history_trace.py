@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from . import _library
 from ._errors import Error, Status
 
-# The layout of src/history/layout.rs.
+# The layout of crates/bfc-formats/src/history/layout.rs.
 _MAGIC = b"libbfc history 2"
 _HEADER = struct.Struct("<16sIIQQQQQQQQQIIQQ")
 _HEADER_BYTES = 4096

@@ -21,6 +21,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         "--doc",
         "--package=libbfc",
         "--package=libbfc-core",
+        "--package=libbfc-formats",
         "--package=libbfc-hostmem",
     ]);
     context.program("examples in the documentation", command, Count::Cargo)?;

@@ -114,7 +114,8 @@ fn tests(context: &Context, sanitizer: &str, options: &[&str]) -> Command {
     plainly(&mut command);
     // Flags for a target do not apply to build scripts and procedural macros, which run in the compiler.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    command.args(options).args(["--target", &target, "--package=libbfc", "--package=libbfc-hostmem"]);
+    command.args(options).args(["--target", &target]);
+    command.args(["--package=libbfc", "--package=libbfc-formats", "--package=libbfc-hostmem"]);
     // The simulated driver is not instrumented.
     command.args(["--no-fail-fast", "--", "--skip=backend::cuda"]);
     command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("RACES_PROGRAMS", "30");

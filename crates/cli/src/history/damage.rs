@@ -11,7 +11,6 @@ use std::mem::offset_of;
 
 use super::diff::Difference;
 use super::format::Format;
-use super::layout::{Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING};
 use super::leaks::{Leaks, LeaksArgs};
 use super::moment::Moment;
 use super::reader::{History, Malformed};
@@ -19,7 +18,10 @@ use super::snapshot::Snapshot;
 use super::source::Source;
 use super::summary::Summary;
 use crate::process::Liveness;
-use made::layout::{MOST_FUNCTION, TextKind};
+use bfc_formats::history::layout::{
+    Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING,
+};
+use bfc_formats::history::layout::{MOST_FUNCTION, TextKind};
 use made::{Chunk, Made};
 
 /// Numbers at the limits of arithmetic.

@@ -6,9 +6,6 @@ mod damage;
 mod diff;
 mod format;
 mod holders;
-#[path = "../../../../src/history/layout.rs"]
-#[allow(dead_code)] // The library's part of it.
-mod layout;
 mod leaks;
 mod memory_dump;
 mod memory_viz;
@@ -34,6 +31,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use bfc_formats::history::layout;
 use indicatif::ProgressBar;
 
 use crate::library::Library;

@@ -1,7 +1,7 @@
 //! Events for tests.
 
-use super::layout::Kind;
 use super::reader::{History, Recorded};
+use bfc_formats::history::layout::Kind;
 
 pub const PAGE: u64 = 256;
 

@@ -12,10 +12,10 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::layout::Kind;
 use super::moment::{Moment, Point};
 use super::reader::History;
 use super::timeline::PoolState;
+use bfc_formats::history::layout::Kind;
 
 /// Larger files are not memory maps.
 const MOST_BYTES: u64 = 256 << 20;

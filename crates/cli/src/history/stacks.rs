@@ -12,9 +12,9 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-use super::layout::{MOST_FRAMES, ModuleHead, StackHead};
 use super::ranges::Ranges;
 use super::reader::field;
+use bfc_formats::history::layout::{MOST_FRAMES, ModuleHead, StackHead};
 
 /// The frames of a backtrace with names, the innermost first. Those that differ only in addresses have the same frames and
 /// are one.

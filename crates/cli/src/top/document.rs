@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::layout::STATISTICS;
 use super::rates::Row;
 use super::reader::Reading;
 use crate::json;
+use bfc_formats::published::layout::STATISTICS;
 
 /// Shown by `bfc top --help`.
 pub const SCHEMA: &str = "\

@@ -4,7 +4,9 @@ use std::fs;
 use std::mem::offset_of;
 use std::time::SystemTime;
 
-use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, POOLS, PUBLISHING, Pool, Record};
+use bfc_formats::published::layout::{
+    FILE_BYTES, HEADER_BYTES, Header, MAGIC, POOLS, PUBLISHING, Pool, Record,
+};
 
 /// Nanoseconds since 1970.
 pub fn now() -> u64 {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::layout::STATISTICS;
-use super::openmetrics::{self, Labels, Source};
 use super::rates::Row;
 use super::reader::State;
+use bfc_formats::openmetrics::{self, Labels, Source};
+use bfc_formats::published::layout::STATISTICS;
 
 impl Source for &Row {
     fn labels(&self, labels: &mut Labels<'_>) -> fmt::Result {

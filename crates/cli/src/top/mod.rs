@@ -2,15 +2,9 @@
 
 mod app;
 mod document;
-#[path = "../../../../src/publish/layout.rs"]
-#[allow(dead_code)] // The library's part of it.
-mod layout;
 #[cfg(test)]
 mod made;
 mod metrics;
-#[path = "../../../../src/report/openmetrics.rs"]
-#[allow(dead_code)] // The library's part of it.
-mod openmetrics;
 mod rates;
 mod reader;
 mod screen;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::layout::STATISTICS;
 use super::reader::{PoolReading, Process, Reading, State};
+use bfc_formats::published::layout::STATISTICS;
 
 /// How many readings of the bytes in use are kept.
 pub const KEPT: usize = 120;

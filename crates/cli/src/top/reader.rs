@@ -14,11 +14,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
-use super::layout::{
+use crate::process::{self, Liveness};
+use bfc_formats::published::layout::{
     ENDED, FAILED, FAMILY, FILE_BYTES, HEADER_BYTES, Header, KEPT_SECONDS, LIVE, MAGIC, POOLS, Pool, Record,
     is_unfinished, process_of,
 };
-use crate::process::{self, Liveness};
 
 /// What is read at one moment.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ pub struct PoolReading {
     pub is_failed: bool,
     /// When the statistics were copied, in nanoseconds since 1970.
     pub time: u64,
-    pub statistics: [u64; super::layout::STATISTICS.len()],
+    pub statistics: [u64; bfc_formats::published::layout::STATISTICS.len()],
     /// When the holders were summed up. 0: no operation has a name.
     pub holders_time: u64,
     pub holders: Vec<HolderReading>,
@@ -298,7 +298,7 @@ fn of_record(pool: &Pool) -> Result<Option<PoolReading>> {
     let is_failed = match pool.state {
         LIVE => false,
         FAILED => true,
-        super::layout::GONE => return Ok(None),
+        bfc_formats::published::layout::GONE => return Ok(None),
         other => bail!("{other} is no state"),
     };
     let holders = pool.holders.iter().filter(|holder| holder.bytes != 0).map(|holder| HolderReading {

@@ -11,14 +11,14 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::app::{App, SortKey};
-use super::layout::{
-    FAILED, FILE_BYTES, GONE, HEADER_BYTES, Header, Holder, LIVE, MAGIC, Pool, Record, STATISTICS, put_text,
-};
 use super::made::{file, now};
 use super::rates::tests::{pool, process, reading};
 use super::reader::{HolderReading, Reading, State, read_all};
 use super::{document, metrics, screen, text};
 use crate::top::rates::Rates;
+use bfc_formats::published::layout::{
+    FAILED, FILE_BYTES, GONE, HEADER_BYTES, Header, Holder, LIVE, MAGIC, Pool, Record, STATISTICS, put_text,
+};
 
 fn drawn(app: &App, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");

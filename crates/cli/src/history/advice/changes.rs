@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::MOST_PLANNED;
 use super::program::Program;
 use crate::device::{Backend, Frees, GrowthPolicy, PoolConfig};
-use crate::history::layout::options;
 use crate::size::human;
+use bfc_formats::history::layout::options;
 
 /// More than any pool holds. Addresses are numbers there.
 const CAPACITY: u64 = 1 << 60;

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 
-use super::super::layout::{Kind, cause_name};
 use super::super::ranges::Ranges;
 use super::super::reader::{History, Recorded};
 use super::super::stacks::{Backtrace, Frame};
@@ -14,6 +13,7 @@ use super::super::timeline::{PoolState, follow};
 use super::columns::{Column, Columns};
 use super::free_space::FreeSpace;
 use super::lives::{Life, Lives, Span, place, spans};
+use bfc_formats::history::layout::{Kind, cause_name};
 
 /// A pool. Columns of one kind have equal lengths.
 #[derive(Serialize)]

@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 
-use super::super::layout::Kind;
 use super::super::reader::{History, Recorded};
+use bfc_formats::history::layout::Kind;
 
 /// How many allocations are shown.
 pub const SHOWN: usize = 1000;

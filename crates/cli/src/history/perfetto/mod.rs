@@ -17,9 +17,9 @@ use std::io::{self, Write};
 use os::terms::{NO_OPERATION, is_no_limit};
 use prost::Message;
 
-use super::layout::{Kind, cause_name};
 use super::reader::{History, Recorded};
 use super::timeline::{PoolState, follow};
+use bfc_formats::history::layout::{Kind, cause_name};
 use lanes::{Lanes, largest};
 use schema::{
     Annotation, Clock, ClockSnapshot, Counter, Event, EventType, Packet, Process, REAL_TIME, TRACE_TIME,

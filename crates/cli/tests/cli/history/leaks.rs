@@ -135,7 +135,7 @@ fn memory_of_displaced_events_is_unknown() {
 
 /// Where the event of an index is in the file.
 fn layout_offset(index: usize) -> usize {
-    use super::made::layout::{Event, HEADER_BYTES, TEXT_BYTES};
+    use bfc_formats::history::layout::{Event, HEADER_BYTES, TEXT_BYTES};
     HEADER_BYTES + TEXT_BYTES + index * size_of::<Event>()
 }
 

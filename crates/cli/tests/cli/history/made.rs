@@ -1,14 +1,9 @@
 //! Histories that no library wrote: the events that a test wants, in the format of the library.
 
-// The tests of the command include this file too, and have the layout already.
-#[allow(dead_code, clippy::duplicate_mod)]
-#[path = "../../../../../src/history/layout.rs"]
-pub mod layout;
-
 use std::mem::offset_of;
 
-use layout::{
-    Event, HEADER_BYTES, Header, Kind, MAGIC, STACK_BYTES, STOPPED, StackHead, TEXT_BYTES, TextHead,
+use bfc_formats::history::layout::{
+    self, Event, HEADER_BYTES, Header, Kind, MAGIC, STACK_BYTES, STOPPED, StackHead, TEXT_BYTES, TextHead,
     TextKind, text_extent,
 };
 

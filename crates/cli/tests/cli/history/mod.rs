@@ -147,11 +147,11 @@ fn a_damaged_backtrace_is_not_shown() {
     let whole = frames("backtraces.history", made.bytes());
     let named: Vec<_> = whole[0].as_array().expect("a list").iter().map(|frame| &frame["function"]).collect();
     assert_eq!(named, ["libapp.so+0x1010", "0x2010", "forward"]);
-    let head = made::layout::HEADER_BYTES + made::layout::TEXT_BYTES;
+    let head = bfc_formats::history::layout::HEADER_BYTES + bfc_formats::history::layout::TEXT_BYTES;
     for native in [0, 65, u16::MAX] {
         let mut bytes = made.bytes();
         let python = if native == 0 { 0 } else { u16::MAX };
-        let damaged = made::layout::StackHead { native, python, is_cut: false };
+        let damaged = bfc_formats::history::layout::StackHead { native, python, is_cut: false };
         bytes[head..head + 8].copy_from_slice(&damaged.word().to_le_bytes());
         let found = frames("no-backtraces.history", bytes);
         assert!(

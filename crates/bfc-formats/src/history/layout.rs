@@ -5,7 +5,9 @@
 //! after the process was killed. So every field that changes is atomic, and an event is complete only if its `stamp` is
 //! that of its number.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+#![allow(missing_docs)] // Of fields and constants whose names say it.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub const MAGIC: [u8; 16] = *b"libbfc history 2";
 /// The bytes of the header, a page.

@@ -1,34 +1,36 @@
 //! The statistics of allocators as OpenMetrics 1.0 text, and the table of the metrics.
 //!
-//! The `bfc` command compiles this file too, so it uses nothing else of the library. The samples of one metric must
-//! stand together in this format, so the text is written from copies of all allocators' statistics.
+//! The library writes it for `bfc_metrics`, and `bfc top` for all processes. The samples of one metric must stand
+//! together in this format, so the text is written from copies of all allocators' statistics.
 
+use core::fmt::{self, Display, Write};
 use os::terms::is_no_limit;
-use std::fmt::{self, Display, Write};
 
 /// How the values of a metric change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// It only rises, or begins at 0 again. The sample's name has the suffix `_total`.
     Counter,
+    /// It rises and falls.
     Gauge,
 }
 
 /// A metric of one allocator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Metric {
+pub struct Metric {
     /// The name of the family. Those of bytes end in `_bytes`, which is then the unit.
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub name: &'static str,
+    /// How its values change.
+    pub kind: Kind,
     /// One sentence. It must not need escapes: no backslash, no quotation mark, no line break.
-    pub(crate) help: &'static str,
+    pub help: &'static str,
     /// The field of `bfc_stats_t` that is its value.
-    pub(crate) statistic: &'static str,
+    pub statistic: &'static str,
 }
 
 impl Metric {
     /// Returns the suffix of the sample names.
-    pub(crate) fn suffix(&self) -> &'static str {
+    pub fn suffix(&self) -> &'static str {
         if self.kind == Kind::Counter { "_total" } else { "" }
     }
 }
@@ -45,7 +47,7 @@ const fn gauge(name: &'static str, statistic: &'static str, help: &'static str) 
 const LIMIT: &str = "bytes_limit";
 
 /// All metrics, in the order of the fields of `bfc_stats_t`. docs/metrics.md shows them.
-pub(crate) const METRICS: [Metric; 17] = [
+pub const METRICS: [Metric; 17] = [
     counter("bfc_allocations", "num_allocs", "Successful allocations."),
     counter("bfc_frees", "num_frees", "Successful frees."),
     counter("bfc_failed_requests", "num_failures", "Requests that could not be served."),
@@ -70,7 +72,7 @@ pub(crate) const METRICS: [Metric; 17] = [
 ];
 
 /// One allocator, as the text describes it.
-pub(crate) trait Source {
+pub trait Source {
     /// Adds the labels that distinguish the allocator's samples from those of others.
     fn labels(&self, labels: &mut Labels<'_>) -> fmt::Result;
 
@@ -79,13 +81,13 @@ pub(crate) trait Source {
 }
 
 /// The number of allocators that cannot be described, a gauge.
-pub(crate) const POISONED: (&str, &str) = (
+pub const POISONED: (&str, &str) = (
     "bfc_poisoned_allocators",
     "Allocators that an internal error has disabled. They have no other samples.",
 );
 
 /// Writes the text. `poisoned` is the value of [`POISONED`], if it is known.
-pub(crate) fn write<S: Source>(out: &mut dyn Write, sources: &[S], poisoned: Option<usize>) -> fmt::Result {
+pub fn write<S: Source>(out: &mut dyn Write, sources: &[S], poisoned: Option<usize>) -> fmt::Result {
     for metric in &METRICS {
         let Metric { name, kind, help, statistic } = metric;
         writeln!(out, "# TYPE {name} {}", if *kind == Kind::Counter { "counter" } else { "gauge" })?;
@@ -111,14 +113,14 @@ pub(crate) fn write<S: Source>(out: &mut dyn Write, sources: &[S], poisoned: Opt
 }
 
 /// Writes the labels of a sample.
-pub(crate) struct Labels<'a> {
+pub struct Labels<'a> {
     out: &'a mut dyn Write,
     is_first: bool,
 }
 
 impl Labels<'_> {
     /// Adds a label. The value is escaped, whatever it contains.
-    pub(crate) fn add(&mut self, name: &'static str, value: &dyn Display) -> fmt::Result {
+    pub fn add(&mut self, name: &'static str, value: &dyn Display) -> fmt::Result {
         let comma = if self.is_first { "" } else { "," };
         self.is_first = false;
         write!(self.out, "{comma}{name}=\"")?;

@@ -4,8 +4,10 @@
 //! record has two copies. The writer fills the one that is not current, and then makes it the current one. A reader takes
 //! a copy as whole only if `sequence` is the same before and after.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+#![allow(missing_docs)] // Of fields and constants whose names say it.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 pub const MAGIC: [u8; 16] = *b"libbfc publish 1";
 /// What a file of any version begins with.
@@ -27,7 +29,7 @@ pub const KEPT_SECONDS: u64 = 600;
 
 /// Returns the process whose file has this name: `PID`, or `PID.NAMESPACE`.
 pub fn process_of(name: &[u8]) -> Option<u32> {
-    let name = std::str::from_utf8(name).ok()?;
+    let name = core::str::from_utf8(name).ok()?;
     let (process, namespace) = name.split_once('.').unwrap_or((name, "0"));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number(process) && is_number(namespace) { process.parse().ok() } else { None }
@@ -156,7 +158,7 @@ impl Pool {
 
     fn words(&self) -> &[u64; WORDS] {
         // SAFETY: the struct consists of so many words without padding, and is aligned as they are.
-        unsafe { &*std::ptr::from_ref(self).cast() }
+        unsafe { &*core::ptr::from_ref(self).cast() }
     }
 }
 
@@ -191,7 +193,7 @@ impl Record {
             return None;
         }
         // SAFETY: as many words as the struct has, and any are valid.
-        Some(unsafe { std::mem::transmute::<[u64; WORDS], Pool>(words) })
+        Some(unsafe { core::mem::transmute::<[u64; WORDS], Pool>(words) })
     }
 }
 
@@ -203,7 +205,7 @@ impl Record {
 
     /// Returns the copy that is the current one for a sequence, from a record's bytes in a file.
     pub fn copy_of(bytes: &[u8], sequence: u64) -> Option<Pool> {
-        let copies = std::mem::offset_of!(Record, copies);
+        let copies = core::mem::offset_of!(Record, copies);
         let copy =
             bytes.get(copies + (sequence & 1) as usize * size_of::<Pool>()..)?.get(..size_of::<Pool>())?;
         // SAFETY: as many bytes as the struct has, and any are valid.

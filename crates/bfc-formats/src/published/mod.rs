@@ -1,0 +1,3 @@
+//! The statistics that a process publishes in a file.
+
+pub mod layout;
