@@ -11,6 +11,7 @@
 //! The layouts use `core` only. The format of a plan is in `libbfc-core`, whose algorithm follows it.
 
 #![cfg_attr(not(test), no_std)]
+pub mod counters;
 pub mod history;
 pub mod openmetrics;
 pub mod published;

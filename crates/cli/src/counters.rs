@@ -1,20 +1,16 @@
 //! The file of `bfc run --report=FILE`: a record of counters for each process, and its summary.
 
-#[path = "../../preload/src/diagnostics/counters.rs"]
-#[allow(dead_code)] // The interposer's part of it.
-mod record;
-
 use std::fmt::{Display, Write};
 use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
+use bfc_formats::counters::{Counted, ENDED, REPLACED, Record};
 
 use crate::names::shown;
 use crate::process::{self, Liveness};
-use record::{ENDED, REPLACED, Record};
 
-pub use record::MAGIC;
+pub use bfc_formats::counters::MAGIC;
 
 /// The size of a record.
 pub const BYTES: usize = size_of::<Record>();
@@ -75,7 +71,7 @@ fn summary(record: &Record) -> String {
         let _ = writeln!(
             summary,
             "  trace        incomplete: it lacks {}, because it could not grow",
-            record::Counted(lost, "event")
+            Counted(lost, "event")
         );
     }
     if let Some(refusal) = record.refusal() {

@@ -2,7 +2,6 @@
 //! not depend on pools or contexts. Callers pass in what is needed.
 
 pub(crate) mod check_log;
-mod counters;
 mod record;
 pub(crate) mod report;
 pub(crate) mod trace;

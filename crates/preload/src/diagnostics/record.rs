@@ -10,11 +10,11 @@ use std::ptr;
 use os::descriptors::Descriptor;
 use os::files::{self, Unusable};
 
-use super::counters::{GRANULES, MAGIC, REGIONS, REPLACED, RUNNING, Record, SYNCHRONIZING, WAITING};
 use crate::settings;
 use crate::sys::file_name::FileName;
 use crate::sys::window::{self, Window};
 use crate::sys::{mapped_file, process};
+use bfc_formats::counters::{GRANULES, MAGIC, REGIONS, REPLACED, RUNNING, Record, SYNCHRONIZING, WAITING};
 
 const BYTES: usize = size_of::<Record>();
 

@@ -13,13 +13,13 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use super::counters::{self, Counted, Counters, ENDED, POOLS, Record};
 use super::{record, trace};
 use crate::sys::lock::OwnerLock;
 use crate::sys::text::Number;
 use crate::sys::window::CUT_OFF;
 use crate::sys::{process, text};
 use crate::{bfc, settings};
+use bfc_formats::counters::{self, Counted, Counters, ENDED, POOLS, Record};
 
 const REPORT: &CStr = c"BFC_PRELOAD_REPORT";
 /// The process of the program that `bfc run` with `--report` or `--history` has started, which is reported even if it used

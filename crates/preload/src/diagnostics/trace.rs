@@ -14,7 +14,6 @@ use cuda_sys::*;
 use os::signals::Blocked;
 use os::{cancellation, variables};
 
-use super::counters::Counted;
 use crate::settings;
 use crate::sys::file_name::FileName;
 use crate::sys::lock::OwnerLock;
@@ -22,6 +21,7 @@ use crate::sys::mapped_file::MappedFile;
 use crate::sys::process;
 use crate::sys::text::{self, Line, Number};
 use crate::sys::window::CUT_OFF;
+use bfc_formats::counters::Counted;
 
 const TRACE: &CStr = c"BFC_PRELOAD_TRACE";
 

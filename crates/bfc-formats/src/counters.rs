@@ -1,11 +1,12 @@
 //! The counters of a process as stored in the file of `bfc run --report=FILE`, and their summary.
 //!
 //! Each process that allocates appends a [`Record`] and updates it through a shared mapping, so that it is complete
-//! however the process ends. The bfc command, which reads it, includes this file too: it must not use anything else of
-//! this crate.
+//! however the process ends. The interposer writes it, and `bfc report` reads it.
 
-use std::fmt::{self, Display};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+#![allow(missing_docs)] // Of fields and constants whose names say it.
+
+use core::fmt::{self, Display};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// The first bytes of a record. The number is the version of the layout.
 pub const MAGIC: [u8; 64] = *b"libbfc counters 1, one record a process; read by: bfc report\n\0\0\0";
