@@ -217,12 +217,8 @@ int main(int argc, char **argv) {
 #define CASE(name) \
   { #name, name }
   static const test_case cases[] = {
-      CASE(smaller_struct_sizes),
-      CASE(struct_sizes_of_no_version),
-      CASE(larger_struct_sizes),
-      CASE(recommended_options),
-      CASE(suballocator_struct_sizes),
-      CASE(request_struct_sizes),
+      CASE(smaller_struct_sizes), CASE(struct_sizes_of_no_version), CASE(larger_struct_sizes),
+      CASE(recommended_options),  CASE(suballocator_struct_sizes),  CASE(request_struct_sizes),
       CASE(stats_struct_sizes),
   };
   return RUN_CASE(cases, argc, argv);
