@@ -12,6 +12,7 @@ impl Arena {
     /// Gives requests their places from now on, as long as one stream uses the pool. There must be no region yet. A plan
     /// and two ends exclude stamps, and two ends a virtual range: there granules are moved, and nothing was gained on the
     /// recorded programs.
+    #[inline]
     pub fn set_placement(&mut self, placement: Placement) {
         match &placement {
             Placement::BestFit => return,

@@ -68,6 +68,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
+    #[inline(always)]
     pub(crate) fn new(with_stamps: bool) -> Self {
         Chunks {
             slab: Vec::new(),

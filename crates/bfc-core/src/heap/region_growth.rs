@@ -57,6 +57,7 @@ pub struct Extension {
 
 impl Growth {
     /// Creates the state. `initial_region` is the size of the first region with growth, or 0.
+    #[inline(always)]
     pub(crate) fn new(limit: u64, policy: RegionGrowth, initial_region: u64) -> Self {
         let hint = first_hint(limit, policy, initial_region);
         let (pool_bytes, peak_pool_bytes, reserved, planned) = (0, 0, 0, 0);

@@ -95,6 +95,7 @@ pub struct Regions {
 }
 
 impl Regions {
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         Regions {
             slots: Vec::new(),

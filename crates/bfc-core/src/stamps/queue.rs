@@ -98,6 +98,7 @@ impl Linked<ChunkId> for Place {
 }
 
 impl StampQueue {
+    #[inline(always)]
     pub(crate) fn new(seed: u64, quarantine: bool) -> Self {
         let seed = Seed::new(seed);
         StampQueue {

@@ -73,6 +73,7 @@ pub(super) struct StreamQueues {
 }
 
 impl StreamQueues {
+    #[inline(always)]
     pub(super) fn new(seed: u64, has_events: bool) -> Self {
         StreamQueues {
             seed: Seed::new(seed),
