@@ -64,10 +64,11 @@ fn alloc_recorded<const NO_STREAM: bool>(
         return serve_plain_request(entered.slot(), Some(entered), bytes, stream);
     };
     let before = pool.arena.counters().bytes_in_use;
-    // Sizes of 0 and beyond the largest are for the other path, and one comparison tells.
-    if bytes.wrapping_sub(1) < MAX_CHUNK - UNIT
-        && let Some(size) = round_up(bytes)
-        && let Some(addr) = pool.arena.try_alloc(size, bytes, stream)
+    // Sizes of 0 and beyond the largest are for the other path, and one comparison tells. So the size is rounded up here:
+    // `round_up` has a comparison of its own, and the two become one that takes an instruction more.
+    let last = bytes.wrapping_sub(1);
+    if last < MAX_CHUNK - UNIT
+        && let Some(addr) = pool.arena.try_alloc((last | (UNIT - 1)) + 1, bytes, stream)
     {
         if let Some(history) = &pool.history {
             history.allocated(&pool.arena, addr.get(), bytes, stream, before, Origin::NONE);
