@@ -9,13 +9,15 @@
 
 #![forbid(unsafe_code)]
 // No clock, environment, files or threads: the compiler sees to it.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, feature = "testing")), no_std)]
 #![cfg_attr(
-    not(test),
+    not(any(test, feature = "testing")),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)
 )]
 
 extern crate alloc;
+
+pub use bfc_hostmem::HostMemoryExhausted;
 
 pub mod arena;
 pub mod heap;
@@ -35,6 +37,8 @@ mod steps;
 pub mod stream_id;
 pub mod streams;
 pub mod tables;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod tree;

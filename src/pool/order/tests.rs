@@ -3,13 +3,12 @@
 mod cases;
 mod device;
 mod program;
-mod random;
 mod threads;
 
 use self::device::Device;
 use self::program::{Family, Program};
 use crate::pool::slot::Slot;
-use random::Random;
+use bfc_core::testing::{self, Random};
 
 fn place() -> (&'static Slot, &'static Device) {
     (Box::leak(Box::new(Slot::new())), Device::new(false))
@@ -27,7 +26,7 @@ fn programs(count: u64) {
 
 #[test]
 fn nothing_is_handed_out_while_work_may_touch_it() {
-    programs(random::programs());
+    programs(testing::programs());
 }
 
 /// Runs each program once for each of its driver calls, with that call failing.
@@ -36,7 +35,7 @@ fn a_driver_that_fails_loses_nothing() {
     let (slot, device) = place();
     let mut failures = 0;
     // Each program is run a hundred times or so.
-    for seed in 0..random::programs().div_ceil(100) {
+    for seed in 0..testing::programs().div_ceil(100) {
         let mut random = Random(seed);
         let family = Family { forgets: 4, ..Family::any(&mut random) };
         let run = |fails_at| Program::run(slot, device, !seed, family, 60, fails_at);

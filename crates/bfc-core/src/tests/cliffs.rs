@@ -5,7 +5,7 @@ use crate::heap::Steps;
 use crate::op_names::Name;
 use crate::request::Request;
 use crate::stream_id::Stream;
-use crate::tests::model::Random;
+use crate::testing::Random;
 use crate::units::UNIT;
 
 const BASE: u64 = 0x7f12_3400_0000;

@@ -13,6 +13,7 @@ use crate::arena::{Arena, RegionGrowth, Reuse, Settings};
 use crate::request::Request;
 use crate::stamps::Forced;
 use crate::stream_id::Stream;
+use crate::testing::Random;
 use crate::units::{MAX_CHUNK, UNIT};
 use crate::vmm::Range;
 
@@ -52,30 +53,6 @@ struct Family {
     two_ends: bool,
     /// Small requests spare large chunks where the pool grows by need.
     spares_large: bool,
-}
-
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.next() as usize % from.len()]
-    }
 }
 
 /// A pool of one region.

@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::stream_id::Stream;
 use crate::streams::Dependencies;
 use crate::streams::Work;
-use crate::tests::{self, model::Random};
+use crate::testing::{self, Random};
 use crate::units::{UNIT, round_up};
 
 /// The operations of a program besides requests and frees.
@@ -386,13 +386,13 @@ fn any(random: &mut Random) -> Family {
 
 #[test]
 fn random_programs_on_streams_agree_with_the_model() {
-    programs(tests::programs(), any);
+    programs(testing::programs(), any);
 }
 
 /// In this case the model knows where a request may be served, but not where it is.
 #[test]
 fn what_is_shared_later_is_as_safe_and_found_at_once() {
-    programs(tests::programs(), |random| Family { lazily: true, events: 30, ..any(random) });
+    programs(testing::programs(), |random| Family { lazily: true, events: 30, ..any(random) });
 }
 
 /// A region with memory of two streams was about to be released, but the backend did not take it.

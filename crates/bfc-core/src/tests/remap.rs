@@ -7,7 +7,7 @@ use crate::arena::{NewMemory, Plan, bytes};
 use crate::request::Request;
 use crate::stream_id::Stream;
 use crate::streams::Freed;
-use crate::tests::model::Random;
+use crate::testing::Random;
 use crate::units::{UNIT, round_up};
 use crate::vmm::Range;
 use std::collections::{BTreeMap, BTreeSet};

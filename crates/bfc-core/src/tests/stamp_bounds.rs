@@ -6,7 +6,7 @@ use crate::request::Request;
 use crate::stamps::Forced;
 use crate::steps;
 use crate::stream_id::Stream;
-use crate::tests::model::Random;
+use crate::testing::Random;
 use crate::units::UNIT;
 
 const CHUNKS: u64 = 4000;

@@ -2,12 +2,12 @@
 
 use super::device::{Call, Device, DriverCall};
 use super::program::{Family, create};
-use super::random::Random;
 use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, idle::trim, lifecycle, order};
 use crate::sys::thread;
 use bfc_core::stream_id::Stream;
+use bfc_core::testing::Random;
 use bfc_core::units::UNIT;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -1,7 +1,6 @@
 //! Random programs on the streams of a simulated device.
 
 use super::device::{Call, Clock, Device, DriverCall};
-use super::random::Random;
 use crate::backend::{AnyBackend, Owned};
 use crate::error::Error;
 use crate::options::Resolved;
@@ -13,6 +12,7 @@ use crate::sys::thread;
 use bfc_core::arena::{RegionGrowth, Reuse, Settings};
 use bfc_core::request::Request;
 use bfc_core::stream_id::Stream;
+use bfc_core::testing::Random;
 use bfc_core::units::UNIT;
 
 /// The parameters of a random program. Most are probabilities in percent, per step or per the event in question.

@@ -2,12 +2,12 @@
 
 use super::device::{Clock, Device};
 use super::program::{Family, create};
-use super::random::Random;
 use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, lifecycle, order};
 use crate::sys::thread;
 use bfc_core::stream_id::Stream;
+use bfc_core::testing::Random;
 use bfc_core::units::UNIT;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

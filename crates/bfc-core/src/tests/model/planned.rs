@@ -1,7 +1,7 @@
 //! The model of a plan: a list of requests with places, searched from end to end.
 
-use super::Random;
 use crate::plan::{PlacementPlan, with_checksum};
+use crate::testing::Random;
 use crate::units::UNIT;
 use std::fmt::Write;
 

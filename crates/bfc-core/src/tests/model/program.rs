@@ -2,7 +2,7 @@
 
 use super::intervals::{BeingMapped, Chunk, Free, Live, Model, Unmapped, Withheld};
 use super::planned::Planned;
-use super::{Family, Layout, Random};
+use super::{Family, Layout};
 use crate::arena::Detached;
 use crate::arena::usable;
 use crate::arena::{Arena, Placement, RegionGrowth, Reuse, Settings};
@@ -15,6 +15,7 @@ use crate::stamps::Forced;
 use crate::stats::FailureCause;
 use crate::stream_id::Stream;
 use crate::streams::Freed;
+use crate::testing::Random;
 use crate::units::{UNIT, round_up};
 use std::collections::{BTreeMap, BTreeSet};
 
