@@ -169,6 +169,8 @@ pub fn release(workspace: &Workspace, command: &mut Command) {
 /// Returns the folder of the crates that are built, if all are there. `cargo vendor` writes them to a folder that the user names.
 fn folder_of_crates(workspace: &Workspace) -> Option<PathBuf> {
     let mut command = cargo(workspace, &["metadata", "--format-version=1", "--locked", "--offline"]);
+    // Crates for other systems are never fetched, and only some machines have them from another project.
+    command.arg(format!("--filter-platform={}-unknown-linux-gnu", std::env::consts::ARCH));
     let output = command.stdin(Stdio::null()).output().ok()?;
     let metadata: Value = serde_json::from_slice(&output.stdout).ok()?;
     let manifest = metadata["packages"].as_array()?.iter().find(|package| package["name"] == "libc")?;
