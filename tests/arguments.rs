@@ -141,7 +141,9 @@ fn a_second_allocator_of_a_device_is_refused() {
     refused(existing, "share it", || create(device, None));
     let mut wanted = options();
     wanted.memory_limit = MIB;
-    for backend in [BFC_BACKEND_HOST, BFC_BACKEND_AUTO, BFC_BACKEND_HOST_VMM] {
+    // Where there is no driver, that is no reason yet.
+    let others = [BFC_BACKEND_AUTO, BFC_BACKEND_HOST_VMM, BFC_BACKEND_CUDA, BFC_BACKEND_CUDA_VMM];
+    for backend in [BFC_BACKEND_HOST].into_iter().chain(others) {
         wanted.backend = backend;
         refused(existing, "share it", || create(device, Some(&wanted)));
     }

@@ -5,6 +5,7 @@ mod common;
 
 use common::backend::Gate;
 use common::*;
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -172,12 +173,42 @@ fn who_is_refused_gives_up() {
         }
         is_over.store(true, Relaxed);
     });
-    // A series of smaller regions each, from at most 16 MiB down to 8 MiB by a tenth.
+    // A smaller region would not suffice, so there is one request each, or one for both.
     let asked = pool.backend().requests() - before;
-    assert!((1..=2 * 9).contains(&asked), "{asked}");
+    assert!((1..=2).contains(&asked), "{asked}");
     assert_eq!(pool.stats().num_failures, 2);
     pool.put(live);
     pool.check();
+}
+
+/// The backend refuses two requests, each made while the other one's refusal is being logged. Nothing is freed, so neither
+/// asks a second time because of the other.
+#[test]
+fn those_who_are_refused_together_give_up() {
+    const NAME: &str = "those_who_are_refused_together_give_up";
+    if !child::is_child(NAME) {
+        child::expect_success(NAME, &[("BFC_LOG", "debug")]);
+        return;
+    }
+    extern "C" fn tell_slowly(_: *mut c_void, _: i32, message: *const c_char) {
+        // SAFETY: the library passes a C string.
+        let message = unsafe { CStr::from_ptr(message) };
+        if message.to_string_lossy().contains("refused") {
+            thread::sleep(Duration::from_millis(4));
+        }
+    }
+    assert_eq!(bfc_set_log_callback(Some(tell_slowly), std::ptr::null_mut()), BFC_OK);
+    let pool = pool_over(Backend::new(0), 16 * MIB, 0, 0);
+    thread::scope(|scope| {
+        for asker in [(); 2].map(|()| scope.spawn(|| pool.alloc(MIB))) {
+            assert_eq!(asker.join().expect("no panic"), Err(BFC_ERROR_OUT_OF_MEMORY));
+        }
+    });
+    // From 2 MiB down to 1 MiB by a tenth, each.
+    let asked = pool.backend().requests();
+    assert!((8..=2 * 8).contains(&asked), "{asked}");
+    assert_eq!(pool.stats().num_failures, 2);
+    bfc_set_log_callback(None, std::ptr::null_mut());
 }
 
 /// What no free would serve fails at once, even if requests wait for memory.

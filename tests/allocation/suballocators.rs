@@ -20,13 +20,13 @@ fn first_honest(mut cheat: impl FnMut(u64) -> (u64, u64) + Send + 'static) -> Po
 
 /// The violation is refused with a specific error, none of its memory is handed out, and existing memory still serves.
 #[track_caller]
-fn refused(pool: &Pool, told_to_free: bool) {
+fn refused(pool: &Pool, words: &str, told_to_free: bool) {
     let kept = pool.get(MIB);
     pool.check();
     let returned = || pool.backend().books(|books| books.returned.len());
     for round in 1..=3 {
         assert_eq!(pool.alloc(4 * MIB), Err(BFC_ERROR_BACKEND_FAILED), "{}", last_error());
-        assert!(last_error().contains("backend"), "{}", last_error());
+        assert!(last_error().contains(words), "{}", last_error());
         assert_eq!(returned(), if told_to_free { round } else { 0 }, "given back");
         if told_to_free {
             pool.backend().assert_sound();
@@ -59,22 +59,22 @@ fn a_custom_backend_needs_a_limit_only_without_growth_or_with_a_fraction() {
 
 #[test]
 fn too_little() {
-    refused(&first_honest(|_| (HONEST << 1, 255)), true);
-    refused(&first_honest(|_| (HONEST << 1, 0)), true);
-    refused(&first_honest(|_| (HONEST << 1, 4 * MIB - 1)), true);
+    refused(&first_honest(|_| (HONEST << 1, 255)), "are required", true);
+    refused(&first_honest(|_| (HONEST << 1, 0)), "are required", true);
+    refused(&first_honest(|_| (HONEST << 1, 4 * MIB - 1)), "are required", true);
 }
 
 #[test]
 fn misaligned() {
     for by in [1, 8, 128, 255] {
-        refused(&first_honest(move |bytes| ((HONEST << 1) + by, bytes)), true);
+        refused(&first_honest(move |bytes| ((HONEST << 1) + by, bytes)), "multiple of 256", true);
     }
 }
 
 #[test]
 fn behind_the_end_of_the_address_space() {
-    refused(&first_honest(|bytes| (u64::MAX - 255, bytes)), false);
-    refused(&first_honest(|_| (HONEST << 1, u64::MAX)), false);
+    refused(&first_honest(|bytes| (u64::MAX - 255, bytes)), "address space", false);
+    refused(&first_honest(|_| (HONEST << 1, u64::MAX)), "address space", false);
 }
 
 #[test]
@@ -89,10 +89,10 @@ fn overlapping() {
         |bytes| (HONEST - MIB, bytes + 4 * MIB),
     ];
     for cheat in cheats {
-        refused(&first_honest(cheat), false);
+        refused(&first_honest(cheat), "overlap", false);
     }
     // The tail of less than a unit is held as well, although no chunk can use it.
-    refused(&first_honest(move |bytes| (HONEST + span / 256 * 256, bytes)), false);
+    refused(&first_honest(move |bytes| (HONEST + span / 256 * 256, bytes)), "overlap", false);
 }
 
 #[test]
@@ -127,7 +127,8 @@ fn refusing() {
 
 /// Makes every call about a device from a callback, and returns those that were not refused as busy.
 fn not_busy(device: i32) -> Vec<&'static str> {
-    let (mut out, mut released, mut length) = (stats(), 0, 0);
+    let (mut out, mut released, mut length) = (stats(), 7, 7);
+    out.pool_bytes = 7;
     let mut wanted = options();
     (wanted.backend, wanted.memory_limit) = (BFC_BACKEND_HOST, MIB);
     let (null, stream, ptr) = (pointer(0), pointer(0x1000), pointer(HONEST));
@@ -147,6 +148,8 @@ fn not_busy(device: i32) -> Vec<&'static str> {
         ("bfc_report", status!(bfc_report(device, null.cast(), 0, &mut length))),
         ("bfc_set_region_callback", status!(bfc_set_region_callback(device, None, null))),
     ];
+    assert_eq!((released, length, out.pool_bytes), (0, 0, 0), "a refused call writes its results");
+    assert!(last_error().contains("callback"), "{}", last_error());
     let calls = [
         ("bfc_create", create(device, Some(&wanted))),
         ("bfc_destroy", bfc_destroy(device)),

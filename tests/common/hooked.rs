@@ -221,7 +221,7 @@ impl Hooked {
         }
     }
 
-    /// Returns the current context.
+    /// Waits for the work of the current context.
     pub fn synchronize_context(self) {
         must!(self.cuCtxSynchronize());
     }

@@ -147,6 +147,7 @@ pub fn in_front_where_free_memory_lies<F: Fixture>(fixture: &F, log: &Collected)
 
 pub fn new_memory_is_nan_and_freed_memory_is_poison<F: Fixture>(fixture: &F, log: &Collected) {
     let pool = pool(fixture);
+    let mut adjacent = 0;
     for size in [1, 4, 255, 256, 1000, 100_000, UNIT - 64] {
         let address = pool.get(size);
         let new = fixture.bytes(address, size);
@@ -164,12 +165,14 @@ pub fn new_memory_is_nan_and_freed_memory_is_poison<F: Fixture>(fixture: &F, log
         assert!(all(fixture, address, size, 0xFF));
         pool.put(address);
         if next == address + chunk.1 {
+            adjacent += 1;
             assert!(all(fixture, address, chunk.1 - 64, POISON));
             assert!(all(fixture, next - 64, 64, GUARD));
         }
         pool.put(next);
         assert!(all(fixture, address, chunk.1, POISON) && all(fixture, next, 256, POISON));
     }
+    assert!(adjacent > 0, "no allocation followed another");
     assert_quiet(&pool, log);
 }
 

@@ -8,7 +8,26 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Runs `work` in a forked child, which ends with its result. 255 is a hang.
+/// Waits for a child to end, and returns its status. One that hangs is killed.
+fn status_of(child: libc::pid_t) -> i32 {
+    let begun = Instant::now();
+    let mut status = 0;
+    loop {
+        // SAFETY: the child is this process's own, and `status` is valid for writing.
+        let ended = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) };
+        if ended == child {
+            return status;
+        }
+        assert!(ended == 0, "{}", std::io::Error::last_os_error());
+        if begun.elapsed() > Duration::from_secs(20) {
+            // SAFETY: the child is this process's own and has not been waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs `work` in a forked child, which ends with its result.
 fn in_child(work: impl FnOnce() -> u8) -> u8 {
     // SAFETY: the child only calls `work`, which uses nothing but this library, and ends without cleaning up.
     let child = unsafe { libc::fork() };
@@ -18,24 +37,9 @@ fn in_child(work: impl FnOnce() -> u8) -> u8 {
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(answer.into()) };
     }
-    let begun = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: the child is this process's own, and `status` is valid for writing.
-        let ended = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) };
-        if ended == child {
-            assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
-            return libc::WEXITSTATUS(status) as u8;
-        }
-        if begun.elapsed() > Duration::from_secs(20) {
-            // SAFETY: the child is this process's own and has not been waited for.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            // SAFETY: as above.
-            unsafe { libc::waitpid(child, &mut status, 0) };
-            return 255;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let status = status_of(child);
+    assert!(libc::WIFEXITED(status), "the child hung or was killed: {status:#x}");
+    libc::WEXITSTATUS(status) as u8
 }
 
 /// Uses the pool without taking a lock of the standard library. Returns 0 on success.
@@ -289,9 +293,7 @@ fn with_a_fork_inside<T>(call: impl FnOnce() -> T, in_child: impl FnOnce(T) -> b
         unsafe { libc::_exit(if in_child(result) { 0 } else { 1 }) };
     }
     assert!(child > 0, "the callback was called: {child}");
-    let mut status = 0;
-    // SAFETY: the child is this process's own, and `status` is valid for writing.
-    unsafe { libc::waitpid(child, &mut status, 0) };
+    let status = status_of(child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
     result
 }
@@ -388,14 +390,11 @@ fn pairs_in_a_child_make_no_system_call() {
             // SAFETY: it ends the child's only thread; the end of the process would be another call.
             unsafe { libc::syscall(libc::SYS_exit, if is_right { WELL } else { 1 }) };
         }
-        let mut status = 0;
-        // SAFETY: the child is this process's own, and `status` is valid for writing.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        status
+        status_of(child)
     };
     for stream in [0, 0x5000, 2] {
         let status = end_of(stream, false);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == WELL, "{stream:#x}: {status:#x}");
     }
-    assert!(libc::WIFSIGNALED(end_of(0, true)), "a system call is noticed");
+    assert!(libc::WTERMSIG(end_of(0, true)) == libc::SIGKILL, "a system call is noticed");
 }

@@ -23,8 +23,8 @@
 //! | `tests/conformance` (`contents_are_kept` and its threads) | contents of chunks over each backend |
 //! | `tests/host_vmm` (`random_programs_keep_every_byte`) | contents while granules of real memory move, and refusals |
 //! | `tests/threads.rs` | threads that create, destroy, wait and fail at once |
-//! | `tests/guard_programs.rs`, `tests/regions.rs` | guard bytes, and the region callback |
-//! | `ffi-tests/simcuda/tests/random.rs` | the simulated driver itself |
+//! | `tests/conformance/guard.rs`, `tests/guard/host.rs`, `tests/allocation/regions.rs` | guard bytes, and the region callback |
+//! | `crates/simcuda/tests/random.rs` | the simulated driver itself |
 //!
 //! RACES_PROGRAMS is the number of random programs that each kind runs. RACES_SEED runs a single program. The log of a
 //! failing program is shown, and a run of minutes reports its progress. `cargo xtask test --suite races` runs many in

@@ -131,7 +131,7 @@ const MODES: Kind = Kind { graphs: true, modes: true, ..ENDS };
 const MAPPED: Kind = Kind { granules: true, sizes: GRANULES, plain: true, ..RECORDS };
 
 /// Some streams belong to a context that the program has created, and to another device, which is a peer.
-const CONTEXTS: Kind = Kind { devices: 2, peers: true, foreign: true, copies: true, ..RECORDS };
+const CONTEXTS: Kind = Kind { devices: 2, peers: true, foreign: true, ..RECORDS };
 
 kinds! { Library:
     fn streams: 1, SIMPLE;

@@ -95,7 +95,10 @@ fn defects(workspace: &Workspace) -> Result<PathBuf> {
 /// Accesses beside a block of the heap, after its end, or beside a variable.
 fn address(context: &mut Context) -> Result<()> {
     cargo::need_nightly(&context.workspace, None)?;
-    let mut command = tests(context, "address", &["--lib"]);
+    // And those tests through the C ABI that pass wrong arguments, short buffers, and calls out of callbacks.
+    let tests_of =
+        ["--lib", "--test=arguments", "--test=log_callbacks", "--test=overlapping", "--test=text_buffers"];
+    let mut command = tests(context, "address", &tests_of);
     // Tests do not destroy all pools.
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     context.program("address sanitizer, cargo test", command, Count::Cargo).map(drop)
