@@ -72,6 +72,7 @@ TREES = [
         streams
         stamps
         arena
+        testing
         """,
     ),
     Tree(
