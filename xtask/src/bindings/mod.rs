@@ -1,6 +1,6 @@
 //! The files generated from the headers in include/ for clients in Rust and Python.
 //!
-//! bindgen reads the headers (crates/bfc-sys/generate). Its result is the source of Python's prototypes too.
+//! bindgen reads the headers (xtask/generate). Its result is the source of Python's prototypes too.
 
 mod python;
 
@@ -16,7 +16,7 @@ use crate::workspace::{Workspace, capture};
 /// Generates all files from the headers as they are in include/.
 pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
     let folder = workspace.target.join("xtask");
-    let mut command = cargo::cargo(workspace, &["run", "--package", "bfc-sys-generate", "--"]);
+    let mut command = cargo::cargo(workspace, &["run", "--package", "bfc-generate", "--"]);
     command.arg("include/bfc_adapters.h").arg(&folder).arg("-Iinclude");
     // libclang lacks the headers of a compiler, such as stddef.h.
     let mut compiler = workspace.command(tools::c_compiler());
@@ -25,7 +25,7 @@ pub fn generate(workspace: &Workspace) -> Result<Vec<Generated>> {
     // The version of libclang makes no difference to the result. bindgen needs 9 or later.
     if std::env::var_os("LIBCLANG_PATH").is_none() {
         command
-            .env("LIBCLANG_PATH", uv::packages(workspace, "crates/bfc-sys/generate")?.join("clang/native"));
+            .env("LIBCLANG_PATH", uv::packages(workspace, "xtask/generate")?.join("clang/native"));
     }
     workspace.run_well("bindgen", command)?;
     let [bindings, pointers] = ["bindings.rs", "pointers.rs"].map(|file| files::read(&folder.join(file)));

@@ -1,4 +1,4 @@
-//! Writes libbfc's C ABI as Rust, generated from its headers: `bfc-sys-generate HEADER FOLDER [CLANG ARGUMENT]...`.
+//! Writes libbfc's C ABI as Rust, generated from its headers: `bfc-generate HEADER FOLDER [CLANG ARGUMENT]...`.
 //! `bindings.rs` has what the headers declare, `pointers.rs` the types of pointers to the functions.
 //!
 //! `cargo xtask header` calls it. libclang is loaded from the folder `LIBCLANG_PATH`.
@@ -14,7 +14,7 @@ use syn::{ForeignItem, Item, parse_quote};
 
 fn main() -> Result<()> {
     let mut arguments = env::args().skip(1);
-    let usage = "usage: bfc-sys-generate HEADER FOLDER [CLANG ARGUMENT]...";
+    let usage = "usage: bfc-generate HEADER FOLDER [CLANG ARGUMENT]...";
     let header = arguments.next().context(usage)?;
     let folder = PathBuf::from(arguments.next().context(usage)?);
     let bindings = Builder::default()
