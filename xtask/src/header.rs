@@ -1,16 +1,17 @@
-//! `cargo xtask header`: generates bfc.h and bfc_adapters.h from src/capi by cbindgen, and from them what clients in Rust
-//! and Python declare.
+//! `cargo xtask header`: generates bfc.h and bfc_adapters.h from src/capi by cbindgen, and from them by bindgen what clients
+//! in Rust and Python declare. xtask/generate does it, a package of its own, so that nothing else waits for its dependencies.
 //!
 //! A build of the library does not generate them: a Rust user of the crate needs no header, and no cbindgen.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use cbindgen::{Builder, Config};
 
-use crate::bindings;
+use crate::cargo;
 use crate::files;
-use crate::workspace::Workspace;
+use crate::tools;
+use crate::uv;
+use crate::workspace::{Workspace, capture};
 
 /// The headers in include/ that are generated.
 pub const NAMES: [&str; 2] = ["bfc.h", "bfc_adapters.h"];
@@ -55,53 +56,49 @@ impl Generated {
 
 /// Generates both headers.
 pub fn headers(workspace: &Workspace) -> Result<Vec<Generated>> {
-    let capi = workspace.path("src/capi");
-    let prose = |file: &str| files::read(&capi.join("header").join(file));
-    let config = |file: &str| {
-        Config::from_file(capi.join("header").join(file)).map_err(|error| anyhow::anyhow!("{file}: {error}"))
-    };
-    let mut main = config("cbindgen.toml")?;
-    main.header = Some(prose("preamble.h")?);
-    let macros = prose("macros.h")?;
-    let soname = &workspace.soname;
-    // One version for all packages of the workspace.
-    let [major, minor, patch] =
-        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
-    main.after_includes = Some(format!(
-        "\n#define BFC_VERSION_MAJOR {major}\n#define BFC_VERSION_MINOR {minor}\n#define BFC_VERSION_PATCH {patch}\n\n\
-         // The SONAME: the file that a program linked with this version loads, also the name for dlopen. Its number is the\n\
-         // version of the ABI, which changes only with an incompatible release.\n\
-         #define BFC_SONAME \"{soname}\"\n\n{macros}"
-    ));
-    // The library cannot see how its caller was compiled. Macros are expanded in the caller's own unit, so that no inline
-    // function of two units differs, and bfc.hpp can do without them: it writes the names in parentheses.
-    main.trailer = Some(prose("trailer.h")?);
-    let files = ["types", "create", "memory", "order", "pools", "query", "reports", "history"];
-    let main = Generated { path: format!("include/{}", NAMES[0]), text: text(main, &capi, &files)? };
-
-    let mut adapters = config("adapters.toml")?;
-    adapters.header = Some(prose("adapters.h")?);
-    let files = ["torch/mod", "cupy", "cached", "numpy", "ort", "handler", "failed", "adapter_options"];
-    let text = text(adapters, &capi.join("adapters"), &files)?;
-    Ok(vec![main, Generated { path: format!("include/{}", NAMES[1]), text }])
+    let to = NAMES.map(|name| format!("include/{name}"));
+    generated(workspace, "headers", &[&workspace.soname], &[], &to)
 }
 
-/// Returns a header with the exports of some files of a folder.
-fn text(config: Config, folder: &Path, files: &[&str]) -> Result<String> {
-    let sources = files.iter().map(|file| folder.join(file).with_extension("rs"));
-    let builder = sources.fold(Builder::new().with_config(config), Builder::with_src);
-    let bindings = builder.generate().context("the C ABI cannot be written as a header")?;
-    let mut header = Vec::new();
-    bindings.write(&mut header);
-    let header = String::from_utf8(header).context("cbindgen writes UTF-8")?;
-    // Rust's section on safety tells a C reader what must hold before the call.
-    Ok(header.replace("// # Safety\n// ", "// Precondition: "))
+/// Generates what clients in Rust and Python declare, from the headers as they are in include/.
+pub fn clients(workspace: &Workspace) -> Result<Vec<Generated>> {
+    // libclang lacks the headers of a compiler, such as stddef.h.
+    let mut compiler = workspace.command(tools::c_compiler());
+    let builtin = capture(compiler.arg("-print-file-name=include"))?;
+    let builtin = format!("-I{}", builtin.trim());
+    // The version of libclang makes no difference to the result. bindgen needs 9 or later.
+    let libclang: PathBuf = match std::env::var_os("LIBCLANG_PATH") {
+        Some(folder) => folder.into(),
+        None => uv::packages(workspace, "xtask/generate")?.join("clang/native"),
+    };
+    let to = ["crates/bfc-sys/src/bindings.rs", "crates/bfc-sys/src/pointers.rs", "python/src/bfc/_abi.py"];
+    let arguments = ["include/bfc_adapters.h", "-Iinclude", &builtin];
+    generated(workspace, "clients", &arguments, &[("LIBCLANG_PATH", &libclang)], &to.map(str::to_owned))
+}
+
+/// Runs the generator. It writes files to a folder under the names that they have in the project.
+fn generated(
+    workspace: &Workspace,
+    what: &str,
+    arguments: &[&str],
+    variables: &[(&str, &Path)],
+    to: &[String],
+) -> Result<Vec<Generated>> {
+    let folder = workspace.target.join("xtask");
+    let mut command = cargo::cargo(workspace, &["run", "--package", "bfc-generate", "--", what]);
+    command.arg(&folder).args(arguments).envs(variables.iter().copied());
+    workspace.run_well(&format!("generating {what}"), command)?;
+    let read = |path: &String| {
+        let name = Path::new(path).file_name().context("a path of a file")?;
+        Ok(Generated { path: path.clone(), text: files::read(&folder.join(name))? })
+    };
+    to.iter().map(read).collect()
 }
 
 /// Writes the headers to include/ and the files generated from them, and prints whether anything changed.
 pub fn write(workspace: &Workspace) -> Result<()> {
     headers(workspace)?.iter().try_for_each(|header| header.write(workspace))?;
-    bindings::generate(workspace)?.iter().try_for_each(|bindings| bindings.write(workspace))
+    clients(workspace)?.iter().try_for_each(|client| client.write(workspace))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! headers into the user's cache, which all checkouts share), and say what to do if that fails.
 
 mod bench;
-mod bindings;
 mod book;
 mod cargo;
 mod clean;

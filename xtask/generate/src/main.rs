@@ -1,96 +1,39 @@
-//! Writes libbfc's C ABI as Rust, generated from its headers: `bfc-generate HEADER FOLDER [CLANG ARGUMENT]...`.
-//! `bindings.rs` has what the headers declare, `pointers.rs` the types of pointers to the functions.
+//! Writes the files that are generated from libbfc's C ABI, for `cargo xtask header`, which runs it in the checkout's root:
 //!
-//! `cargo xtask header` calls it. libclang is loaded from the folder `LIBCLANG_PATH`.
+//! - `bfc-generate headers FOLDER SONAME`: bfc.h and bfc_adapters.h, from src/capi;
+//! - `bfc-generate clients FOLDER HEADER [CLANG ARGUMENT]...`: from a header bindings.rs, pointers.rs and _abi.py.
+
+mod headers;
+mod python;
+mod rust;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use anyhow::{Context, Result};
-use bindgen::Builder;
-use bindgen::callbacks::{IntKind, ParseCallbacks};
-use quote::quote;
-use syn::{ForeignItem, Item, parse_quote};
+use anyhow::{Context, Result, bail};
 
 fn main() -> Result<()> {
     let mut arguments = env::args().skip(1);
-    let usage = "usage: bfc-generate HEADER FOLDER [CLANG ARGUMENT]...";
-    let header = arguments.next().context(usage)?;
+    let usage = "usage: bfc-generate headers FOLDER SONAME | clients FOLDER HEADER [CLANG ARGUMENT]...";
+    let what = arguments.next().context(usage)?;
     let folder = PathBuf::from(arguments.next().context(usage)?);
-    let bindings = Builder::default()
-        .header(&header)
-        .clang_args(arguments)
-        .allowlist_item("(bfc|BFC)_.*")
-        .parse_callbacks(Box::new(ConstantTypes))
-        .merge_extern_blocks(true)
-        .use_core()
-        .generate_cstr(true)
-        .derive_default(true)
-        .disable_header_comment()
-        .generate()
-        .with_context(|| format!("bindgen cannot read {header}"))?;
-    let mut file = syn::parse_file(&bindings.to_string()).context("bindgen's output")?;
-    file.items.iter_mut().for_each(derive_serialize);
-    write(&folder.join("pointers.rs"), &pointers(&file))?;
-    write(&folder.join("bindings.rs"), &file)
+    let from = arguments.next().context(usage)?;
+    match &*what {
+        "headers" => headers::write(&from, &folder),
+        "clients" => {
+            let [bindings, pointers] = rust::bindings(&from, arguments)?;
+            write(&folder.join("_abi.py"), &python::module(&bindings)?)?;
+            write(&folder.join("bindings.rs"), &rust_text(&bindings))?;
+            write(&folder.join("pointers.rs"), &rust_text(&pointers))
+        }
+        _ => bail!(usage),
+    }
 }
 
-fn write(path: &Path, file: &syn::File) -> Result<()> {
-    let text =
-        format!("// Generated from include/ by `cargo xtask header`.\n\n{}", prettyplease::unparse(file));
+fn rust_text(file: &syn::File) -> String {
+    format!("// Generated from include/ by `cargo xtask header`.\n\n{}", prettyplease::unparse(file))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// The types of the header's `#define`d numbers, which C leaves open: those of the parameters and fields that take them.
-#[derive(Debug)]
-struct ConstantTypes;
-
-impl ParseCallbacks for ConstantTypes {
-    fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
-        let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        if name == "BFC_POOL_OF_CAPTURES" {
-            Some(IntKind::U64)
-        } else if ["BFC_OK", "BFC_HOST_DEVICE", "BFC_PINNED_DEVICE"].contains(&name)
-            || starts_with(&["BFC_ERROR_", "BFC_LOG_", "BFC_REGION_"])
-        {
-            Some(IntKind::I32)
-        } else {
-            Some(IntKind::U32)
-        }
-    }
-}
-
-/// Lets the statistics be printed under the names that their fields have in the header.
-fn derive_serialize(item: &mut Item) {
-    let Item::Struct(statistics) = item else { return };
-    if statistics.ident != "bfc_stats_t" {
-        return;
-    }
-    statistics.attrs.push(parse_quote! { #[derive(PartialEq, Eq)] });
-    statistics.attrs.push(parse_quote! { #[cfg_attr(feature = "serde", derive(serde::Serialize))] });
-    for field in statistics
-        .fields
-        .iter_mut()
-        .filter(|field| field.ident.as_ref().is_some_and(|name| name == "struct_size"))
-    {
-        field.attrs.push(parse_quote! { #[cfg_attr(feature = "serde", serde(skip))] });
-    }
-}
-
-/// The type of a pointer to each function, for clients that look functions up at run time.
-fn pointers(bindings: &syn::File) -> syn::File {
-    let mut pointers = Vec::new();
-    for item in &bindings.items {
-        let Item::ForeignMod(block) = item else { continue };
-        for item in &block.items {
-            let ForeignItem::Fn(function) = item else { continue };
-            let syn::Signature { ident, inputs, output, .. } = &function.sig;
-            pointers.push(quote! { pub type #ident = unsafe extern "C" fn(#inputs) #output; });
-        }
-    }
-    parse_quote! {
-        //! The types of pointers to the functions, by their names.
-        use super::bindings::*;
-        #(#pointers)*
-    }
 }

@@ -18,7 +18,6 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use crate::bindings;
 use crate::cargo::Profile;
 use crate::files;
 use crate::gpu;
@@ -140,7 +139,7 @@ fn gpu(context: &mut Context) -> Result<()> {
 fn header(context: &mut Context) -> Result<()> {
     for (name, generate) in [
         ("the headers are the generated ones", header::headers as fn(&Workspace) -> _),
-        ("bfc-sys and Python declare what the headers do", bindings::generate),
+        ("bfc-sys and Python declare what the headers do", header::clients),
         ("LICENSE-THIRD-PARTY names everything that is linked", licenses::generate),
     ] {
         context.check(name, |workspace| {

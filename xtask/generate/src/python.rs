@@ -6,13 +6,12 @@ use anyhow::{Context as _, Result, bail};
 use syn::{Expr, Fields, FnArg, ForeignItem, GenericArgument, Item, PathArguments, ReturnType, Type};
 
 /// The module `bfc._abi`.
-pub fn module(bindings: &str) -> Result<String> {
-    let file = syn::parse_file(bindings).context("crates/bfc-sys/src/bindings.rs")?;
+pub fn module(bindings: &syn::File) -> Result<String> {
     let mut text = String::from(HEAD);
-    for item in &file.items {
+    for item in &bindings.items {
         constant(&mut text, item)?;
     }
-    for item in &file.items {
+    for item in &bindings.items {
         match item {
             Item::Type(alias) => callback(&mut text, alias)?,
             Item::Struct(declared) => structure(&mut text, declared)?,
@@ -20,7 +19,7 @@ pub fn module(bindings: &str) -> Result<String> {
         }
     }
     text += "\nFUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {\n";
-    for item in &file.items {
+    for item in &bindings.items {
         let Item::ForeignMod(block) = item else { continue };
         for item in &block.items {
             let ForeignItem::Fn(function) = item else { bail!("an extern item is not a function") };
@@ -138,7 +137,7 @@ fn ctype(of: &Type) -> Result<String> {
             "c_int" => "c_int".to_owned(),
             own if own.starts_with("bfc_") => own.to_owned(),
             other => {
-                bail!("Python's prototypes have no type for {other} yet: see xtask/src/bindings/python.rs")
+                bail!("Python's prototypes have no type for {other} yet: see xtask/generate/src/python.rs")
             }
         },
     };
@@ -162,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_unknown_type_is_an_error() {
-        let text = "unsafe extern \"C\" { pub fn f(a: u8); }";
-        assert!(module(text).unwrap_err().to_string().contains("u8"));
+        let file = syn::parse_file("unsafe extern \"C\" { pub fn f(a: u8); }").expect("it is Rust");
+        assert!(module(&file).unwrap_err().to_string().contains("u8"));
     }
 }
