@@ -85,22 +85,7 @@ pub fn need_nightly(workspace: &Workspace, component: Option<&str>) -> Result<()
 /// Builds the library, the interposer and the bfc command. Cargo's own progress is shown: this
 /// may take a minute.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<Built> {
-    let built = build_by(workspace, profile, cargo(workspace, &["build"]))?;
-    link_soname(&built.shared, &workspace.soname)?;
-    Ok(built)
-}
-
-/// Builds as [`build`] does for a release, but the command in less time: only the library and the interposer are optimized
-/// in one piece, as all three are where they are shipped.
-pub fn build_to_try(workspace: &Workspace) -> Result<Built> {
-    let mut libraries = cargo(workspace, &["build", "--package=libbfc", "--package=bfc-preload"]);
-    release(workspace, &mut libraries);
-    let mut command = cargo(workspace, &["build", "--package=bfc-cli"]);
-    release(workspace, &mut command);
-    for setting in ["lto=\"off\"", "codegen-units=16"] {
-        command.arg(format!("--config=profile.release.{setting}"));
-    }
-    let built = found(Profile::Release, [artifacts(libraries)?, artifacts(command)?].concat())?;
+    let built = build_by(workspace, profile, || cargo(workspace, &["build"]))?;
     link_soname(&built.shared, &workspace.soname)?;
     Ok(built)
 }
@@ -119,13 +104,26 @@ fn link_soname(shared: &Path, soname: &str) -> Result<()> {
     }
 }
 
-/// Builds by a subcommand of cargo that takes the options of `build`.
-pub fn build_by(workspace: &Workspace, profile: Profile, mut command: Command) -> Result<Built> {
-    command.args(["--package=libbfc", "--package=bfc-preload", "--package=bfc-cli"]);
-    if profile == Profile::Release {
-        release(workspace, &mut command);
-    }
-    found(profile, artifacts(command)?)
+/// Builds by a subcommand of cargo that takes the options of `build`. In a release only what programs load is optimized in
+/// one piece: for the command that takes a minute longer, and it is no faster.
+pub fn build_by(workspace: &Workspace, profile: Profile, command: impl Fn() -> Command) -> Result<Built> {
+    let files = |packages: &[&str], settings: &[&str]| {
+        let mut command = command();
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
+        if profile == Profile::Release {
+            release(workspace, &mut command);
+        }
+        command.args(settings.iter().flat_map(|setting| ["--config", setting]));
+        artifacts(command)
+    };
+    let files = match profile {
+        Profile::Debug => files(&["libbfc", "bfc-preload", "bfc-cli"], &[])?,
+        Profile::Release => {
+            let quickly = ["profile.release.lto=\"off\"", "profile.release.codegen-units=16"];
+            [files(&["libbfc", "bfc-preload"], &[])?, files(&["bfc-cli"], &quickly)?].concat()
+        }
+    };
+    found(profile, files)
 }
 
 /// Finds the files among those that cargo reports.

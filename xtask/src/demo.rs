@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::BinaryBytes;
 use serde_json::Value;
 
-use crate::cargo::{self, Built};
+use crate::cargo::{self, Built, Profile};
 use crate::files;
 use crate::workspace::{VERSION, Workspace, capture, without};
 
@@ -43,7 +43,7 @@ impl Demo {
         println!("libbfc {}: TensorFlow's best-fit-with-coalescing (BFC) allocator as a library.\n", VERSION);
         println!("[1/3] Building libbfc.so and the bfc command (release; a minute the first time)");
         let start = Instant::now();
-        let built = cargo::build_to_try(workspace)?;
+        let built = cargo::build(workspace, Profile::Release)?;
         println!("      done in {:.1} s\n", start.elapsed().as_secs_f64());
 
         let replay = |options: &[&str]| replay(workspace, &built, trace, options);

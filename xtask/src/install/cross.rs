@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 /// Builds for a target, which is checked before anything is compiled.
 pub fn build(workspace: &Workspace, profile: Profile, triple: &str) -> Result<Built> {
     check(triple).with_context(|| format!("cannot build for {triple}"))?;
-    let command = cargo::cargo(workspace, &["build", "--target", triple]);
+    let command = || cargo::cargo(workspace, &["build", "--target", triple]);
     cargo::build_by(workspace, profile, command).with_context(|| {
         let variable = format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase().replace('-', "_"));
         format!("cannot build for {triple}: if the linker is the wrong one, set {variable}")

@@ -46,10 +46,13 @@ impl Toolchain {
     /// Builds the library, the interposer and the command.
     pub fn build(&self, workspace: &Workspace) -> Result<Built> {
         let Some(zig) = &self.zig else { return cargo::build(workspace, Profile::Release) };
-        let mut command = cargo::cargo(workspace, &["zigbuild", "--target"]);
-        // Zig and cargo-zigbuild are in the same folder.
-        command.arg(format!("{ARCH}-unknown-linux-gnu.{OLDEST_GLIBC}")).env("PATH", uv::path(zig)?);
-        cargo::build_by(workspace, Profile::Release, command)
+        let path = uv::path(zig)?;
+        cargo::build_by(workspace, Profile::Release, || {
+            let mut command = cargo::cargo(workspace, &["zigbuild", "--target"]);
+            // Zig and cargo-zigbuild are in the same folder.
+            command.arg(format!("{ARCH}-unknown-linux-gnu.{OLDEST_GLIBC}")).env("PATH", &path);
+            command
+        })
     }
 
     /// The C compiler.
