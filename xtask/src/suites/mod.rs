@@ -23,7 +23,7 @@ use crate::files;
 use crate::gpu;
 use crate::header::{self, Generated};
 use crate::licenses;
-use crate::suites::context::{Context, Needs};
+use crate::suites::context::{Context, Count, Needs};
 use crate::tools::{self, Unavailable};
 use crate::uv;
 use crate::verdict::{self, Verdict};
@@ -48,7 +48,8 @@ struct Suite(When, &'static str, fn(&mut Context) -> Result<()>, &'static str);
 /// In the order in which they run: suites that take seconds and find much come first.
 const SUITES: &[Suite] = &[
     Suite(Quick, "layers", layers, "imports go one way; pages name files and variables that exist"),
-    Suite(Quick, "rust", rust::run, "cargo test of the workspace, examples, golden placements"),
+    Suite(Quick, "rust", rust::debug, "cargo test of the workspace"),
+    Suite(Usual, "release", rust::release, "golden placements with the release build; examples in Rust"),
     Suite(Usual, "simcuda", ctest::simcuda, "the simulated driver and runtimes: their own tests"),
     Suite(Usual, "preload", preload::run, "libbfc_preload.so, and programs with it on the simulated driver"),
     Suite(
@@ -58,8 +59,8 @@ const SUITES: &[Suite] = &[
         "bfc top, in a terminal too, with programs that publish their statistics",
     ),
     Suite(Usual, "docs", docs::run, "rustdoc and its examples; the book, links, code and commands on pages"),
-    Suite(Quick, "header", header, "the generated headers, declarations for Rust and Python, and licences"),
-    Suite(Quick, "symbols", pytest_of_prefix, "what libbfc.so exports and needs, and its SONAME"),
+    Suite(Usual, "header", header, "the generated headers, declarations for Rust and Python, and licences"),
+    Suite(Usual, "symbols", pytest_of_prefix, "what libbfc.so exports and needs, and its SONAME"),
     Suite(Usual, "history", pytest_compiling, "backtraces: functions of C and Python in bfc report"),
     Suite(Usual, "stack", ctest::stack, "functions of the C ABI and hooks need at most 4 KiB of stack"),
     Suite(Usual, "package", ctest::package, "C and C++ programs with the installed library; packages"),
@@ -146,7 +147,8 @@ fn header(context: &mut Context) -> Result<()> {
             generate(workspace)?.iter().try_for_each(|generated: &Generated| generated.check(workspace))
         });
     }
-    Ok(())
+    let generator = context.cargo(&["test", "--package=bfc-generate"]);
+    context.program("their generator", generator, Count::Cargo).map(drop)
 }
 
 fn names() -> PossibleValuesParser {
@@ -159,7 +161,7 @@ pub struct Test {
     /// A suite to run instead of the usual ones (see --list); may be repeated; `all`: every suite
     #[arg(long = "suite", value_name = "NAME", value_parser = names())]
     suites: Vec<String>,
-    /// Run only the suites that find most mistakes: layers, rust, header, symbols
+    /// Run only the suites that find most mistakes: layers, rust
     #[arg(long, conflicts_with = "suites")]
     quick: bool,
     /// List the suites
@@ -200,6 +202,10 @@ impl Test {
             let seconds = start.elapsed().as_secs_f64();
             verdicts.push(Verdict { suite: name, tally: context.take_tally(), seconds });
         }
+        if self.quick {
+            let left = SUITES.iter().filter(|Suite(when, ..)| *when == Usual).map(|Suite(_, name, ..)| *name);
+            println!("\nleft out by --quick: {}", left.collect::<Vec<_>>().join(" "));
+        }
         print!("\n{}", verdict::account(&verdicts));
         let has_failed = verdicts.iter().any(|verdict| !verdict.tally.failed.is_empty());
         Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -232,9 +238,9 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual = "layers rust simcuda preload top docs header symbols history stack package valgrind";
+        let usual = "layers rust release simcuda preload top docs header symbols history stack package valgrind";
         assert_eq!(wanted(&[]), usual.split(' ').collect::<Vec<_>>());
-        assert_eq!(wanted(&["--quick"]), ["layers", "rust", "header", "symbols"]);
+        assert_eq!(wanted(&["--quick"]), ["layers", "rust"]);
         assert_eq!(wanted(&["--suite=fuzz", "--suite=lints"]), ["lints", "fuzz"]);
         assert_eq!(wanted(&["--suite=all"]).len(), SUITES.len());
     }
