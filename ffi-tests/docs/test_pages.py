@@ -31,7 +31,7 @@ def test_compiled(page, block, compiled, run, tmp_path):
 @each("rust")
 def test_rust(page, block, run, root, prefix, tmp_path):
     # In a project of its own, as the page says; with the versions of this workspace, so that nothing is fetched.
-    crate = f'bfc-sys = {{ path = "{root}/crates/bfc-sys" }}' if "bfc_sys" in block.text else f'libbfc = {{ path = "{root}" }}'
+    crate = f'libbfc-sys = {{ path = "{root}/crates/bfc-sys" }}' if "bfc_sys" in block.text else f'libbfc = {{ path = "{root}" }}'
     manifest = f'[package]\nname = "page"\nedition = "2024"\n\n[dependencies]\n{crate}\n\n[workspace]\n'
     (tmp_path / "src").mkdir()
     (tmp_path / "Cargo.toml").write_text(manifest)

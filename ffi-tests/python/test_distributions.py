@@ -190,7 +190,7 @@ def test_a_package_that_bfc_of_pypi_has_replaced_is_reported() -> None:
 
 
 def test_the_crates_are_packaged_and_build_outside_of_the_checkout(tmp_path: pathlib.Path) -> None:
-    internal = ("cuda-sys", "os", "hostmem", "formats", "core")
+    internal = ("cuda-sys", "os", "hostmem", "formats", "core", "sys")
     packages = ["--package=libbfc", *(f"--package=libbfc-{name}" for name in internal)]
     run("cargo", "package", *packages, "--allow-dirty", "--target-dir", tmp_path)
     by_cargo = {".cargo_vcs_info.json", "Cargo.toml", "Cargo.toml.orig", "Cargo.lock"}
@@ -201,6 +201,7 @@ def test_the_crates_are_packaged_and_build_outside_of_the_checkout(tmp_path: pat
         ("libbfc-hostmem", {"src"}),
         ("libbfc-formats", {"src"}),
         ("libbfc-core", {"src"}),
+        ("libbfc-sys", {"src"}),
     ]:
         (crate,) = (tmp_path / "package").glob(f"{name}-[0-9]*.crate")
         with tarfile.open(crate) as archive:
