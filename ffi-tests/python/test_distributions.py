@@ -25,7 +25,8 @@ import pytest
 
 from programs import QUICK_BUILD, environment
 
-pytestmark = pytest.mark.xdist_group("of_old_systems")
+# Beside the wheel for old systems, which takes as long.
+pytestmark = pytest.mark.xdist_group("of_this_system")
 ROOT = pathlib.Path(__file__).parents[2]
 MANIFEST = (ROOT / "Cargo.toml").read_text()
 LICENCES = ["LICENSE-APACHE", "LICENSE-MIT"]
