@@ -1,17 +1,15 @@
 //! Links libbfc.so dynamically, with a stand-in: a library with libbfc's SONAME that contains only the names that
 //! libbfc exports. Cargo builds both in any order, and a name that libbfc does not have is an error of the linker.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
-    let list = root.join("ffi-tests/symbols.txt");
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed={}", list.display());
     println!("cargo:rerun-if-env-changed=CC");
-    let out = PathBuf::from(variable("OUT_DIR"));
-    stand_in(&list, &out);
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let out = Path::new(&out);
+    stand_in(out);
 
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=dylib=bfc");
@@ -42,15 +40,9 @@ fn soname() -> &'static str {
     bfc_sys::BFC_SONAME.to_str().expect("it is ASCII")
 }
 
-fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
-}
-
-fn stand_in(list: &Path, out: &Path) {
-    let text = std::fs::read_to_string(list).unwrap_or_else(|error| panic!("{}: {error}", list.display()));
-    let names = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+fn stand_in(out: &Path) {
     let functions: String =
-        names.filter(|name| !name.is_empty()).map(|name| format!("void {name}(void) {{}}\n")).collect();
+        bfc_sys::pointers::NAMES.iter().map(|name| format!("void {name}(void) {{}}\n")).collect();
     let source = out.join("bfc.c");
     std::fs::write(&source, functions).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());

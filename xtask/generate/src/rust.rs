@@ -62,20 +62,23 @@ fn derive_serialize(item: &mut Item) {
     }
 }
 
-/// The type of a pointer to each function, for clients that look functions up at run time.
+/// The name of each function and the type of a pointer to it, for clients that look functions up at run time.
 fn pointers(bindings: &File) -> File {
-    let mut pointers = Vec::new();
+    let (mut pointers, mut names) = (Vec::new(), Vec::new());
     for item in &bindings.items {
         let Item::ForeignMod(block) = item else { continue };
         for item in &block.items {
             let ForeignItem::Fn(function) = item else { continue };
             let syn::Signature { ident, inputs, output, .. } = &function.sig;
             pointers.push(quote! { pub type #ident = unsafe extern "C" fn(#inputs) #output; });
+            names.push(ident.to_string());
         }
     }
     parse_quote! {
-        //! The types of pointers to the functions, by their names.
+        //! The names of the functions, and by them the types of pointers to them.
         use super::bindings::*;
+        /// All that the library exports.
+        pub const NAMES: &[&str] = &[#(#names),*];
         #(#pointers)*
     }
 }
