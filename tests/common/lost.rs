@@ -51,27 +51,33 @@ pub struct Told {
     pub held: Mutex<Vec<(u64, u64)>>,
     /// The number of calls.
     pub calls: AtomicU64,
+    /// Regions consist of granules of so many bytes, which come and go separately.
+    granule: Option<u64>,
 }
 
 unsafe extern "C" fn told(user_data: *mut c_void, _: i32, base: *mut c_void, bytes: usize, event: i32) {
     // SAFETY: the tests pass a reference that outlives the pool.
     let told = unsafe { &*user_data.cast::<Told>() };
-    let region = (base as u64, bytes as u64);
+    let (base, bytes) = (base as u64, bytes as u64);
     let mut held = told.held.lock().unwrap();
     told.calls.fetch_add(1, Relaxed);
-    if event == BFC_REGION_OBTAINED {
-        let overlaps = |other: &(u64, u64)| other.0 < region.0 + region.1 && region.0 < other.0 + other.1;
-        assert!(!held.iter().any(overlaps), "{region:x?} is registered already");
-        held.push(region);
-    } else {
-        let place = held.iter().position(|&other| other == region).expect("it is registered");
-        held.swap_remove(place);
+    let piece = told.granule.unwrap_or(bytes);
+    assert!(bytes.is_multiple_of(piece));
+    for region in (base..base + bytes).step_by(piece as usize).map(|base| (base, piece)) {
+        if event == BFC_REGION_OBTAINED {
+            let overlaps = |other: &(u64, u64)| other.0 < region.0 + piece && region.0 < other.0 + other.1;
+            assert!(!held.iter().any(overlaps), "{region:x?} is registered already");
+            held.push(region);
+        } else {
+            let place = held.iter().position(|&other| other == region).expect("it is registered");
+            held.swap_remove(place);
+        }
     }
 }
 
-/// Listens to a pool.
-pub fn listen(pool: &Pool) -> &'static Told {
-    let told_of: &'static Told = Box::leak(Box::default());
+/// Listens to a pool, whose regions may consist of granules.
+pub fn listen(pool: &Pool, granule: Option<u64>) -> &'static Told {
+    let told_of: &'static Told = Box::leak(Box::new(Told { granule, ..Told::default() }));
     let user_data = ptr::from_ref(told_of).cast_mut().cast();
     // SAFETY: it lives forever, and may be called from any thread.
     let status = unsafe { bfc_set_region_callback(pool.device(), Some(told), user_data) };

@@ -10,41 +10,6 @@ use crate::common::simcuda::{Simulation, simulated, simulated_with};
 use crate::common::*;
 use cuda_sys::*;
 
-#[test]
-fn a_pool_forgets_what_the_program_reset() {
-    simulated("a_pool_forgets_what_the_program_reset", |sim| {
-        sim.set(REUSE_ADDRESSES, 0);
-        let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
-        let live = [MIB, 300, 3 * MIB, 7 * MIB].map(|bytes| pool.get(bytes));
-        pool.put(live[2]);
-        let (last, peak) = (pool.allocation_id(live[3]).unwrap(), pool.stats().peak_bytes_in_use);
-        gpu.reset(0);
-        assert_eq!((sim.used(0), sim.live(RETAINS)), (0, 1), "a reset releases nothing");
-        let (frees, destroys) = (sim.calls("cuMemFree"), sim.calls("cuEventDestroy"));
-        lost(0);
-        assert_eq!((sim.calls("cuMemFree"), sim.calls("cuEventDestroy")), (frees, destroys));
-        assert_empty(&pool);
-        assert_eq!(pool.stats().peak_bytes_in_use, peak);
-        live.into_iter().for_each(|address| assert_refused(&pool, address));
-        let calls = sim.all_calls();
-        assert_eq!((pool.trim(0), pool.occupancy().is_empty()), (0, false));
-        pool.report();
-        pool.memory_map();
-        assert_eq!(sim.all_calls(), calls, "nothing to ask the driver about");
-
-        let again = pool.get(5 * MIB);
-        assert!(!live.contains(&again) && sim.used(0) == pool.stats().pool_bytes, "from the driver, anew");
-        assert_eq!((pool.allocation_id(again), sim.live(RETAINS)), (Ok(last + 1), 1));
-        live.into_iter().for_each(|address| assert_refused(&pool, address));
-        pool.check();
-        pool.put(again);
-        assert!(pool.trim(0) >= 5 * MIB);
-        assert_eq!(pool.destroy(), BFC_OK);
-        assert_eq!(sim.calls("cuDevicePrimaryCtxRetain"), sim.calls("cuDevicePrimaryCtxRelease_v2"));
-        sim.assert_clean();
-    });
-}
-
 /// The context exists again, with the same handle, before the reset is reported: the memory in it is the program's.
 #[test]
 fn another_life_of_the_context_is_noticed_without_a_word() {
@@ -165,66 +130,6 @@ fn only_the_device_that_was_reset() {
         pools[1].put(pools[1].get(MIB));
         pools.iter().for_each(Pool::check);
         drop(pools);
-        sim.assert_clean();
-    });
-}
-
-#[test]
-fn a_pool_is_destroyed_and_created_after_a_reset() {
-    simulated("a_pool_is_destroyed_and_created_after_a_reset", |sim| {
-        let gpu = Gpu::new(sim);
-        for (told, forced) in [(true, false), (false, true), (true, true)] {
-            let pool = cuda_pool(0);
-            let old = pool.get(MIB);
-            gpu.reset(0);
-            if told {
-                lost(0);
-            }
-            assert_eq!(bfc_device_lost(1), BFC_ERROR_NO_ALLOCATOR);
-            let frees = sim.calls("cuMemFree");
-            assert_eq!(if forced { pool.destroy_forced() } else { pool.destroy() }, BFC_OK);
-            assert_eq!((sim.calls("cuMemFree"), sim.live(RETAINS)), (frees, 0), "there was nothing to free");
-            let pool = cuda_pool(0);
-            assert_eq!(pool.free(old), BFC_ERROR_INVALID_POINTER);
-            pool.put(pool.get(MIB));
-            drop(pool);
-            sim.assert_clean();
-        }
-    });
-}
-
-#[test]
-fn a_context_that_does_not_come_back() {
-    simulated("a_context_that_does_not_come_back", |sim| {
-        let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
-        let old = pool.get(MIB);
-        gpu.reset(0);
-        lost(0);
-        let calls = [
-            ("cuDevicePrimaryCtxRetain", CUDA_ERROR_UNKNOWN, BFC_ERROR_BACKEND_FAILED),
-            ("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY, BFC_ERROR_OUT_OF_MEMORY),
-            ("cuCtxPushCurrent", CUDA_ERROR_UNKNOWN, BFC_ERROR_BACKEND_FAILED),
-            ("cuCtxGetId", CUDA_ERROR_UNKNOWN, BFC_ERROR_BACKEND_FAILED),
-        ];
-        for (function, code, status) in calls {
-            sim.fail(Some(function), 1, code);
-            assert_eq!(pool.alloc(MIB), Err(status), "{function}");
-            let words = last_error();
-            assert!(words.contains(function) && words.contains("was reset or destroyed"), "{words}");
-            assert_empty(&pool);
-            assert_eq!((sim.struck(), sim.live(RETAINS)), (1, 1));
-            sim.clear_faults();
-            sim.clear_log();
-        }
-        assert_refused(&pool, old);
-        assert_eq!(pool.stats().num_failures, calls.len() as u64);
-        pool.put(pool.get(MIB));
-        gpu.reset(0);
-        lost(0);
-        sim.fail(Some("cuDevicePrimaryCtxRetain"), 1, CUDA_ERROR_UNKNOWN);
-        assert!(pool.alloc(MIB).is_err());
-        // The library's reference is still released.
-        assert_eq!(pool.destroy(), BFC_OK);
         sim.assert_clean();
     });
 }

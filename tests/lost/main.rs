@@ -4,6 +4,6 @@
 mod common;
 
 mod context;
+mod kinds;
 mod meanwhile;
 mod streams;
-mod vmm;

@@ -1,14 +1,13 @@
 //! A program that ends the context of its device memory, on the simulated driver: a simulation, whose rules
 //! about primary contexts are those of NVIDIA's manual (its README) and were compared with no real driver.
 //!
-//! Here: notifications, concurrent threads, failing calls, and the end of the process.
+//! Here: notifications, concurrent threads, and the end of the process.
 
 use crate::common::gpu::Gpu;
 use crate::common::lost::*;
-use crate::common::simcuda::steer::{ALLOCATIONS, EVENTS, RETAINS, REUSE_ADDRESSES};
+use crate::common::simcuda::steer::REUSE_ADDRESSES;
 use crate::common::simcuda::{Simulation, simulated};
 use crate::common::*;
-use cuda_sys::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use std::time::Duration;
 fn who_listens_is_told_of_what_went() {
     simulated("who_listens_is_told_of_what_went", |sim| {
         let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
-        let told = listen(&pool);
+        let told = listen(&pool, None);
         let live = [MIB, 8 * MIB, 30 * MIB].map(|bytes| pool.get(bytes));
         assert_eq!((told.held.lock().unwrap().len(), told.calls.load(Relaxed)), (3, 3));
         gpu.reset(0);
@@ -42,46 +41,13 @@ fn who_listens_is_told_of_what_went() {
     });
 }
 
-/// Threads allocate and free on streams of their own and on none while the device is reset repeatedly. Their
-/// misuse of the driver meanwhile is the program's fault. The library must survive it: it never
-/// hangs, keeps its statistics consistent, and touches nothing of a context that is not its own.
-#[test]
-fn threads_come_through_resets() {
-    simulated("threads_come_through_resets", |sim| {
-        sim.set(REUSE_ADDRESSES, 0);
-        let pool =
-            Pool::on_device(0, |options| (options.memory_limit, options.retry_timeout_ms) = (64 * MIB, 1));
-        let told = listen(&pool);
-        let threads = Threads {
-            count: 4,
-            most_live: 12,
-            most_bytes: 6 * MIB,
-            keep: 1,
-            frees: &[BFC_OK, BFC_ERROR_INVALID_POINTER],
-            resets: 300,
-        };
-        let served = reset_among_threads(Gpu::new(sim), &pool, &threads);
-        assert!(served > 1000);
-        Gpu::new(sim).reset(0);
-        lost(0);
-        assert_empty(&pool);
-        assert!(told.held.lock().unwrap().is_empty());
-        assert_eq!(pool.destroy(), BFC_OK);
-        assert_eq!(sim.misuse_texts(), [""; 0]);
-        assert_eq!([ALLOCATIONS, EVENTS].map(|kind| sim.live(kind)), [0; 2]);
-        // A reset while the context is retained again looks as if another caller had released the library's reference:
-        // it is retained twice.
-        assert!(sim.live(RETAINS) <= 10, "{}", sim.live(RETAINS));
-    });
-}
-
 /// A thread in the middle of `cuMemAlloc` returns to a pool that has forgotten its memory: the new region is not added.
 #[test]
 fn what_comes_from_before_is_not_added() {
     simulated("what_comes_from_before_is_not_added", |sim| {
         sim.set(REUSE_ADDRESSES, 0);
         let (pool, gpu) = (cuda_pool(0), Gpu::new(sim));
-        let told = listen(&pool);
+        let told = listen(&pool, None);
         let kept = pool.get(MIB);
         // The number of the context is queried after the allocation, and both are before the reset.
         sim.delay(c"cuCtxPopCurrent".as_ptr(), 400_000_000);
@@ -104,59 +70,6 @@ fn what_comes_from_before_is_not_added() {
         sim.clear_faults();
         drop(pool);
         sim.assert_clean();
-    });
-}
-
-/// A program that resets its device, in which each call of the driver can fail.
-fn program(driver: Driver) -> Vec<Status> {
-    let mut failed = Vec::new();
-    let mut wanted = options();
-    (wanted.backend, wanted.memory_limit, wanted.flags) = (BFC_BACKEND_CUDA, GIB, BFC_ALLOW_GROWTH);
-    let pool = match Pool::create(0, &wanted, None) {
-        Ok(pool) => pool,
-        Err(status) => return vec![status],
-    };
-    for round in 0..3 {
-        let got = [MIB, 3 * MIB, 9 * MIB].map(|bytes| pool.alloc(bytes));
-        failed.extend(got.into_iter().filter_map(Result::err));
-        pool.check();
-        // SAFETY: it accepts any device, and may be made to fail.
-        let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2().unwrap()(0) };
-        if round != 1 {
-            assert_eq!(bfc_device_lost(0), BFC_OK);
-        }
-        pool.check();
-    }
-    assert_eq!(pool.destroy_forced(), BFC_OK);
-    failed
-}
-
-#[test]
-fn every_call_around_a_reset_may_fail() {
-    simulated("every_call_around_a_reset_may_fail", |sim| {
-        let driver = sim.driver();
-        assert_eq!(program(driver), [0; 0]);
-        for code in [CUDA_ERROR_UNKNOWN, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT] {
-            let (mut nth, mut unreleased) = (1, 0);
-            loop {
-                sim.configure(1, GIB);
-                sim.fail(None, nth, code);
-                let failed = program(driver);
-                if sim.struck() == 0 {
-                    break;
-                }
-                let fine = [BFC_ERROR_BACKEND_UNAVAILABLE, BFC_ERROR_BACKEND_FAILED];
-                assert!(failed.iter().all(|status| fine.contains(status)), "call {nth}: {failed:?}");
-                sim.clear_faults();
-                assert_eq!(sim.misuses(), 0, "call {nth}: {:?}", sim.misuse_texts());
-                unreleased += sim.live(RETAINS);
-                assert!(sim.live(RETAINS) <= 1, "call {nth}, code {code}");
-                nth += 1;
-            }
-            assert!(nth > 60, "only {nth} calls were made to fail");
-            // The release itself, at the end and after each of the three resets.
-            assert!(unreleased <= 4, "{unreleased}, code {code}");
-        }
     });
 }
 
