@@ -15,8 +15,9 @@ impl<D: Driver> World<D> {
         while let Some(index) = self.any_chunk() {
             D::free_at(self, index);
         }
-        // A pool that the program has created ends possibly with work still queued.
-        if D::HOOKED || self.random.one_in(2) {
+        // A pool that the program has created ends possibly with work still queued. It cannot wait for that of another
+        // context if the driver failed to tell of which one.
+        if D::HOOKED || self.kind.fails && self.kind.foreign || self.random.one_in(2) {
             self.drain();
         }
         self.gpu.end_pool(&self.pool);

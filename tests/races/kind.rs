@@ -36,6 +36,8 @@ pub struct Kind {
     pub plain: bool,
     /// Events always report completion to a request, which simulates a library that does not check.
     pub lies: bool,
+    /// Calls of the driver fail now and then.
+    pub fails: bool,
     /// The memory is mapped and remapped in granules.
     pub granules: bool,
     /// Some streams are the default streams of their contexts, which may be the only streams.
@@ -79,6 +81,7 @@ pub const SIMPLE: Kind = Kind {
     ends: false,
     plain: false,
     lies: false,
+    fails: false,
     granules: false,
     defaults: false,
     unforgotten: false,

@@ -13,13 +13,13 @@
 //! |---|---|
 //! | `crates/bfc-core/src/tests`: `model`, `queues`, `remap`, `stamp_bounds` | the core without a backend: every address, statistics, plans, streams, granules, stamps |
 //! | `tests/interpreter`, by seeds in `tests/programs.rs` and by `fuzz/fuzz_targets/abi.rs` | the C ABI with hostile arguments, custom sub-allocators, stamps |
-//! | `tests/races` | device work in flight: streams, events, contexts, captures, receives, threads, and the interposer |
+//! | `tests/races` | device work in flight: streams, events, contexts, captures, receives, threads, failing calls of the driver, and the interposer |
 //!
 //! The others check what none of these models has:
 //!
 //! | harness | covers |
 //! |---|---|
-//! | `src/pool/order/tests` | pending work inside the library, on a device without a driver |
+//! | `src/pool/order/tests/threads.rs` | threads on several streams, for the thread sanitizer, on a device without a driver |
 //! | `tests/conformance` (`contents_are_kept` and its threads) | contents of chunks over each backend |
 //! | `tests/host_vmm` (`random_programs_keep_every_byte`) | contents while granules of real memory move, and refusals |
 //! | `tests/threads.rs` | threads that create, destroy, wait and fail at once |

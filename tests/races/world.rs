@@ -73,6 +73,8 @@ seen! {
     tempted,
     /// Requests that were refused for lack of memory.
     refused,
+    /// Calls of the library in which a call of the driver failed.
+    failed,
     /// Allocations that are not pooled, and those that were refused.
     others, without_room,
     /// cudaFree during a capture that the interposer cannot serve then.
@@ -156,6 +158,11 @@ impl<D: Driver> World<D> {
         self.streams_before += 1;
         self.say(|| format!("{place} is stream {handle:#x} of context {context}"));
         Stream { handle, worker, created, capturing: None, context, number }
+    }
+
+    /// Returns the number of streams so far.
+    pub fn streams_so_far(&self) -> u64 {
+        self.streams_before
     }
 
     fn choose_stream(&mut self, place: usize) -> (u64, Option<Worker>, bool, usize) {

@@ -6,6 +6,7 @@ mod steps;
 
 use crate::common::gpu::Gpu;
 use crate::common::simcuda::simulated;
+use crate::common::simcuda::steer::EVENTS;
 use crate::common::*;
 use crate::driver::Driver;
 use crate::harness::{self, kinds};
@@ -86,6 +87,7 @@ impl Driver for Library {
     fn end_pool(self, pool: &Pool) {
         pool.check();
         assert_eq!(pool.destroy(), BFC_OK, "{}", last_error());
+        assert_eq!(self.sim.live(EVENTS), 0, "events are left");
     }
 
     fn act(world: &mut World<Library>) {
@@ -117,8 +119,9 @@ impl Driver for Library {
     }
 
     fn assert_telling(seen: &Seen, count: u64, kind: Kind) {
-        let Seen { crossings, reuses, receives, judged, .. } = *seen;
+        let Seen { crossings, reuses, receives, judged, failed, .. } = *seen;
         assert!(crossings > count / 4 && reuses > count, "{crossings} and {reuses}: too few to say anything");
+        assert!(failed > count / 2 || !kind.fails, "{failed} failures: too few to say anything");
         let few = receives <= count / 4 || 2 * judged <= receives;
         assert!(!few || !kind.receives, "{judged} of {receives} receives judged: too few to say anything");
     }
@@ -132,6 +135,9 @@ const MAPPED: Kind = Kind { granules: true, sizes: GRANULES, plain: true, ..RECO
 
 /// Some streams belong to a context that the program has created, and to another device, which is a peer.
 const CONTEXTS: Kind = Kind { devices: 2, peers: true, foreign: true, ..RECORDS };
+
+/// Calls of the driver fail.
+const FAILS: Kind = Kind { fails: true, plain: true, ..ENDS };
 
 kinds! { Library:
     fn streams: 1, SIMPLE;
@@ -152,6 +158,9 @@ kinds! { Library:
     fn streams_that_are_not_forgotten: 13, Kind { unforgotten: true, ..ENDS };
     fn posted_receives: 14, RECEIVES;
     fn granules_and_posted_receives: 15, Kind { granules: true, sizes: GRANULES, ..RECEIVES };
+    fn failing_calls: 25, FAILS;
+    fn failing_calls_among_threads: 26, Kind { threads: true, ..FAILS };
+    fn failing_calls_among_contexts: 27, Kind { fails: true, plain: true, ends: true, ..CONTEXTS };
     fn captures_of_all_modes: 16, Kind { plain: true, ..MODES };
     fn captures_of_all_modes_among_contexts: 17, Kind { graphs: true, modes: true, ends: true, ..CONTEXTS };
     /// Neighbours of memory that is freed after a receive were freed before it.

@@ -10,8 +10,42 @@ use crate::common::*;
 use crate::contexts::BUFFER;
 use crate::shadow;
 use crate::world::{Chunk, World};
+use cuda_sys::CUDA_ERROR_UNKNOWN;
+
+/// Calls of the driver that may fail: those about pending work, and growth.
+const FAILING: [&str; 9] = [
+    "cuCtxSynchronize",
+    "cuEventCreate",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuMemAlloc",
+    "cuStreamGetCtx",
+    "cuStreamIsCapturing",
+    "cuStreamWaitEvent",
+];
 
 impl World<Library> {
+    /// Makes a call of the library, in which a call of the driver may be made to fail. Returns its result, and whether
+    /// one failed. The number of calls of the driver is limited.
+    fn call<T>(&mut self, call: impl FnOnce(&Self) -> T) -> (T, bool) {
+        let sim = self.gpu.sim;
+        if self.kind.fails && self.random.one_in(2) {
+            let function = FAILING[self.random.index(FAILING.len())];
+            sim.fail(Some(function), self.random.between(1, 2), CUDA_ERROR_UNKNOWN);
+        }
+        let (calls, struck) = (sim.all_calls(), sim.struck());
+        let result = call(self);
+        let (calls, has_failed) = (sim.all_calls() - calls, sim.struck() != struck);
+        if self.kind.fails {
+            sim.clear_faults();
+        }
+        self.seen.failed += u64::from(has_failed);
+        // In each search, each queue has an event recorded, queried and waited for, and some older ones queried.
+        assert!(calls <= 40 + 30 * self.streams_so_far(), "{}\n{calls} calls of the driver", self.log());
+        (result, has_failed)
+    }
+
     /// Returns the index of a chunk whose stream is not captured.
     fn chunk_at_rest(&mut self) -> Option<usize> {
         let index = self.any_chunk()?;
@@ -49,9 +83,10 @@ impl World<Library> {
         }
         let bytes = self.some_bytes();
         self.gpu.sim.set(EVENTS_LIE, i64::from(self.kind.lies));
-        let got = self.at(place, move |_, stream| alloc_async(0, bytes as usize, stream));
+        let call = move |_, stream| alloc_async(0, bytes as usize, stream);
+        let (got, has_failed) = self.call(|world| world.at(place, call));
         self.gpu.sim.set(EVENTS_LIE, 0);
-        self.take(got, bytes, place, true);
+        self.take(got, bytes, place, true, has_failed);
     }
 
     /// Without a stream: the caller keeps to one stream, the first.
@@ -60,24 +95,44 @@ impl World<Library> {
             return;
         }
         let bytes = self.some_bytes();
-        let got = self.pool.alloc(bytes);
-        self.take(got, bytes, 0, false);
+        let (got, has_failed) = self.call(|world| world.pool.alloc(bytes));
+        self.take(got, bytes, 0, false, has_failed);
     }
 
-    fn take(&mut self, got: Result<u64, Status>, bytes: u64, place: usize, ordered: bool) {
+    fn take(&mut self, got: Result<u64, Status>, bytes: u64, place: usize, ordered: bool, has_failed: bool) {
         let status = match got {
             Ok(address) => return self.enter(address, bytes, place, ordered),
             Err(status) => status,
         };
-        assert_eq!(status, BFC_ERROR_OUT_OF_MEMORY, "{}", last_error());
+        let may_fail = has_failed && status == BFC_ERROR_BACKEND_FAILED;
+        assert!(status == BFC_ERROR_OUT_OF_MEMORY || may_fail, "{status}: {}", last_error());
         self.seen.refused += 1;
-        // Whichever stream they belong to, because the request waited for the device. During a capture it may not wait,
-        // and graphs keep some.
-        if self.kind.granules && !self.kind.graphs && enough(&self.pool, bytes) {
-            let map = self.pool.memory_map();
-            panic!("{}\n{bytes} bytes are refused: {map}", self.log());
+        // Whichever stream the memory belongs to, because the request waited for the device. During a capture it may not
+        // wait, graphs keep some granules, and memory without an event may be that of any context.
+        let kind = self.kind;
+        let is_kept = kind.fails || kind.granules && kind.graphs || kind.foreign && kind.graphs;
+        let fits = || if kind.granules { enough(&self.pool, bytes) } else { self.fits(bytes) };
+        if !self.is_capturing() && !is_kept && fits() {
+            panic!("{}\n{bytes} bytes are refused: {}", self.log(), self.pool.memory_map());
         }
         self.say(|| format!("{bytes} bytes: refused"));
+    }
+
+    /// Returns whether there is room for a request: between what is in use, or belongs to a graph, or below the limit.
+    fn fits(&self, bytes: u64) -> bool {
+        let map: serde_json::Value = serde_json::from_str(&self.pool.memory_map()).expect("JSON");
+        let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+        let list = |value: &serde_json::Value| value.as_array().expect("a list").clone();
+        let is_kept = |chunk: &serde_json::Value| chunk["state"] == "in_use" || chunk.get("pool").is_some();
+        let mut regions = list(&map["regions"]).into_iter();
+        let room = number(&map["stats"]["bytes_limit"]) - number(&map["stats"]["pool_bytes"]);
+        room >= rounded(bytes)
+            || regions.any(|region| {
+                let chunks = list(&region["chunks"]);
+                let free =
+                    chunks.split(is_kept).map(|run| run.iter().map(|chunk| number(&chunk["size"])).sum());
+                free.max() >= Some(rounded(bytes))
+            })
     }
 
     fn read(&mut self) {
@@ -149,12 +204,12 @@ impl World<Library> {
             // On the first stream, which comes after all its work, or without a stream.
             return match self.random.one_in(3) {
                 true => self.put_on(address, home),
-                false => self.pool.put(address),
+                false => self.put(address),
             };
         }
         if chunk.moved && self.random.one_in(2) {
             self.say(|| format!("free {} of a stream that has ended", chunk.number));
-            return self.pool.put(address);
+            return self.put(address);
         }
         let elsewhere = self.any_stream().filter(|_| self.random.one_in(4));
         let on = elsewhere.unwrap_or(home);
@@ -165,13 +220,18 @@ impl World<Library> {
         match plain {
             // From any thread: it is a free on the stream of the allocation. But only a thread itself can record its own
             // stream's events, so there it waits for a synchronization.
-            true => self.pool.put(address),
+            true => self.put(address),
             false => self.put_on(address, on),
         }
     }
 
-    fn put_on(&self, address: u64, place: usize) {
-        let status = self.at(place, move |_, stream| free_async(0, address, stream));
+    /// A free never fails, whatever the driver does.
+    fn put(&mut self, address: u64) {
+        self.call(|world| world.pool.put(address));
+    }
+
+    fn put_on(&mut self, address: u64, place: usize) {
+        let (status, _) = self.call(|world| world.at(place, move |_, stream| free_async(0, address, stream)));
         assert_eq!(status, BFC_OK, "{}", last_error());
     }
 
@@ -186,8 +246,8 @@ impl World<Library> {
 
     pub fn trim(&mut self) {
         let keep = self.random.below(if self.kind.granules { 24 << 20 } else { 64 << 10 });
-        let trimmed = self.pool.try_trim(keep);
-        let may_fail = self.is_capturing() && trimmed == Err(BFC_ERROR_BACKEND_FAILED);
+        let (trimmed, has_failed) = self.call(|world| world.pool.try_trim(keep));
+        let may_fail = (self.is_capturing() || has_failed) && trimmed == Err(BFC_ERROR_BACKEND_FAILED);
         assert!(trimmed.is_ok() || may_fail, "{}", last_error());
         self.say(|| format!("trim to {keep}: {trimmed:?}"));
     }
@@ -239,9 +299,9 @@ impl World<Library> {
         }
     }
 
-    fn forget(&self, place: usize) {
-        let status = self.at(place, |_, stream| forget_stream(0, stream));
-        assert_eq!(status, BFC_OK, "{}", last_error());
+    fn forget(&mut self, place: usize) {
+        let (status, has_failed) = self.call(|world| world.at(place, |_, stream| forget_stream(0, stream)));
+        assert!(status == BFC_OK || has_failed && status == BFC_ERROR_BACKEND_FAILED, "{}", last_error());
     }
 
     /// Destroys the program's own context and its streams, after waiting for them. Memory allocated there stays live.
