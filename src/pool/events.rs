@@ -384,10 +384,4 @@ impl Events {
         }
         all
     }
-
-    /// Returns the number of events.
-    #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        self.spare.count() + self.queues.iter().map(|queue| queue.markers.len()).sum::<usize>()
-    }
 }

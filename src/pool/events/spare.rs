@@ -35,11 +35,6 @@ impl Spare {
         self.take_foreign().into_iter().for_each(|event| keep(&mut all, event));
         all
     }
-
-    #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        self.own.len() + self.foreign.len()
-    }
 }
 
 /// Appends an event to a list. Without host memory the event is leaked in the driver, which does no other harm.

@@ -1,7 +1,7 @@
 //! Tests of single cases: which driver calls a request makes, and in which order the strategies are tried.
 
+use super::create;
 use super::device::{Call, Device, DriverCall};
-use super::program::{Family, create};
 use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, idle::trim, lifecycle, order};
@@ -30,9 +30,8 @@ fn b() -> Stream {
 impl Pool {
     /// Creates a pool of at most `units` units that grows by 4 units at a time.
     fn new(units: u64) -> Self {
-        let (slot, device) = super::place();
-        let any = Family { growth: true, split_always: true, ..Family::any(&mut Random(0)) };
-        create(slot, device, &any, units * UNIT);
+        let (slot, device) = (&*Box::leak(Box::new(Slot::new())), Device::new(false));
+        create(slot, device, true, units * UNIT);
         let mut state = device.state();
         state.add_stream(1, 0);
         state.add_stream(B, 0);
@@ -447,8 +446,7 @@ fn an_answer_about_one_stream_leaves_that_about_another() {
 fn forgetting_waits_for_those_who_record() {
     static FORGOTTEN: AtomicBool = AtomicBool::new(false);
     let (slot, device) = (&*Box::leak(Box::new(Slot::new())), Device::new(true));
-    let any = Family { growth: true, split_always: true, ..Family::any(&mut Random(0)) };
-    create(slot, device, &any, 64 * UNIT);
+    create(slot, device, true, 64 * UNIT);
     let pool = Pool { slot, device };
     pool.device.state().add_stream(1, 0);
     pool.device.state().add_stream(B, 0);

@@ -42,8 +42,6 @@ pub(super) struct Queue {
     /// The work that is done before anything queued here from now on.
     knows: Clock,
     pub(super) capturing: bool,
-    /// The number of its context. 0 is the allocator's own.
-    pub(super) context: u64,
 }
 
 /// The work that an event covers.
@@ -84,22 +82,15 @@ pub(super) struct State {
     pub(super) queues: Vec<Queue>,
     /// The queues by handle, and by thread for a thread's default stream.
     names: BTreeMap<(u64, u32), usize>,
-    /// Handles of streams that were destroyed without notice to the library.
-    destroyed: BTreeSet<u64>,
-    /// The context of each event, and the work that it covers.
-    events: BTreeMap<u64, (u64, Option<Mark>)>,
+    /// The work that each event covers.
+    events: BTreeMap<u64, Option<Mark>>,
     /// The kind of the program's present call. `None` if several threads make calls at once.
     call: Option<Call>,
     /// The queues that were made to wait since the call began.
     waiting: BTreeSet<usize>,
-    /// Set when the allocator is destroyed. Regions may then be given back with pending work.
-    pub(super) is_ending: bool,
     last_event: u64,
     pub(super) counts: BTreeMap<DriverCall, u64>,
-    /// The number of calls that could have failed.
     pub(super) calls: u64,
-    /// The number of the call that fails.
-    pub(super) fails_at: u64,
     /// Violations of the contract by the library.
     pub(super) wrong: Vec<String>,
     pub(super) capacity: u64,
@@ -112,13 +103,9 @@ pub(super) struct State {
 }
 
 impl State {
-    fn tick(&mut self, what: DriverCall) -> Result<(), Error> {
+    fn tick(&mut self, what: DriverCall) {
         self.calls += 1;
         *self.counts.entry(what).or_default() += 1;
-        if self.calls == self.fails_at {
-            return Err(fail!(Error::BackendFailed, "the driver was made to fail at {what:?}"));
-        }
-        Ok(())
     }
 
     pub(super) fn count(&self, what: DriverCall) -> u64 {
@@ -127,10 +114,6 @@ impl State {
 
     pub(super) fn events_alive(&self) -> usize {
         self.events.len()
-    }
-
-    pub(super) fn events_created(&self) -> u64 {
-        self.last_event
     }
 
     /// Adds a queue that the library has no name for.
@@ -143,7 +126,6 @@ impl State {
     pub(super) fn add_stream(&mut self, handle: u64, thread: u32) -> usize {
         let queue = self.add_queue();
         self.names.insert((handle, thread), queue);
-        self.destroyed.remove(&handle);
         queue
     }
 
@@ -151,18 +133,6 @@ impl State {
     pub(super) fn begin(&mut self, call: Call) {
         self.call = Some(call);
         self.waiting.clear();
-    }
-
-    /// Begins a request on a queue. Memory that becomes the queue's own gets an event recorded from now on.
-    pub(super) fn begin_request(&mut self, queue: usize) {
-        self.begin(Call::Other);
-        self.waiting.insert(queue);
-    }
-
-    /// Destroys a stream without notice to the library. All its memory was freed, and its work is done.
-    pub(super) fn destroy_without_telling(&mut self, handle: u64) {
-        self.names.remove(&(handle, 0));
-        self.destroyed.insert(handle);
     }
 
     /// Destroys a stream. Its handle may be given to another one, and its queued work still runs.
@@ -199,7 +169,7 @@ impl State {
     }
 
     fn mark(&mut self, event: Event) -> Option<Mark> {
-        let mark = self.events.get(&event.handle).and_then(|(_, mark)| mark.clone());
+        let mark = self.events.get(&event.handle).and_then(Clone::clone);
         if mark.is_none() {
             self.wrong.push(format!("{event:?} is none, or was never recorded"));
         }
@@ -209,9 +179,7 @@ impl State {
     /// Returns the mark of an event that something is to wait for. It must have been recorded at the free.
     fn mark_to_wait_for(&mut self, event: Event) -> Option<Mark> {
         let mark = self.mark(event);
-        // For work of other contexts, a late event is all there is to wait for as a last resort.
-        let is_late = |mark: &Mark| !mark.exact && self.queues[mark.queue].context == 0;
-        if mark.as_ref().is_some_and(is_late) {
+        if mark.as_ref().is_some_and(|mark| !mark.exact) {
             self.wrong.push(format!("{event:?} was recorded long after the free, and is waited for"));
         }
         mark
@@ -228,12 +196,6 @@ impl State {
     /// Queues a kernel.
     pub(super) fn launch(&mut self, queue: usize) -> u64 {
         self.push(queue, Operation::Runs)
-    }
-
-    /// Makes a queue wait for the work that another has queued so far, as a program does with events of its own.
-    pub(super) fn order_behind(&mut self, queue: usize, other: usize) {
-        let mark = self.now(other);
-        self.wait(queue, &mark);
     }
 
     fn now(&mut self, queue: usize) -> Mark {
@@ -277,11 +239,9 @@ impl State {
         self.run_until(queue, self.queues[queue].queued);
     }
 
-    /// Runs all work of the allocator's context, and all work that it waits for.
+    /// Runs all work.
     pub(super) fn run_context(&mut self) {
-        let own = |queue: &usize| self.queues[*queue].context == 0;
-        let own: Vec<usize> = (0..self.queues.len()).filter(own).collect();
-        own.into_iter().for_each(|queue| self.run(queue));
+        (0..self.queues.len()).for_each(|queue| self.run(queue));
     }
 
     /// Notes, before a free, the work that may still use the memory.
@@ -365,18 +325,17 @@ impl Streams for Device {
 impl Order for Device {
     fn context_of(&self, stream: Stream) -> Result<Context, Error> {
         let mut state = self.called();
-        state.tick(DriverCall::Context)?;
-        let queue = state.queue(stream);
-        let context = state.queues[queue].context;
-        Ok(Context { handle: context, number: context })
+        state.tick(DriverCall::Context);
+        state.queue(stream);
+        Ok(Context::OWN)
     }
 
     fn create_event(&self, context: Context) -> Result<Event, Error> {
         let mut state = self.called();
-        state.tick(DriverCall::Create)?;
+        state.tick(DriverCall::Create);
         state.last_event += 1;
         let event = state.last_event;
-        state.events.insert(event, (context.handle, None));
+        state.events.insert(event, None);
         Ok(Event { handle: event, context })
     }
 
@@ -390,41 +349,24 @@ impl Order for Device {
 
     fn record(&self, event: Event, on: Stream) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(DriverCall::Record)?;
+        state.tick(DriverCall::Record);
         let queue = state.uncaptured(on, DriverCall::Record);
-        let context = state.queues[queue].context;
-        if state.events.get(&event.handle).is_none_or(|&(other, _)| other != context) {
-            // cuEventRecord: "hStream and hEvent must be from the same context otherwise CUDA_ERROR_INVALID_HANDLE is
-            // returned".
-            return Err(fail!(
-                Error::BackendFailed,
-                "{event:?} is none of context {context}, or none at all"
-            ));
-        }
         let idle = state.queues[queue].operations.is_empty();
         let mark = state.now(queue);
         if idle {
             state.step(queue);
         }
-        state.events.insert(event.handle, (context, Some(mark)));
+        state.events.insert(event.handle, Some(mark));
         Ok(())
     }
 
-    fn record_across(&self, event: Event, on: Stream) -> Result<(), Error> {
-        let mut state = self.called();
-        state.tick(DriverCall::Record)?;
-        let queue = state.uncaptured(on, DriverCall::Record);
-        if event.context != Context::OWN {
-            state.wrong.push(format!("{event:?} is recorded across, and may end with its context"));
-        }
-        let mark = state.now(queue);
-        state.events.insert(event.handle, (0, Some(mark)));
-        Ok(())
+    fn record_across(&self, _: Event, _: Stream) -> Result<(), Error> {
+        unreachable!("all streams are of one context")
     }
 
     fn state(&self, event: Event) -> Result<Known, Error> {
         let mut state = self.called();
-        state.tick(DriverCall::IsDone)?;
+        state.tick(DriverCall::IsDone);
         let mark = state.mark(event);
         let is_done = mark.is_none_or(|mark| state.queues[mark.queue].done >= mark.at);
         Ok(if is_done { Known::Done } else { Known::Pending })
@@ -432,7 +374,7 @@ impl Order for Device {
 
     fn wait_for(&self, event: Event) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(DriverCall::WaitFor)?;
+        state.tick(DriverCall::WaitFor);
         if let Some(Mark { queue, at, .. }) = state.mark_to_wait_for(event) {
             state.run_until(queue, at);
         }
@@ -441,7 +383,7 @@ impl Order for Device {
 
     fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(DriverCall::MakeWait)?;
+        state.tick(DriverCall::MakeWait);
         let queue = state.uncaptured(stream, DriverCall::MakeWait);
         if let Some(mark) = state.mark_to_wait_for(event) {
             state.wait(queue, &mark);
@@ -452,13 +394,13 @@ impl Order for Device {
 
     fn is_idle(&self, _: Event) -> Result<bool, Error> {
         let mut state = self.called();
-        state.tick(DriverCall::IsDone)?;
-        Ok(state.queues.iter().all(|queue| queue.context != 0 || queue.operations.is_empty()))
+        state.tick(DriverCall::IsDone);
+        Ok(state.queues.iter().all(|queue| queue.operations.is_empty()))
     }
 
     fn synchronize(&self) -> Result<(), Error> {
         let mut state = self.called();
-        state.tick(DriverCall::Synchronize)?;
+        state.tick(DriverCall::Synchronize);
         if state.queues.iter().any(|queue| queue.capturing) {
             return Err(fail!(Error::BackendFailed, "not while a stream is captured"));
         }
@@ -468,10 +410,7 @@ impl Order for Device {
 
     fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
         let mut state = self.called();
-        state.tick(DriverCall::IsCapturing)?;
-        if state.destroyed.contains(&stream.handle) {
-            return Ok(Capture::NoStream);
-        }
+        state.tick(DriverCall::IsCapturing);
         let queue = state.queue(stream);
         Ok(if state.queues[queue].capturing { Capture::Active } else { Capture::None })
     }
@@ -480,7 +419,8 @@ impl Order for Device {
 impl Backend for Device {
     fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
         let mut state = self.called();
-        if state.tick(DriverCall::Alloc).is_err() || bytes > state.capacity - state.held {
+        state.tick(DriverCall::Alloc);
+        if bytes > state.capacity - state.held {
             return Ok(None);
         }
         state.held += bytes;
@@ -494,7 +434,7 @@ impl Backend for Device {
         state.run_context();
         let range = granted.base..granted.base + granted.bytes;
         let at_work = |(&queue, &at): (&usize, &u64)| state.queues[queue].done < at;
-        if !state.is_ending && state.hazards.range(range).any(|(_, clock)| clock.iter().any(at_work)) {
+        if state.hazards.range(range).any(|(_, clock)| clock.iter().any(at_work)) {
             state.wrong.push(format!("the region at {:#x} goes back, and work may touch it", granted.base));
         }
         state.held -= granted.bytes;

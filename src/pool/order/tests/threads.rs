@@ -1,7 +1,7 @@
 //! Several threads at once on several streams.
 
+use super::create;
 use super::device::{Clock, Device};
-use super::program::{Family, create};
 use crate::error::Error;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, lifecycle, order};
@@ -78,8 +78,7 @@ fn threads_on_several_streams() {
     let (slot, device) = (&*Box::leak(Box::new(Slot::new())), Device::new(true));
     let steps = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
     for seed in 0..4 {
-        let family = Family { growth: seed % 2 == 0, split_always: true, ..Family::any(&mut Random(seed)) };
-        create(slot, device, &family, 96 * UNIT);
+        create(slot, device, seed % 2 == 0, 96 * UNIT);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let device_works = scope.spawn(|| {
