@@ -106,7 +106,7 @@ impl Hooked {
     }
 
     /// Creates a context of the program's own and makes it current.
-    pub fn create_context(self, device: i32) -> u64 {
+    pub fn own_context(self, device: i32) -> u64 {
         let mut context = ptr::null_mut();
         must!(self.cuCtxCreate_v2(&mut context, 0, device));
         context as u64
@@ -242,7 +242,7 @@ impl Hooked {
         must!(self.cuStreamDestroy_v2(stream as CUstream));
     }
 
-    pub fn begin_capture(self, stream: u64, mode: CUstreamCaptureMode) {
+    pub fn begin_capture_in(self, stream: u64, mode: CUstreamCaptureMode) {
         must!(self.cuStreamBeginCapture_v2(stream as CUstream, mode));
     }
 
@@ -252,7 +252,7 @@ impl Hooked {
     }
 
     /// Ends a capture. Returns an executable graph if it was not broken.
-    pub fn end_capture(self, stream: u64) -> Result<u64, CUresult> {
+    pub fn try_end_capture(self, stream: u64) -> Result<u64, CUresult> {
         let mut graph = ptr::null_mut();
         let code = call!(self.cuStreamEndCapture(stream as CUstream, &mut graph));
         result(code, graph as u64).map(|graph| self.gpu.instantiated(graph))

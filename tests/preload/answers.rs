@@ -28,7 +28,7 @@ fn free_memory_is_the_same_in_every_context_of_a_device() {
         let before = gpu.free_memory();
         let memory = gpu.alloc(512 * MIB).expect("there is room");
         assert_eq!(gpu.free(memory), Ok(()));
-        let created = gpu.create_context(0);
+        let created = gpu.own_context(0);
         let (green, of_green) = green(0);
         for context in [primary, created, of_green] {
             gpu.set_current(context);
@@ -57,10 +57,10 @@ fn a_free_that_is_put_off_is_a_free() {
             assert_eq!(gpu.free(memory), Err(CUDA_ERROR_INVALID_VALUE));
             assert_eq!(gpu.free_async(memory, other), Err(CUDA_ERROR_INVALID_VALUE));
         };
-        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+        gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
         assert_eq!(gpu.free(memory), Ok(()));
         is_free();
-        assert!(gpu.end_capture(stream).is_ok());
+        assert!(gpu.try_end_capture(stream).is_ok());
         is_free();
         let two = [(); 2].map(|()| gpu.alloc_async(64 * MIB, other).expect("there is room"));
         assert_ne!(two[0], two[1], "handed out twice");

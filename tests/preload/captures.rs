@@ -46,7 +46,7 @@ fn begin(gpu: Hooked, device: i32) -> (u64, u64) {
 
 #[track_caller]
 fn end_whole(gpu: Hooked, stream: u64) {
-    match gpu.end_capture(stream) {
+    match gpu.try_end_capture(stream) {
         Ok(graph) => gpu.destroy_graph(graph),
         Err(code) => panic!("the capture is broken: {code}"),
     }
@@ -70,10 +70,10 @@ fn work_on_a_captured_stream_leaves_it_whole() {
             for is_seen in [true, false] {
                 let make = || if is_seen { gpu.stream(false) } else { (*gpu).stream(false) };
                 let streams = [make(), make()];
-                gpu.begin_capture(streams[0], mode);
+                gpu.begin_capture_in(streams[0], mode);
                 gpu.set_bytes(streams[0], here, KIB);
                 gpu.copy(here, first, there, second, KIB, streams[0]);
-                gpu.begin_capture(streams[1], mode);
+                gpu.begin_capture_in(streams[1], mode);
                 gpu.set_bytes(streams[1], here, KIB);
                 streams.into_iter().for_each(|stream| end_whole(gpu, stream));
                 streams.into_iter().for_each(|stream| gpu.destroy_stream(stream));
@@ -94,7 +94,7 @@ fn frees_in_stream_order_leave_another_thread_s_capture_whole() {
             let (first, here) = begin(gpu, 0);
             let streams = [gpu.stream(false), gpu.stream(false), (*gpu).stream(false)];
             let more = gpu.alloc(MIB).expect("there is room");
-            gpu.begin_capture(streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL);
+            gpu.begin_capture_in(streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     gpu.set_current(first);
@@ -134,7 +134,7 @@ fn a_stream_that_cannot_be_asked_about_is_asked_about_later() {
         assert_eq!(contexts_waited_for(gpu, 6 * MIB), 1, "its own");
         let stream = (*gpu).stream(false);
         // Not while it is captured, and not while the driver fails.
-        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+        gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
         gpu.set_bytes(stream, here, KIB);
         end_whole(gpu, stream);
         assert_eq!(contexts_waited_for(gpu, 6 * MIB), 1, "its own");
@@ -162,7 +162,7 @@ fn what_is_done_before_a_capture_serves_requests_in_it() {
         gpu.set_current(first);
         let stream = gpu.stream(false);
         for round in 0..8 {
-            gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+            gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
             let chunk = gpu.alloc(5 * MIB).unwrap_or_else(|code| panic!("round {round}: {code}"));
             end_whole(gpu, stream);
             assert_eq!(gpu.free(chunk), Ok(()));
@@ -189,10 +189,10 @@ fn a_thread_that_ends_in_a_capture_is_not_counted_forever() {
             let stream = if is_created { gpu.stream(false) } else { PER_THREAD };
             on_a_thread_that_ends(|| {
                 gpu.set_current(first);
-                gpu.begin_capture(stream, mode);
+                gpu.begin_capture_in(stream, mode);
             });
             // The default stream of a living thread, with the same handle.
-            gpu.begin_capture(PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED);
+            gpu.begin_capture_in(PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED);
             end_whole(gpu, PER_THREAD);
             for context in [second, first] {
                 gpu.set_current(context);
@@ -215,7 +215,7 @@ fn a_relaxed_capture_outlives_its_thread() {
         let stream = gpu.stream(false);
         on_a_thread_that_ends(|| {
             gpu.set_current(first);
-            gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+            gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
         });
         let chunk = gpu.alloc(6 * MIB).expect("there is room");
         assert_eq!(gpu.free(chunk), Ok(()));
@@ -239,7 +239,7 @@ fn a_refused_capture_does_not_take_the_place_of_another() {
     preloaded("a_refused_capture_does_not_take_the_place_of_another", &[], |gpu| {
         let (first, here) = begin(gpu, 0);
         let stream = gpu.stream(false);
-        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+        gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
         on_a_thread_that_ends(|| {
             gpu.set_current(first);
             assert!(gpu.try_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).is_err());

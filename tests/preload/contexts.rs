@@ -160,7 +160,7 @@ fn waits_for_nothing(gpu: Hooked, primary: u64) {
 fn the_last_detach_ends_a_context() {
     preloaded("the_last_detach_ends_a_context", &[], |gpu| {
         let primary = gpu.enter(0);
-        let context = gpu.create_context(0);
+        let context = gpu.own_context(0);
         let stream = gpu.stream(false);
         let mut again = null_mut();
         must!(cuCtxAttach(&mut again, 0 as c_uint));
@@ -172,10 +172,10 @@ fn the_last_detach_ends_a_context() {
         must!(cuCtxDetach(context as CUcontext));
         waits_for_nothing(gpu, primary);
         // The use count of a destroyed context is not that of the next one.
-        let context = gpu.create_context(0);
+        let context = gpu.own_context(0);
         must!(cuCtxAttach(&mut again, 0 as c_uint));
         gpu.destroy_context(context);
-        let context = gpu.create_context(0);
+        let context = gpu.own_context(0);
         must!(cuCtxDetach(context as CUcontext));
         waits_for_nothing(gpu, primary);
         was_well_used(gpu);
@@ -190,7 +190,7 @@ fn each_of_many_contexts_is_waited_for() {
         let primary = gpu.enter(0);
         for device in [0, 1] {
             let create = |_| {
-                let context = gpu.create_context(device);
+                let context = gpu.own_context(device);
                 if device == 1 {
                     gpu.enable_peer(primary);
                 }
@@ -216,10 +216,10 @@ fn probes_leave_no_events_behind() {
         let (here, _) = peers(gpu);
         let mut events = Vec::new();
         for _ in 0..8 {
-            gpu.create_context(0);
+            gpu.own_context(0);
             waits_for_nothing(gpu, here);
             events.push(gpu.sim.live(EVENTS));
-            let context = gpu.create_context(0);
+            let context = gpu.own_context(0);
             gpu.destroy_context(context);
         }
         assert!(gpu.sim.calls("cuCtxRecordEvent") > 0, "nothing was probed");
@@ -281,7 +281,7 @@ fn a_free_on_a_stream_needs_no_current_context() {
                 gpu.set_current(0);
                 if destroys {
                     // It stays current in this thread.
-                    let context = gpu.create_context(0) as usize;
+                    let context = gpu.own_context(0) as usize;
                     std::thread::scope(|scope| {
                         scope.spawn(|| gpu.destroy_context(context as u64)).join().unwrap()
                     });
@@ -336,7 +336,7 @@ fn a_free_on_a_default_stream_of_another_context_waits_for_nothing() {
     let more = [("BFC_PRELOAD_ASYNC", "1"), ("SIMCUDA_DEADLOCK_MILLISECONDS", "500")];
     preloaded(test, &more, |gpu| {
         let (here, there) = peers(gpu);
-        let created = gpu.create_context(0);
+        let created = gpu.own_context(0);
         let (green, of_green) = green(0);
         gpu.set_current(here);
         let (stream, other) = (gpu.stream(false), gpu.stream(false));

@@ -2,11 +2,38 @@
 //! hooks.
 
 use crate::common::Random;
-use crate::common::gpu::{Gpu, GreenContext};
+use crate::common::gpu::Gpu;
 use crate::kind::Kind;
 use crate::world::{Seen, World};
-use cuda_sys::{CUresult, CUstreamCaptureMode};
 use std::ops::Deref;
+
+/// The calls with a hook, which is called by [`Hooked`](crate::common::hooked::Hooked).
+macro_rules! plain_or_hooked {
+    ($of:ty) => {
+        crate::driver::plain_or_hooked! { $of:
+            enter(device: i32) -> u64;
+            leave(device: i32) -> ();
+            reset(device: i32) -> ();
+            own_context(device: i32) -> u64;
+            destroy_context(context: u64) -> ();
+            green_context(device: i32) -> crate::common::gpu::GreenContext;
+            destroy_green_context(green: crate::common::gpu::GreenContext) -> ();
+            enable_peer(other: u64) -> ();
+            synchronize_context() -> ();
+            stream(blocking: bool) -> u64;
+            destroy_stream(stream: u64) -> ();
+            begin_capture_in(stream: u64, mode: cuda_sys::CUstreamCaptureMode) -> ();
+            try_end_capture(stream: u64) -> Result<u64, cuda_sys::CUresult>;
+        }
+    };
+    ($of:ty: $($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(self, $($argument: $type),*) -> $result {
+            let of: &$of = &self;
+            of.$name($($argument),*)
+        })*
+    };
+}
+pub(crate) use plain_or_hooked;
 
 /// An executor of programs. It is the plain driver for everything that is not redefined here.
 pub trait Driver: Copy + Send + Sync + Deref<Target = Gpu> + 'static {
@@ -50,44 +77,5 @@ pub trait Driver: Copy + Send + Sync + Deref<Target = Gpu> + 'static {
     /// Checks that the programs were of use.
     fn assert_telling(seen: &Seen, count: u64, kind: Kind);
 
-    // The calls with a hook.
-    fn enter(self, device: i32) -> u64 {
-        (*self).enter(device)
-    }
-    fn leave(self, device: i32) {
-        (*self).leave(device);
-    }
-    fn reset(self, device: i32) {
-        (*self).reset(device);
-    }
-    fn own_context(self, device: i32) -> u64 {
-        (*self).own_context(device)
-    }
-    fn destroy_context(self, context: u64) {
-        (*self).destroy_context(context);
-    }
-    fn green_context(self, device: i32) -> GreenContext {
-        (*self).green_context(device)
-    }
-    fn destroy_green_context(self, green: GreenContext) {
-        (*self).destroy_green_context(green);
-    }
-    fn enable_peer(self, other: u64) {
-        (*self).enable_peer(other);
-    }
-    fn synchronize_context(self) {
-        (*self).synchronize_context();
-    }
-    fn stream(self, blocking: bool) -> u64 {
-        (*self).stream(blocking)
-    }
-    fn destroy_stream(self, stream: u64) {
-        (*self).destroy_stream(stream);
-    }
-    fn begin_capture_in(self, stream: u64, mode: CUstreamCaptureMode) {
-        (*self).begin_capture_in(stream, mode);
-    }
-    fn try_end_capture(self, stream: u64) -> Result<u64, CUresult> {
-        (*self).try_end_capture(stream)
-    }
+    plain_or_hooked!(Gpu);
 }

@@ -45,7 +45,7 @@ fn contexts_that_end_keep_no_frees_waiting() {
         };
         let green = || must!(cuGreenCtxDestroy(green(0).0));
         let created = || {
-            gpu.destroy_context(gpu.create_context(0));
+            gpu.destroy_context(gpu.own_context(0));
             gpu.set_current(primary);
         };
         let with = [most_used(&hold), most_used(&green), most_used(&created)];
@@ -72,7 +72,7 @@ fn a_green_context_that_ended_is_forgotten() {
             gpu.set_current(primary);
             must!(cuGreenCtxDestroy(green));
         }
-        let context = gpu.create_context(0);
+        let context = gpu.own_context(0);
         assert_eq!([asks(context) != 0, asks(context) != 0], [true, false], "it is asked about once");
         was_well_used(gpu);
     });
@@ -83,10 +83,10 @@ fn a_green_context_that_ended_is_forgotten() {
 fn a_new_context_has_no_relations() {
     preloaded("contexts::ends::a_new_context_has_no_relations", &[], |gpu| {
         let here = gpu.enter(0);
-        let related = gpu.create_context(1);
+        let related = gpu.own_context(1);
         gpu.enable_peer(here);
         gpu.destroy_context(related);
-        gpu.create_context(1);
+        gpu.own_context(1);
         let (stream, plain) = (gpu.stream(false), (*gpu).alloc(KIB));
         gpu.hold(stream);
         gpu.fill(stream, plain, KIB, 1);
@@ -107,7 +107,7 @@ fn no_handle_of_a_context_that_ends_is_used() {
         };
         let here = gpu.enter(0);
         for end in ["destroy", "reset", "release"] {
-            let context = if end == "destroy" { gpu.create_context(0) } else { gpu.enter(1) };
+            let context = if end == "destroy" { gpu.own_context(0) } else { gpu.enter(1) };
             if end != "destroy" {
                 gpu.enable_peer(here);
             }
@@ -177,7 +177,7 @@ fn a_probe_in_progress_says_nothing_of_the_next_pool() {
 fn a_context_that_could_not_be_destroyed_is_waited_for() {
     preloaded("contexts::ends::a_context_that_could_not_be_destroyed_is_waited_for", &[], |gpu| {
         let primary = gpu.enter(0);
-        let context = gpu.create_context(0);
+        let context = gpu.own_context(0);
         let stream = gpu.stream(false);
         gpu.sim.fail(Some("cuCtxDestroy"), 1, CUDA_ERROR_UNKNOWN);
         assert_eq!(call!(cuCtxDestroy_v2(context as CUcontext)), CUDA_ERROR_UNKNOWN);
@@ -208,7 +208,7 @@ fn a_probe_in_progress_waits_for_a_context_that_was_not_destroyed() {
     preloaded(test, &[("BFC_MEMORY_LIMIT", "9m")], |gpu| {
         let primary = gpu.enter(0);
         let memory = gpu.alloc(5 * MIB).expect("there is room");
-        let context = gpu.create_context(0);
+        let context = gpu.own_context(0);
         let stream = gpu.stream(false);
         gpu.hold(stream);
         gpu.fill(stream, memory, MIB, 1);
@@ -239,7 +239,7 @@ fn the_end_of_another_context_fails_no_request() {
             let (here, mut there) = peers(gpu);
             let end = env::var("END").expect("it is set");
             if end == "destroy" {
-                there = gpu.create_context(0);
+                there = gpu.own_context(0);
             }
             let stream = gpu.stream(false);
             gpu.set_current(here);
@@ -336,7 +336,7 @@ fn a_last_release_during_a_capture_ends_the_context_after_it() {
                 let memory = gpu.alloc(BYTES).expect("there is room");
                 gpu.set_current(there);
                 let stream = gpu.stream(false);
-                gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+                gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
                 gpu.set_bytes(stream, other, KIB);
                 must!(cuDevicePrimaryCtxRelease_v2(0));
                 if holds_again {
@@ -344,7 +344,7 @@ fn a_last_release_during_a_capture_ends_the_context_after_it() {
                     gpu.set_current(there);
                 }
                 if !destroys {
-                    gpu.destroy_graph(gpu.end_capture(stream).expect("the capture is whole"));
+                    gpu.destroy_graph(gpu.try_end_capture(stream).expect("the capture is whole"));
                 }
                 gpu.destroy_stream(stream);
                 assert_eq!((gpu.sim.used(0) != 0, is_active(0)), (holds_again, holds_again));
@@ -367,7 +367,7 @@ fn a_reset_ends_captures_in_green_contexts() {
         let primary = gpu.enter(0);
         waits_for_nothing(gpu, primary);
         let stream = stream_of(green(0).0);
-        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
         gpu.set_current(0);
         gpu.reset(0);
         let primary = gpu.enter(0);
@@ -409,7 +409,7 @@ fn a_captured_green_context_takes_the_pool_along() {
         waits_for_nothing(gpu, primary);
         let (handle, _) = green(0);
         let stream = stream_of(handle);
-        gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
         gpu.leave(0);
         must!(cuGreenCtxDestroy(handle));
         assert_eq!((gpu.sim.used(0), gpu.sim.live(CONTEXTS)), (0, 0), "the last hold ends context and pool");
@@ -430,7 +430,7 @@ fn an_abandoned_capture_in_a_green_context_fails_no_request() {
         std::thread::scope(|scope| {
             let work = || {
                 gpu.set_current(primary);
-                gpu.begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+                gpu.begin_capture_in(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
             };
             scope.spawn(work).join().expect("no panic");
         });

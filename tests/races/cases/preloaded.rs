@@ -74,7 +74,7 @@ fn a_plain_request_waits_for_nothing_behind_the_free() {
 fn a_stream_of_another_context_is_waited_for() {
     preloaded(|gpu, bytes| {
         let primary = gpu.enter(0);
-        let own = gpu.create_context(0);
+        let own = gpu.own_context(0);
         let there = gpu.stream(false);
         gpu.hold(there);
         gpu.set_current(primary);
@@ -200,7 +200,7 @@ fn a_destroyed_stream_spoils_no_request() {
         let known = gpu.alloc_async(KIB, other).expect("there is room");
         for round in 0..8 {
             let (is_async, with_context) = (round % 2 == 0, round / 2 % 2 == 0);
-            let own = with_context.then(|| gpu.create_context(0));
+            let own = with_context.then(|| gpu.own_context(0));
             let dying = gpu.stream(false);
             gpu.set_current(primary);
             let chunk = gpu.alloc_async(bytes, other).unwrap_or_else(|code| panic!("round {round}: {code}"));

@@ -20,7 +20,7 @@ impl World<Hooked> {
             (0..self.random.below(4)).for_each(|_| self.free());
             self.at(place, |gpu, _| gpu.synchronize_context());
         }
-        self.at(place, move |gpu, stream| gpu.begin_capture(stream, mode));
+        self.at(place, move |gpu, stream| gpu.begin_capture_in(stream, mode));
         self.streams[place].capturing = Some(0);
         self.say(|| format!("stream {place} is captured in mode {mode}"));
         let mut chunks = Vec::new();
@@ -64,7 +64,7 @@ impl World<Hooked> {
     /// A second capture during the first, as for conditional nodes.
     fn capture_besides(&mut self, mode: CUstreamCaptureMode) {
         let Some(place) = self.any_stream().filter(|&place| self.streams[place].created) else { return };
-        self.at(place, move |gpu, stream| gpu.begin_capture(stream, mode));
+        self.at(place, move |gpu, stream| gpu.begin_capture_in(stream, mode));
         let executable = self.end_capture(place);
         self.gpu.destroy_graph(executable);
     }

@@ -4,23 +4,15 @@ mod graphs;
 pub mod others;
 mod steps;
 
-use crate::common::gpu::{Gpu, GreenContext};
+use crate::common::gpu::Gpu;
 use crate::common::hooked::Hooked;
 use crate::common::preload::{self, Interposer};
 use crate::common::{Random, child, simcuda};
-use crate::driver::Driver;
+use crate::driver::{Driver, plain_or_hooked};
 use crate::harness::{self, kinds};
 use crate::kind::{GRANULES, Kind, SIMPLE, UNLIMITED};
 use crate::world::{Seen, World};
-use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUresult, CUstreamCaptureMode};
-
-macro_rules! forward {
-    ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        $(fn $name(self, $($argument: $type),*) $(-> $result)? {
-            Hooked::$name(self, $($argument),*)
-        })*
-    };
-}
+use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 
 impl Driver for Hooked {
     /// The interposer creates it.
@@ -32,34 +24,23 @@ impl Driver for Hooked {
         Hooked::new(gpu)
     }
 
-    fn own_context(self, device: i32) -> u64 {
-        self.create_context(device)
+    fn alloc(self, bytes: u64) -> Result<u64, CUresult> {
+        Hooked::alloc(self, bytes)
     }
 
-    fn begin_capture_in(self, stream: u64, mode: CUstreamCaptureMode) {
-        self.begin_capture(stream, mode);
+    fn free(self, address: u64) -> Result<(), CUresult> {
+        Hooked::free(self, address)
     }
 
-    fn try_end_capture(self, stream: u64) -> Result<u64, CUresult> {
-        self.end_capture(stream)
+    fn alloc_async(self, bytes: u64, stream: u64) -> Result<u64, CUresult> {
+        Hooked::alloc_async(self, bytes, stream)
     }
 
-    forward! {
-        alloc(bytes: u64) -> Result<u64, CUresult>;
-        free(address: u64) -> Result<(), CUresult>;
-        alloc_async(bytes: u64, stream: u64) -> Result<u64, CUresult>;
-        free_async(address: u64, stream: u64) -> Result<(), CUresult>;
-        enter(device: i32) -> u64;
-        leave(device: i32);
-        reset(device: i32);
-        destroy_context(context: u64);
-        green_context(device: i32) -> GreenContext;
-        destroy_green_context(green: GreenContext);
-        enable_peer(other: u64);
-        synchronize_context();
-        stream(blocking: bool) -> u64;
-        destroy_stream(stream: u64);
+    fn free_async(self, address: u64, stream: u64) -> Result<(), CUresult> {
+        Hooked::free_async(self, address, stream)
     }
+
+    plain_or_hooked!(Hooked);
 
     fn pool(self, _: &mut Random, _: Kind) {}
 
