@@ -362,57 +362,6 @@ fn a_failed_backend_says_why() {
     agree(slot, fake);
 }
 
-/// Returns the number of a pool's granules that no live allocation uses, mapped or not.
-fn granules_left(granules: u64, live: &[(u64, u64)]) -> u64 {
-    let of = |&(addr, bytes): &(u64, u64)| addr / GRANULE..(addr + bytes).div_ceil(GRANULE);
-    let used: std::collections::BTreeSet<u64> = live.iter().flat_map(of).collect();
-    granules - used.len() as u64
-}
-
-/// A hundred times the size of the range is moved. Unmapped ranges are reused before the range is used up, so that a
-/// request is refused only if there are fewer granules than it needs.
-#[test]
-fn the_range_is_never_used_up() {
-    let (slot, fake) = pool(16, 16 * 16 / 4 + 16, true);
-    let mut live = vec![(alloc::alloc(slot, GRANULE, Stream::NONE).unwrap(), GRANULE)];
-    let mut seed = 1u64;
-    let mut random = |end: u64| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % end
-    };
-    let (mut rounds, mut refused) = (0, 0);
-    while fake.records().attached < 100 * fake.range.bytes / GRANULE {
-        rounds += 1;
-        assert!(rounds < 1_000_000, "it hardly moves");
-        let bytes = match random(3) {
-            0 => 1 + random(3000),
-            1 => GRANULE,
-            _ => GRANULE + random(9 * GRANULE),
-        };
-        match alloc::alloc(slot, bytes, Stream::NONE) {
-            Ok(addr) => live.push((addr, bytes)),
-            Err(error) => {
-                assert_eq!(error, Error::OutOfMemory);
-                let left = granules_left(16, &live);
-                assert!(
-                    left < bytes.div_ceil(GRANULE),
-                    "{bytes} bytes are refused with {left} granules left"
-                );
-                refused += 1;
-            }
-        }
-        while live.len() as u64 > random(14) {
-            let (gone, _) = live.swap_remove(random(live.len() as u64) as usize);
-            free::free(slot, gone).unwrap();
-        }
-        if rounds % 1000 == 0 {
-            agree(slot, fake);
-        }
-    }
-    agree(slot, fake);
-    assert!(refused > 10, "{refused} refusals");
-}
-
 /// Threads allocate, free and trim. There is one plan at a time, and the limit holds throughout.
 #[test]
 fn threads_share_a_pool() {
