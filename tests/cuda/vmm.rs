@@ -144,21 +144,11 @@ fn program(pool: &Pool, sim: &Simulation) -> bool {
     well && trimmed.is_ok()
 }
 
-/// Every call of the driver made to fail at every position: an error, nothing leaks, and the invariants hold.
+/// Every call of the driver made to fail at every position, with peers, which are optional for a mapping: an error,
+/// nothing leaks, and the invariants hold.
 #[test]
 fn every_call_of_the_driver_fails_once() {
-    fails_once("every_call_of_the_driver_fails_once", "1");
-}
-
-/// With peers, which are optional for a mapping.
-#[test]
-fn every_call_of_the_driver_fails_once_among_peers() {
-    fails_once("every_call_of_the_driver_fails_once_among_peers", "3");
-}
-
-#[track_caller]
-fn fails_once(test: &str, devices: &str) {
-    simulated_with(test, &[("SIMCUDA_DEVICES", devices)], |sim| {
+    simulated_with("every_call_of_the_driver_fails_once", &[("SIMCUDA_DEVICES", "3")], |sim| {
         for code in [CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN] {
             let (mut noticed, mut nth) = (0, 0);
             loop {
