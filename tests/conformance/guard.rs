@@ -2,7 +2,7 @@
 //! allocation, and a correct program causes no report. Each test runs in a process of its own, because of the variable.
 
 use super::*;
-use crate::common::guarded::{GUARD, POISON, alarms, assert_says, counter};
+use crate::common::guarded::{GUARD, POISON, alarms, assert_quiet, assert_says, counter};
 use crate::common::log::Collected;
 use std::ffi::{c_char, c_void};
 use std::sync::Mutex;
@@ -18,13 +18,6 @@ fn pool<F: Fixture>(fixture: &F) -> Pool {
 /// Whether all bytes of a range have this value.
 fn all<F: Fixture>(fixture: &F, address: u64, bytes: u64, value: u8) -> bool {
     fixture.bytes(address, bytes).iter().all(|&byte| byte == value)
-}
-
-/// Checks that nothing was damaged and nothing reported.
-#[track_caller]
-fn assert_quiet(pool: &Pool, log: &Collected) {
-    pool.check();
-    assert_eq!((counter(pool, "guard_violations"), alarms(log)), (0, vec![]));
 }
 
 /// Returns the only message, which is an error.
