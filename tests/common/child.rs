@@ -35,7 +35,8 @@ pub fn run(test: &str, variables: &[(&str, &str)]) -> Ended {
 #[track_caller]
 pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsStr)>) -> Ended {
     let mut command = Command::new(std::env::current_exe().expect("the test binary"));
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    // A test that only some suites run has a child too.
+    command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]);
     command.args(in_module_of(Location::caller().file(), test));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("BFC_") {

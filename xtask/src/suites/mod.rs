@@ -238,7 +238,8 @@ mod tests {
 
     #[test]
     fn the_usual_suites_run_unless_others_are_named() {
-        let usual = "layers rust release simcuda preload top docs header symbols history stack package valgrind";
+        let usual =
+            "layers rust release simcuda preload top docs header symbols history stack package valgrind";
         assert_eq!(wanted(&[]), usual.split(' ').collect::<Vec<_>>());
         assert_eq!(wanted(&["--quick"]), ["layers", "rust"]);
         assert_eq!(wanted(&["--suite=fuzz", "--suite=lints"]), ["lints", "fuzz"]);
