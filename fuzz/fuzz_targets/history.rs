@@ -13,21 +13,10 @@ use std::sync::OnceLock;
 #[path = "../../crates/cli/tests/cli/history/made.rs"]
 mod made;
 
-/// The reader of `bfc report`.
+/// What `bfc report` makes of a history.
 #[allow(dead_code)]
 #[path = "."]
 mod history {
-    #[path = "../../crates/cli/src/history/ranges.rs"]
-    pub mod ranges;
-    #[path = "../../crates/cli/src/history/reader.rs"]
-    pub mod reader;
-    #[path = "../../crates/cli/src/history/source.rs"]
-    pub mod source;
-    #[path = "../../crates/cli/src/history/stacks.rs"]
-    pub mod stacks;
-    #[path = "../../crates/cli/src/history/timeline.rs"]
-    pub mod timeline;
-
     #[path = "."]
     pub mod memory_viz {
         #[path = "../../crates/cli/src/history/memory_viz/trace.rs"]
@@ -41,10 +30,10 @@ mod history {
 }
 
 use bfc_formats::history::layout::{HEADER_BYTES, Kind, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
+use bfc_formats::history::reader::{Recorded, parse};
+use bfc_formats::history::timeline::follow;
 use history::memory_viz::trace::Trace;
 use history::page::lives::{Lives, spans};
-use history::reader::{Recorded, parse};
-use history::timeline::follow;
 
 /// The most bytes that are allocated for each byte of the file, in all.
 const MOST_FOR_A_BYTE: usize = 8;

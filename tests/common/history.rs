@@ -5,22 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
+use bfc_formats::history::reader::{History, parse};
+
 use crate::common::{BFC_OK, bfc_history_stop};
 
 pub use bfc_formats::history::layout;
-
-#[path = "../../crates/cli/src/history/ranges.rs"]
-mod ranges;
-#[path = "../../crates/cli/src/history/reader.rs"]
-pub mod reader;
-#[path = "../../crates/cli/src/history/source.rs"]
-mod source;
-#[path = "../../crates/cli/src/history/stacks.rs"]
-pub mod stacks;
-#[path = "../../crates/cli/src/history/timeline.rs"]
-pub mod timeline;
-
-use reader::{History, parse};
 
 /// There is one recording in a process.
 pub fn alone() -> MutexGuard<'static, ()> {

@@ -3,9 +3,9 @@
 use crate::common::child::{expect_success, is_child};
 use crate::common::*;
 use crate::history::layout::{Kind, cause_name, options as recorded};
-use crate::history::reader::{History, Malformed, PoolOptions, Recorded, parse};
-use crate::history::timeline::follow;
 use crate::history::{alone, c, new_path, read, stopped};
+use bfc_formats::history::reader::{History, Malformed, PoolOptions, Recorded, parse};
+use bfc_formats::history::timeline::follow;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -20,7 +20,6 @@ use anyhow::Result;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::reader::History;
 use crate::device::Frees;
 use crate::find_limit::find_steady_limit;
 use crate::library::Library;
@@ -28,6 +27,7 @@ use crate::output;
 use crate::plan;
 use crate::replay::{self, Job, Run};
 use crate::temporary::Folder;
+use bfc_formats::history::reader::History;
 use changes::{Change, Setting};
 use program::Program;
 

@@ -13,15 +13,15 @@ use super::diff::Difference;
 use super::format::Format;
 use super::leaks::{Leaks, LeaksArgs};
 use super::moment::Moment;
-use super::reader::{History, Malformed};
 use super::snapshot::Snapshot;
-use super::source::Source;
 use super::summary::Summary;
 use crate::process::Liveness;
 use bfc_formats::history::layout::{
     Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING,
 };
 use bfc_formats::history::layout::{MOST_FUNCTION, TextKind};
+use bfc_formats::history::reader::{History, Malformed};
+use bfc_formats::history::source::Source;
 use made::{Chunk, Made};
 
 /// Numbers at the limits of arithmetic.
@@ -67,7 +67,7 @@ fn whole() -> Vec<u8> {
 }
 
 fn parse(file: &Vec<u8>) -> Result<History, Malformed> {
-    let mut history = super::reader::parse(file)?;
+    let mut history = bfc_formats::history::reader::parse(file)?;
     super::symbols::resolve(&mut history, &indicatif::ProgressBar::hidden());
     Ok(history)
 }
@@ -200,7 +200,7 @@ fn an_event_that_is_replaced_while_it_is_read_is_incomplete() {
     for (state_there, expected) in [(RECORDING, count - 1), (STOPPED, count)] {
         file[state..state + 4].copy_from_slice(&state_there.to_le_bytes());
         let source = Replaced { file: file.clone(), is_read: Cell::new(false) };
-        let history = super::reader::parse(&source).expect("it is whole");
+        let history = bfc_formats::history::reader::parse(&source).expect("it is whole");
         assert_eq!((history.events.len(), history.incomplete), (expected, (count - expected) as u64));
     }
 }

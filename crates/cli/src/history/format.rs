@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use super::reader::History;
 use super::summary::Summary;
 use super::{memory_dump, memory_viz, page, perfetto, picture};
 use crate::new_file;
+use bfc_formats::history::reader::History;
 
 /// What `bfc report -o` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-use super::reader::History;
-use super::stacks::{Backtrace, Frame};
-use super::timeline::PoolState;
 use crate::names::{self, shown};
 use crate::size::{counted, human};
+use bfc_formats::history::reader::History;
+use bfc_formats::history::stacks::{Backtrace, Frame};
+use bfc_formats::history::timeline::PoolState;
 
 /// How many operations are listed.
 const LISTED: usize = 10;

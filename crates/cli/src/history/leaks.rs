@@ -10,12 +10,12 @@ use serde::Serialize;
 
 use super::holders::{self, HolderStack, Sum, by_frames, write_stacks};
 use super::moment::{Moment, Point};
-use super::reader::{History, Recorded};
 use super::summary::seconds;
-use super::timeline::{Live, PoolState};
 use crate::names::{self, shown};
 use crate::size::{counted, human};
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::{History, Recorded};
+use bfc_formats::history::timeline::{Live, PoolState};
 
 /// How many operations and marks the text lists.
 const LISTED: usize = 20;

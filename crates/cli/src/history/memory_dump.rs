@@ -5,9 +5,9 @@ use std::io::{self, Write};
 
 use prost::Message;
 
-use super::reader::{History, Recorded};
-use super::timeline::{Live, PoolState, follow};
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::{History, Recorded};
+use bfc_formats::history::timeline::{Live, PoolState, follow};
 
 /// How many of the last sizes are in the dump, as in TensorFlow's.
 const MOST_SIZES: usize = 4096;

@@ -13,16 +13,11 @@ mod moment;
 mod page;
 mod perfetto;
 mod picture;
-mod ranges;
-mod reader;
 #[cfg(test)]
 mod samples;
 mod snapshot;
-mod source;
-mod stacks;
 mod summary;
 mod symbols;
-mod timeline;
 
 use std::fs;
 use std::io::{self, Read};
@@ -32,6 +27,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bfc_formats::history::layout;
+use bfc_formats::history::reader::{self, History};
+use bfc_formats::history::source::Source;
 use indicatif::ProgressBar;
 
 use crate::library::Library;
@@ -39,8 +36,6 @@ use crate::output::{self, Output, progress};
 use crate::process::{self, Liveness};
 use format::Format;
 use leaks::Leaks;
-use reader::History;
-use source::Source;
 use summary::Summary;
 
 pub use diff::{Diff, EXAMPLES as DIFF_EXAMPLES, diff};

@@ -6,12 +6,12 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::reader::{History, Recorded};
 use super::summary::seconds;
-use super::timeline::follow;
 use crate::names::shown;
 use crate::size::counted;
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::{History, Recorded};
+use bfc_formats::history::timeline::follow;
 
 /// What `--from`, `--to` and `FILE@MOMENT` accept.
 pub const FORMS: &str = "\

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-use super::reader::History;
-use super::timeline::follow;
 use crate::plot::Picture;
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::History;
+use bfc_formats::history::timeline::follow;
 
 /// Draws the pool that held most, the first of equal ones.
 pub fn svg(history: &History) -> Result<String> {

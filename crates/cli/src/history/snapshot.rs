@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::moment::{Moment, Point};
-use super::reader::History;
-use super::timeline::PoolState;
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::History;
+use bfc_formats::history::timeline::PoolState;
 
 /// Larger files are not memory maps.
 const MOST_BYTES: u64 = 256 << 20;

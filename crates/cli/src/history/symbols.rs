@@ -15,8 +15,8 @@ use indicatif::ProgressBar;
 use object::Object;
 use object::read::ReadCache;
 
-use super::reader::History;
-use super::stacks::{Frame, Module};
+use bfc_formats::history::reader::History;
+use bfc_formats::history::stacks::{Frame, Module};
 
 /// Longer names, for example of templates, are truncated.
 const MOST_NAME: usize = 300;

@@ -7,13 +7,13 @@ use bfc_sys::interposer::{self, Waiting};
 use super::changes::Owner;
 use super::{Figures, MOST_PLANNED};
 use crate::device::Frees;
-use crate::history::ranges::Ranges;
-use crate::history::reader::{History, PoolOptions, Recorded};
-use crate::history::timeline::PoolState;
 use crate::simulated_device::Region;
 use crate::size::{self, counted, human};
 use crate::trace::{Parser, Trace};
 use bfc_formats::history::layout::{Kind, options};
+use bfc_formats::history::ranges::Ranges;
+use bfc_formats::history::reader::{History, PoolOptions, Recorded};
+use bfc_formats::history::timeline::PoolState;
 
 /// The causes of failures that more memory would have avoided: exhaustion and fragmentation.
 const OF_MEMORY: [u8; 2] = [1, 2];

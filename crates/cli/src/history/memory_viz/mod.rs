@@ -13,8 +13,8 @@ mod trace;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
-use super::reader::{History, Recorded};
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::{History, Recorded};
 use pickle::Pickler;
 use trace::{Action, Block, Entry, Origin, Trace};
 

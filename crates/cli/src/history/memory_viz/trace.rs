@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::ranges::Ranges;
-use super::super::reader::Recorded;
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::ranges::Ranges;
+use bfc_formats::history::reader::Recorded;
 
 /// The maximum number of marks and steps in the trace of a device. Marks are in every device's trace.
 pub const MOST_MARKS: usize = 10_000;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::ranges::Ranges;
-use super::super::reader::Recorded;
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::ranges::Ranges;
+use bfc_formats::history::reader::Recorded;
 
 /// The life of a chunk or a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

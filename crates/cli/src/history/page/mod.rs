@@ -24,10 +24,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 
-use super::reader::History;
 use super::summary::Summary;
 use crate::json;
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::History;
 use columns::Columns;
 use pool::Pool;
 

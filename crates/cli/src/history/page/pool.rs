@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 
-use super::super::ranges::Ranges;
-use super::super::reader::{History, Recorded};
-use super::super::stacks::{Backtrace, Frame};
-use super::super::timeline::{PoolState, follow};
 use super::columns::{Column, Columns};
 use super::free_space::FreeSpace;
 use super::lives::{Life, Lives, Span, place, spans};
 use bfc_formats::history::layout::{Kind, cause_name};
+use bfc_formats::history::ranges::Ranges;
+use bfc_formats::history::reader::{History, Recorded};
+use bfc_formats::history::stacks::{Backtrace, Frame};
+use bfc_formats::history::timeline::{PoolState, follow};
 
 /// A pool. Columns of one kind have equal lengths.
 #[derive(Serialize)]

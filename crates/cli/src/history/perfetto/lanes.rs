@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 
-use super::super::reader::{History, Recorded};
 use bfc_formats::history::layout::Kind;
+use bfc_formats::history::reader::{History, Recorded};
 
 /// How many allocations are shown.
 pub const SHOWN: usize = 1000;

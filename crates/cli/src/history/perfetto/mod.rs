@@ -17,9 +17,9 @@ use std::io::{self, Write};
 use os::terms::{NO_OPERATION, is_no_limit};
 use prost::Message;
 
-use super::reader::{History, Recorded};
-use super::timeline::{PoolState, follow};
 use bfc_formats::history::layout::{Kind, cause_name};
+use bfc_formats::history::reader::{History, Recorded};
+use bfc_formats::history::timeline::{PoolState, follow};
 use lanes::{Lanes, largest};
 use schema::{
     Annotation, Clock, ClockSnapshot, Counter, Event, EventType, Packet, Process, REAL_TIME, TRACE_TIME,

@@ -1,10 +1,12 @@
 //! Follows the events of a history: what is live, in use and held at each moment.
 
+#![allow(missing_docs)] // Of fields whose names say it.
+
 use std::collections::BTreeMap;
 
+use super::layout::Kind;
 use super::ranges::Ranges;
 use super::reader::{History, Recorded};
-use bfc_formats::history::layout::Kind;
 
 /// A chunk in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 //! The file contains addresses and the modules that contain them. Here a native frame is named by its module, and
 //! `symbols` does better if the module's file exists. The names of Python's frames are in the file.
 
+#![allow(missing_docs)] // Of fields whose names say it.
+
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -12,9 +14,9 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
+use super::fields::field;
+use super::layout::{MOST_FRAMES, ModuleHead, StackHead};
 use super::ranges::Ranges;
-use super::reader::field;
-use bfc_formats::history::layout::{MOST_FRAMES, ModuleHead, StackHead};
 
 /// The frames of a backtrace with names, the innermost first. Those that differ only in addresses have the same frames and
 /// are one.

@@ -3,18 +3,21 @@
 //! Nothing in it is trusted: sizes are compared with the length of the file, and an event counts only if its stamp is
 //! that of its place. Memory is allocated for what the file contains, not for what the header says.
 
+#![allow(missing_docs)] // Of fields and variants whose names say it.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::mem::offset_of;
 use std::rc::Rc;
 
-use super::source::Source;
-use super::stacks::{Backtrace, Module, Stacks};
-use bfc_formats::history::layout::{
+use super::fields::{field, number};
+use super::layout::{
     Event, HEADER_BYTES, Header, Kind, MAGIC, MOST_FUNCTION, MOST_TEXT, OPTIONS_BYTES, RECORDING,
     STACK_BYTES, TEXT_BYTES, TextHead, TextKind, complete, text_extent,
 };
+use super::source::Source;
+use super::stacks::{Backtrace, Module, Stacks};
 
 const EVENT_BYTES: usize = size_of::<Event>();
 /// How many bytes of the ring are read at once.
@@ -56,7 +59,7 @@ pub struct History {
 /// The options of a pool when its recording began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PoolOptions {
-    /// Bits of [`bfc_formats::history::layout::options`].
+    /// Bits of [`super::layout::options`].
     pub flags: u32,
     pub limit: u64,
     /// The bytes of the first region, or 0.
@@ -120,20 +123,6 @@ impl From<io::Error> for Malformed {
 
 /// The beginning of the file of a history, in any version.
 pub const FAMILY: &[u8; 15] = b"libbfc history ";
-
-macro_rules! field {
-    ($bytes:expr, $of:ty, $($field:ident).+, $as:ty) => {
-        $crate::history::reader::number::<{ size_of::<$as>() }>($bytes, std::mem::offset_of!($of, $($field).+)) as $as
-    };
-}
-pub(super) use field;
-
-/// A number of the file. The caller has checked that it is there.
-pub(super) fn number<const BYTES: usize>(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word[..BYTES].copy_from_slice(&bytes[at..at + BYTES]);
-    u64::from_le_bytes(word)
-}
 
 /// Reads a file. Its backtraces have no frames until [`Stacks::name`] has named them.
 pub fn parse(source: &dyn Source) -> Result<History, Malformed> {
