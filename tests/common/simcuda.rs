@@ -1,8 +1,7 @@
 //! The simulated CUDA driver (crates/simcuda), a simulation and no device: each test that uses it runs in a
 //! process of its own, where it serves as `libcuda.so.1`.
 
-#[path = "../../crates/simcuda/tests/steer/mod.rs"]
-pub mod steer;
+pub use steer;
 
 use super::{cargo, child};
 use cuda_sys::{CUresult, Driver};

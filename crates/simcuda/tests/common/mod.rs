@@ -1,8 +1,7 @@
 //! The simulated driver for one test at a time, and the driver's functions as methods that return what they write.
 #![allow(dead_code)]
 
-#[path = "../steer/mod.rs"]
-pub mod steer;
+pub use steer;
 
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};

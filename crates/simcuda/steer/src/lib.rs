@@ -1,6 +1,6 @@
 //! `simcuda.h` for tests in Rust: the functions that steer the simulated driver, found in the library at run time.
-//! Include this file where it is needed (`#[path]`); it wants the crate libc and nothing else.
-#![allow(dead_code)]
+
+#![allow(missing_docs)] // simcuda.h documents them.
 
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -41,7 +41,8 @@ macro_rules! functions {
             }
 
             $(
-                #[allow(missing_docs)] // simcuda.h documents them.
+                // Tests would consist of unsafe blocks.
+                #[allow(clippy::not_unsafe_ptr_arg_deref)]
                 pub fn $name(&self, $($argument: $type),*) $(-> $result)? {
                     // SAFETY: the function takes numbers, and pointers that it only follows if the test meant it.
                     unsafe { (self.$name)($($argument),*) }
