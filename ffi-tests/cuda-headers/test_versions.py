@@ -24,5 +24,5 @@ def test_the_headers_are_the_newest_on_pypi():
     if done.returncode != 0:
         pytest.skip(f"PyPI does not say which is the newest: {done.stderr.strip().splitlines()[-1]}")
     newest = re.search(rf"^{PACKAGE} \((.*)\)", done.stdout, re.MULTILINE)[1]
-    change = "change ffi-tests/cuda-headers/requirements.txt, crates/preload/src/hook_list.rs and cuda_sys::NEWEST_HEADERS"
+    change = "change ffi-tests/cuda-headers/requirements.txt, crates/preload/hook-list/src/lib.rs and cuda_sys::NEWEST_HEADERS"
     assert importlib.metadata.version(PACKAGE) == newest, change

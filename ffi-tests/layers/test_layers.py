@@ -105,7 +105,7 @@ TREES = [
         "crates/preload/src",
         "crates/preload/src",
         """
-        bfc hook_list unanalyzed_list sys
+        bfc unanalyzed_list sys
         settings
         diagnostics
         driver

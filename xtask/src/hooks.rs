@@ -1,12 +1,9 @@
 //! `cargo xtask hooks`: generates docs/hooks.md from the interposer's list of hooks.
 
-#[path = "../../crates/preload/src/hook_list.rs"]
-mod hook_list;
-
 use std::fmt::Write;
 
-use self::hook_list::{HookKind, NOT_HOOKED, RUNTIME};
 use crate::header::Generated;
+use hook_list::{HookKind, NOT_HOOKED, RUNTIME};
 
 /// A hook as the list has it.
 struct Hook {
@@ -80,7 +77,7 @@ fn rows_of_functions(page: &mut String, rows: &[(&str, &str)]) {
     }
 }
 
-const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from crates/preload/src/hook_list.rs -->
+const INTRODUCTION: &str = "<!-- made by `cargo xtask hooks` from crates/preload/hook-list/src/lib.rs -->
 # Hooks of the interposer
 
 These tables show how `libbfc_preload.so` handles every function of the CUDA driver and runtime that concerns memory.

@@ -8,9 +8,6 @@ use std::time::{Duration, Instant};
 use console::style;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-#[path = "../../crates/cli/src/lines.rs"]
-mod lines;
-
 /// Without a terminal, a line at this interval shows that a long suite is still running.
 const EVERY: Duration = Duration::from_secs(20);
 
@@ -48,7 +45,7 @@ impl Drop for Waiting {
 fn spinner(name: &str) -> ProgressBar {
     let (target, template) = match console::user_attended_stderr() {
         true => (ProgressDrawTarget::stderr(), "   {spinner} {prefix} {spoken} {wide_msg:.dim}"),
-        false => (lines::target(), "   {prefix}: {spoken} {wide_msg}"),
+        false => (progress_lines::target(), "   {prefix}: {spoken} {wide_msg}"),
     };
     let spinner = ProgressBar::with_draw_target(None, target).with_prefix(name.to_owned());
     let style = ProgressStyle::with_template(template).expect("it is a template");

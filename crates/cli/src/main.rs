@@ -15,7 +15,6 @@ mod info;
 mod inspect;
 mod json;
 mod library;
-mod lines;
 mod names;
 mod new_file;
 mod output;

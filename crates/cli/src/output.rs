@@ -15,7 +15,6 @@ use serde::Serialize;
 
 use crate::json;
 use crate::library::Library;
-use crate::lines;
 use crate::names;
 
 /// The JSON document, as `bfc replay --help` explains it.
@@ -96,7 +95,7 @@ pub fn progress(is_quiet: bool, length: Option<u64>, template: &str) -> Progress
     let (target, template) = match (is_quiet, io::stderr().is_terminal()) {
         (true, _) => (ProgressDrawTarget::hidden(), template.to_owned()),
         (false, true) => (ProgressDrawTarget::stderr(), template.to_owned()),
-        (false, false) => (lines::target(), template.replace("{wide_bar} ", "")),
+        (false, false) => (progress_lines::target(), template.replace("{wide_bar} ", "")),
     };
     let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::with_draw_target(length, target).with_style(style)

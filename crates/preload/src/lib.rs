@@ -1,6 +1,6 @@
 //! `libbfc_preload.so`: serves cudaMalloc of an unmodified program from libbfc's pool, by LD_PRELOAD.
 //!
-//! The interposer is between the program, usually its CUDA runtime, and the driver. It exports the names in
+//! The interposer is between the program, usually its CUDA runtime, and the driver. It exports the names in the crate
 //! `hook_list`, and lookups of the driver's functions by `dlsym` or `cuGetProcAddress` return its own functions. Each
 //! hook calls libbfc through its C ABI, or the driver, or both. docs/interposition.md lists the differences that a
 //! program can notice.
@@ -14,7 +14,7 @@
 //! diagnostics/                        output for the user: check log, trace, report
 //! settings                            the environment
 //! sys/                                the operating system: locks, files, messages, the process
-//! bfc          hook_list  unanalyzed_list     libbfc's C ABI; the hooked functions
+//! bfc          unanalyzed_list        libbfc's C ABI; functions hooked because they relate all contexts
 //! ```
 //!
 //! Files import only from groups below their own, and no files import each other in a circle. Three choices follow from
@@ -36,7 +36,6 @@
 mod bfc;
 mod diagnostics;
 mod driver;
-mod hook_list;
 mod hooks;
 mod lifecycle;
 mod pool;

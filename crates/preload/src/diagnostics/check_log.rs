@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_sys::NEWEST_HEADERS;
 
-use crate::hook_list::HookKind;
 use crate::settings;
 use crate::sys::{process, text};
+use hook_list::HookKind;
 
 /// The way in which a function was looked up.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use cuda_sys::Driver;
 
 use crate::diagnostics::check_log::{self, Seen};
-use crate::hook_list::HookKind;
+use hook_list::HookKind;
 
 /// A function of the driver that has a hook.
 pub(crate) struct Function {
@@ -60,7 +60,7 @@ macro_rules! table {
         }
     };
 }
-crate::hook_list::hooks!(table);
+hook_list::hooks!(table);
 
 macro_rules! unanalyzed_table {
     ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {

@@ -31,7 +31,7 @@ macro_rules! table {
         static ANALYZED: [Address; [$(stringify!($symbol)),*].len()] = [$(Address($symbol as *const c_void),)*];
     };
 }
-crate::hook_list::hooks!(table);
+hook_list::hooks!(table);
 
 macro_rules! unanalyzed_table {
     ($($symbol:ident as $name:literal since $since:literal, $why:literal;)*) => {

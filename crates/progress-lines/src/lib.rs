@@ -1,5 +1,5 @@
-//! Progress if standard error is not a terminal: a line after some seconds, and then one from time to time. The
-//! project's chores (xtask) include this file too.
+//! Progress if standard error is not a terminal: a line after some seconds, and then one from time to time. For the bfc
+//! command and the project's chores (xtask).
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};

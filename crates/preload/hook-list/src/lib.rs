@@ -1,11 +1,13 @@
 //! The list of hooks, and the memory functions that have none.
 //!
-//! `cargo xtask hooks` generates docs/hooks.md from it and includes this file, which therefore must not use anything
-//! else of this crate.
+//! The interposer follows it, and `cargo xtask hooks` generates docs/hooks.md from it.
+
+#![no_std]
 
 /// Passes the list of hooks to `$callback!`. An entry is `SYMBOL: TYPE, KIND, "why";`. SYMBOL is what libcuda.so.1
 /// exports, TYPE the function of cuda-sys's list that has its type (another one for the twins of the per-thread default
 /// stream), and KIND a [`HookKind`].
+#[macro_export]
 macro_rules! hooks {
     ($callback:ident) => {
         $callback! {
@@ -180,12 +182,10 @@ macro_rules! hooks {
         }
     };
 }
-pub(crate) use hooks;
 
 /// How the calls of a hooked function are handled.
-#[allow(dead_code)] // Which of them are used depends on the including crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum HookKind {
+pub enum HookKind {
     /// Served from the pool.
     Pooled,
     /// Served from the pool on request, otherwise passed to the driver.
@@ -204,8 +204,7 @@ pub(crate) enum HookKind {
 
 /// Functions of the driver that allocate, free or map memory and have no hook, with the reasons. Several names are
 /// separated by spaces.
-#[allow(dead_code)] // for the documentation
-pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
+pub const NOT_HOOKED: &[(&str, &str)] = &[
     (
         "cuMemAlloc cuMemFree cuMemGetInfo cuMemAllocPitch cuMemAllocHost cuMemGetAddressRange",
         "the 32-bit functions of CUDA before 3.2",
@@ -251,8 +250,7 @@ pub(crate) const NOT_HOOKED: &[(&str, &str)] = &[
 ];
 
 /// Functions of the runtime, and the function of the driver that each of them calls.
-#[allow(dead_code)] // for the documentation
-pub(crate) const RUNTIME: &[(&str, &str)] = &[
+pub const RUNTIME: &[(&str, &str)] = &[
     ("cudaMalloc", "cuMemAlloc_v2"),
     ("cudaFree", "cuMemFree_v2"),
     ("cudaMemGetInfo", "cuMemGetInfo_v2"),
