@@ -13,27 +13,9 @@ use std::sync::OnceLock;
 #[path = "../../crates/cli/tests/cli/history/made.rs"]
 mod made;
 
-/// What `bfc report` makes of a history.
-#[allow(dead_code)]
-#[path = "."]
-mod history {
-    #[path = "."]
-    pub mod memory_viz {
-        #[path = "../../crates/cli/src/history/memory_viz/trace.rs"]
-        pub mod trace;
-    }
-    #[path = "."]
-    pub mod page {
-        #[path = "../../crates/cli/src/history/page/lives.rs"]
-        pub mod lives;
-    }
-}
-
-use bfc_formats::history::layout::{HEADER_BYTES, Kind, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
-use bfc_formats::history::reader::{Recorded, parse};
+use bfc_formats::history::layout::{HEADER_BYTES, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
+use bfc_formats::history::reader::parse;
 use bfc_formats::history::timeline::follow;
-use history::memory_viz::trace::Trace;
-use history::page::lives::{Lives, spans};
 
 /// The most bytes that are allocated for each byte of the file, in all.
 const MOST_FOR_A_BYTE: usize = 8;
@@ -93,19 +75,6 @@ fn change(file: &mut [u8], what: &[u8; 11]) {
     file[at..at + bytes].copy_from_slice(&value[..bytes]);
 }
 
-/// What the report, the page and the snapshot for PyTorch make of the events.
-fn show(events: &[Recorded]) {
-    let mut lives = Lives::default();
-    (0..).zip(events).for_each(|(at, event)| lives.see(event, at));
-    // An event leaves at most two parts of regions, and adds one.
-    assert!(lives.chunks.len() <= events.len() && lives.regions.len() <= 3 * events.len());
-    assert!(spans(&lives).len() <= lives.chunks.len() + lives.regions.len());
-    let of_pools = events.iter().filter(|event| event.kind != Kind::Mark);
-    let trace = Trace::of(of_pools);
-    // A block and the segments that it lies in and between.
-    assert!(trace.entries.len() <= 8 * events.len());
-}
-
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     let mut file = WHOLE.get_or_init(whole).clone();
@@ -122,7 +91,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         let mut states = 0;
         follow(&history, |_, _| states += 1);
         assert_eq!(states, history.events.len());
-        show(&history.events);
+        bfc_cli::fuzzing::history(&history.events);
     }
     let allocated = ALLOCATED.get() - before;
     assert!(allocated <= MOST_FOR_A_BYTE * file.len(), "{allocated} bytes for a file of {}", file.len());

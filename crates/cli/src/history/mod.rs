@@ -8,9 +8,9 @@ mod format;
 mod holders;
 mod leaks;
 mod memory_dump;
-mod memory_viz;
+pub mod memory_viz;
 mod moment;
-mod page;
+pub mod page;
 mod perfetto;
 mod picture;
 #[cfg(test)]

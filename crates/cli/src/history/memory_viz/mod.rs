@@ -8,7 +8,7 @@
 mod pickle;
 #[cfg(test)]
 mod tests;
-mod trace;
+pub mod trace;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};

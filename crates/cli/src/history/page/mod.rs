@@ -11,7 +11,7 @@
 
 mod columns;
 mod free_space;
-mod lives;
+pub mod lives;
 mod pool;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
