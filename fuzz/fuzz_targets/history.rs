@@ -9,11 +9,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-#[allow(dead_code)]
-#[path = "../../crates/cli/tests/cli/history/made.rs"]
-mod made;
-
 use bfc_formats::history::layout::{HEADER_BYTES, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
+use bfc_formats::history::made::{Chunk, Made};
 use bfc_formats::history::reader::parse;
 use bfc_formats::history::timeline::follow;
 
@@ -46,12 +43,12 @@ static ALLOCATOR: Counting = Counting;
 
 /// A history with events of most kinds, and with backtraces.
 fn whole() -> Vec<u8> {
-    let mut made = made::Made::new("train");
+    let mut made = Made::new("train");
     made.stack = made.backtrace(&[0x1010, 0x2010], &[(1, 7)]);
     made.pool(1, 0, "bfc", &["weights", "cache"]);
     for number in 0..40 {
         let address = 0x10_0000 + number * 0x1000;
-        let chunk = made::Chunk { address, bytes: 256 * (number + 1), operation: (number % 3) as u32 };
+        let chunk = Chunk { address, bytes: 256 * (number + 1), operation: (number % 3) as u32 };
         made.alloc(1, chunk);
         if number % 4 == 3 {
             made.step(1, number);

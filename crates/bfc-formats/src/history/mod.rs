@@ -3,6 +3,8 @@
 #[cfg(feature = "readers")]
 mod fields;
 pub mod layout;
+#[cfg(feature = "testing")]
+pub mod made;
 #[cfg(feature = "readers")]
 pub mod ranges;
 #[cfg(feature = "readers")]

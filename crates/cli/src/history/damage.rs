@@ -1,10 +1,6 @@
 //! Damaged histories: each is refused with a reason or shown, and nothing panics. In tests, arithmetic that overflows
 //! would panic.
 
-#[allow(dead_code)]
-#[path = "../../tests/cli/history/made.rs"]
-mod made;
-
 use std::cell::Cell;
 use std::io;
 use std::mem::offset_of;
@@ -20,9 +16,9 @@ use bfc_formats::history::layout::{
     Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING,
 };
 use bfc_formats::history::layout::{MOST_FUNCTION, TextKind};
+use bfc_formats::history::made::{Chunk, Made};
 use bfc_formats::history::reader::{History, Malformed};
 use bfc_formats::history::source::Source;
-use made::{Chunk, Made};
 
 /// Numbers at the limits of arithmetic.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::{SMALL, bfc, library, run_to};
-use crate::history::made::{Chunk, Made};
 use crate::run::{executable, folder, interposer};
+use bfc_formats::history::made::{Chunk, Made};
 
 /// The command lines of a help: those below "Examples:" that begin with a command or a variable.
 fn examples(command: &[&str], help: &str) -> Vec<String> {

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{bfc, recorded};
-use crate::history::made::{Chunk, Made};
+use crate::common::{bfc, file, recorded};
+use bfc_formats::history::made::{Chunk, Made};
 
 /// Runs the command with a terminal as its standard error; what was written there.
 fn on_a_terminal(command: &mut Command) -> String {
@@ -63,7 +63,7 @@ fn commands_that_may_take_long_show_a_bar() {
 fn a_history_shows_a_bar() {
     let mut made = Made::new("train");
     made.alloc(1, Chunk { address: 0x10_0000, bytes: 4096, operation: 1 });
-    let file = made.file("progress.history");
+    let file = file("progress.history", made.bytes());
     let shown = on_a_terminal(bfc().arg("report").arg(&file));
     assert!(shown.contains(&format!("reading {}", file.display())), "{shown:?}");
     let page = file.with_extension("html");

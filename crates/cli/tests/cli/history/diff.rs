@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json as value};
 
-use super::made::Made;
 use super::{FIRST, SECOND, THIRD};
 use crate::common::{SMALL, bfc, file, json, recorded, run_to};
+use bfc_formats::history::made::Made;
 
 fn diff(a: &str, b: &str) -> Value {
     json(bfc().args(["diff", a, b]))
@@ -31,7 +31,7 @@ fn training(name: &str) -> std::path::PathBuf {
     made.out_of_memory(1, 1 << 20);
     made.mark("with @ in it");
     made.free(1, THIRD);
-    made.file(name)
+    file(name, made.bytes())
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn pools_of_two_runs_are_matched_by_device_and_name() {
     second.pool(1, 2, "bfc", &[]);
     second.pool(2, 0, "bfc", &["weights"]);
     second.alloc(2, FIRST);
-    let (first, second) = (first.file("first.history"), second.file("second.history"));
+    let (first, second) = (file("first.history", first.bytes()), file("second.history", second.bytes()));
     let found = diff(&first.display().to_string(), &second.display().to_string());
     let pools: Vec<_> = found["pools"].as_array().expect("a list").iter().collect();
     let described: Vec<_> = pools.iter().map(|pool| (pool["device"].as_i64(), pool["in"].as_str())).collect();

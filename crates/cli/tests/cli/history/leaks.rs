@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::made::{Chunk, Made};
 use super::{FIRST, SECOND, THIRD};
-use crate::common::{bfc, json, recorded, run_to};
+use crate::common::{bfc, file, json, recorded, run_to};
+use bfc_formats::history::made::{Chunk, Made};
 
 fn leaks(file: &Path, args: &[&str]) -> Value {
     json(bfc().args(["report", "--leaks"]).args(args).arg(file))
@@ -33,7 +33,7 @@ fn training(name: &str) -> PathBuf {
     made.free(1, THIRD);
     made.alloc(1, Chunk { address: 0x13_0000, bytes: 512, operation: 0 });
     made.mark("done");
-    made.file(name)
+    file(name, made.bytes())
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn what_lived_at_the_destruction_of_a_pool_is_listed() {
     made.free(1, FIRST);
     made.alloc(2, FIRST);
     made.destroy(1);
-    let file = made.file("destroyed.history");
+    let file = file("destroyed.history", made.bytes());
     let all = leaks(&file, &[]);
     assert_eq!(amount(&all), (8192 + 4096, 2));
     assert_eq!(amount(&all["pools"][0]), (8192, 1));

@@ -2,20 +2,12 @@
 
 mod diff;
 mod leaks;
-pub mod made;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::common::{bfc, json, run_to};
-use made::{Chunk, Made};
-
-impl Made {
-    /// The path of a file with it.
-    pub fn file(&self, name: &str) -> std::path::PathBuf {
-        crate::common::file(name, self.bytes())
-    }
-}
+use crate::common::{bfc, file, json, run_to};
+use bfc_formats::history::made::{Chunk, Made};
 
 const FIRST: Chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 1 };
 const SECOND: Chunk = Chunk { address: 0x11_0000, bytes: 8192, operation: 2 };
@@ -34,7 +26,7 @@ fn the_peak_and_each_out_of_memory_have_their_step_and_mark() {
     made.free(1, FIRST);
     made.mark("later");
     made.out_of_memory(1, 1 << 20);
-    let file = made.file("phases.history");
+    let file = file("phases.history", made.bytes());
     let text = run_to(0, bfc().arg("report").arg(&file)).0;
     assert!(text.contains("  out of memory after 0.004 s, step 0: 1.00 MiB"), "{text}");
     assert!(
@@ -55,7 +47,7 @@ fn a_step_that_is_not_known_is_not_shown() {
     let mut made = Made::new("train");
     made.alloc(1, FIRST);
     made.out_of_memory(1, 1 << 20);
-    let file = made.file("no-step.history");
+    let file = file("no-step.history", made.bytes());
     assert!(json(bfc().arg("report").arg(&file))["pools"][0]["peak"]["step"].is_null());
     let text = run_to(0, bfc().arg("report").arg(&file)).0;
     assert!(text.contains("  out of memory after 0.002 s: "), "{text}");
@@ -69,12 +61,12 @@ fn what_has_no_backtrace_beside_others_is_listed() {
     let (first, second) = (Chunk { operation: 0, ..FIRST }, Chunk { operation: 0, ..SECOND });
     made.alloc(1, first);
     made.out_of_memory(1, 1 << 20);
-    let without = run_to(0, bfc().arg("report").arg(made.clone().file("plain.history"))).0;
+    let without = run_to(0, bfc().arg("report").arg(file("plain.history", made.bytes()))).0;
     assert!(!without.contains("backtrace") && !without.contains("requested by"), "{without}");
     made.stack = made.backtrace(&[], &[(1, 7)]);
     made.alloc(1, second);
     made.out_of_memory(1, 1 << 20);
-    let file = made.file("beside.history");
+    let file = file("beside.history", made.bytes());
     let text = run_to(0, bfc().arg("report").arg(&file)).0;
     let listed = "      by forward (train.py:7)\n      by (no backtrace)\n";
     let amounts =
@@ -98,7 +90,7 @@ fn names_in_every_text_are_harmless() {
     made.alloc(1, FIRST);
     made.out_of_memory(1, 1 << 20);
     made.alloc(1, SECOND);
-    let file = made.file("hostile.history");
+    let file = file("hostile.history", made.bytes());
     for arguments in [&["report"][..], &["report", "--leaks"], &["report", "--advice"]] {
         let text = run_to(0, bfc().args(arguments).arg(&file)).0;
         assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}"), "{arguments:?}: {text}");

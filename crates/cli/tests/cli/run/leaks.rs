@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{folder, run};
-use crate::common::run_to;
-use crate::history::made::{Chunk, Made};
+use crate::common::{file, run_to};
+use bfc_formats::history::made::{Chunk, Made};
 
 const CHUNK: Chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 1 };
 /// What a process of libbfc does: the first writes the file, others beside it.
@@ -30,8 +30,8 @@ fn leaks(name: &str, frees: bool, options: &[&str], script: &str) -> Option<Comm
     let folder = folder(name);
     let mut command = run(&[&["--leaks"], options, &["--", "sh", "-c", script]].concat())?;
     command.env("TMPDIR", &folder).current_dir(&folder);
-    command.env("FIRST", made("first", true).file(&format!("{name}-first.history")));
-    command.env("SECOND", made("second", frees).file(&format!("{name}-second.history")));
+    command.env("FIRST", file(&format!("{name}-first.history"), made("first", true).bytes()));
+    command.env("SECOND", file(&format!("{name}-second.history"), made("second", frees).bytes()));
     Some(command)
 }
 

@@ -1,8 +1,10 @@
 //! Histories that no library wrote: the events that a test wants, in the format of the library.
 
+#![allow(missing_docs)] // Of fields and methods whose names say it.
+
 use std::mem::offset_of;
 
-use bfc_formats::history::layout::{
+use super::layout::{
     self, Event, HEADER_BYTES, Header, Kind, MAGIC, STACK_BYTES, STOPPED, StackHead, TEXT_BYTES, TextHead,
     TextKind, text_extent,
 };
@@ -10,6 +12,7 @@ use bfc_formats::history::layout::{
 const CAPACITY: u64 = 1024;
 /// What marks have as their pool.
 const NO_POOL: u16 = u16::MAX;
+
 /// A history in the making. Its ticks are microseconds.
 #[derive(Clone)]
 pub struct Made {
