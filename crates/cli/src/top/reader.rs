@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::env;
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -12,12 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, bail};
-
 use crate::process::{self, Liveness};
 use bfc_formats::published::layout::{
-    ENDED, FAILED, FAMILY, FILE_BYTES, HEADER_BYTES, Header, KEPT_SECONDS, LIVE, MAGIC, POOLS, Pool, Record,
-    is_unfinished, process_of,
+    self, ENDED, FAILED, FAMILY, FILE_BYTES, GONE, HEADER_BYTES, Header, KEPT_SECONDS, LIVE, MAGIC, POOLS,
+    Pool, Record, is_unfinished, process_of,
 };
 
 /// What is read at one moment.
@@ -77,7 +76,7 @@ pub struct PoolReading {
     pub is_failed: bool,
     /// When the statistics were copied, in nanoseconds since 1970.
     pub time: u64,
-    pub statistics: [u64; bfc_formats::published::layout::STATISTICS.len()],
+    pub statistics: [u64; layout::STATISTICS.len()],
     /// When the holders were summed up. 0: no operation has a name.
     pub holders_time: u64,
     pub holders: Vec<HolderReading>,
@@ -91,6 +90,14 @@ pub struct HolderReading {
     pub bytes: u64,
     pub chunks: u64,
     pub last_step: u64,
+}
+
+/// The error says why a file is not read.
+type Result<T> = std::result::Result<T, String>;
+
+/// Puts what failed before the system's reason.
+fn failed(what: &str) -> impl FnOnce(io::Error) -> String {
+    move |error| format!("{what}: {error}")
 }
 
 /// A process counts as stalled after this time, and after ten of its intervals.
@@ -122,7 +129,7 @@ pub fn read_all(folders: &[PathBuf]) -> Reading {
             // The same folder under another name.
             Ok(Some(folder)) if !seen.insert(folder.identity) => {}
             Ok(Some(folder)) => folder.read(&mut reading),
-            Err(error) => reading.unreadable.push((path.clone(), format!("{error:#}"))),
+            Err(error) => reading.unreadable.push((path.clone(), error)),
         }
     }
     reading.processes.sort_by_key(|process| (process.id, process.started));
@@ -140,13 +147,13 @@ impl Folder {
     fn open(path: &Path) -> Result<Option<Self>> {
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let handle = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.context("cannot be opened, or is a symbolic link")?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(failed("cannot be opened, or is a symbolic link"))?,
         };
-        let facts = handle.metadata().context("cannot be examined")?;
+        let facts = handle.metadata().map_err(failed("cannot be examined"))?;
         require_own(&facts)?;
         if facts.mode() & 0o077 != 0 {
-            bail!("other users have access to it; its mode must be 0700");
+            return Err("other users have access to it; its mode must be 0700".into());
         }
         Ok(Some(Folder { path: path.to_owned(), handle, identity: (facts.dev(), facts.ino()) }))
     }
@@ -168,7 +175,7 @@ impl Folder {
                 Ok(Found::Process(process)) => reading.processes.push(process),
                 // A failure shows in the next reading.
                 Ok(Found::Stale) => drop(fs::remove_file(self.inside(&name))),
-                Err(error) => reading.unreadable.push((self.path.join(&name), format!("{error:#}"))),
+                Err(error) => reading.unreadable.push((self.path.join(&name), error)),
             }
         }
     }
@@ -177,7 +184,7 @@ impl Folder {
 fn require_own(facts: &fs::Metadata) -> Result<()> {
     // SAFETY: no preconditions.
     if facts.uid() != unsafe { libc::geteuid() } {
-        bail!("it belongs to another user");
+        return Err("it belongs to another user".into());
     }
     Ok(())
 }
@@ -195,17 +202,17 @@ enum Found {
 fn read_file(path: &Path, is_named: bool, now: SystemTime) -> Result<Found> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        opened => opened.context("cannot be opened, or is a symbolic link")?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        opened => opened.map_err(failed("cannot be opened, or is a symbolic link"))?,
     };
-    let facts = file.metadata().context("cannot be examined")?;
+    let facts = file.metadata().map_err(failed("cannot be examined"))?;
     if !facts.is_file() {
-        bail!("is no file");
+        return Err("is no file".into());
     }
     require_own(&facts)?;
     let mut bytes = vec![0; FILE_BYTES];
     let length = facts.len();
-    let read = read_up_to(&file, &mut bytes).context("cannot be read")?;
+    let read = read_up_to(&file, &mut bytes).map_err(failed("cannot be read"))?;
     let bytes = &bytes[..read];
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let is_long_ago = |time| now.saturating_sub(time) > Duration::from_secs(KEPT_SECONDS);
@@ -214,13 +221,13 @@ fn read_file(path: &Path, is_named: bool, now: SystemTime) -> Result<Found> {
         return Ok(if is_long_ago(changed) { Found::Stale } else { Found::Nothing });
     }
     if !bytes.starts_with(FAMILY) {
-        bail!("is not a file of published statistics");
+        return Err("is not a file of published statistics".into());
     }
     if !bytes.starts_with(&MAGIC) {
-        bail!("is of another version of libbfc; use the bfc command of that version");
+        return Err("is of another version of libbfc; use the bfc command of that version".into());
     }
     if length != FILE_BYTES as u64 || read != FILE_BYTES {
-        bail!("is damaged: it has {length} bytes instead of {FILE_BYTES}");
+        return Err(format!("is damaged: it has {length} bytes instead of {FILE_BYTES}"));
     }
     let sizes = [
         (number32(bytes, offset_of!(Header, header_bytes)), HEADER_BYTES),
@@ -228,7 +235,7 @@ fn read_file(path: &Path, is_named: bool, now: SystemTime) -> Result<Found> {
         (number32(bytes, offset_of!(Header, records)), POOLS),
     ];
     if sizes.iter().any(|&(there, here)| there as usize != here) {
-        bail!("is damaged: the sizes in the header are not those of this version");
+        return Err("is damaged: the sizes in the header are not those of this version".into());
     }
     let mut process = head(bytes, now);
     for index in 0..POOLS {
@@ -270,7 +277,7 @@ fn head(bytes: &[u8], now: Duration) -> Process {
 /// Reads a record. `bytes` is the file as it was read first.
 fn read_record(file: &File, bytes: &[u8], index: usize) -> Result<Option<PoolReading>> {
     let at = HEADER_BYTES + index * size_of::<Record>();
-    let mut sequence = Record::sequence_of(&bytes[at..]).context("is damaged")?;
+    let mut sequence = Record::sequence_of(&bytes[at..]).ok_or("is damaged")?;
     let mut record = [0; size_of::<Record>()];
     let mut word = [0; 8];
     for _ in 0..TRIES {
@@ -278,28 +285,28 @@ fn read_record(file: &File, bytes: &[u8], index: usize) -> Result<Option<PoolRea
             return Ok(None);
         }
         fence(Ordering::Acquire);
-        file.read_exact_at(&mut record, at as u64).context("cannot be read")?;
+        file.read_exact_at(&mut record, at as u64).map_err(failed("cannot be read"))?;
         fence(Ordering::Acquire);
-        file.read_exact_at(&mut word, at as u64).context("cannot be read")?;
+        file.read_exact_at(&mut word, at as u64).map_err(failed("cannot be read"))?;
         let after = u64::from_ne_bytes(word);
         if after == sequence {
-            let pool = Record::copy_of(&record, sequence).context("is damaged")?;
-            return of_record(&pool).with_context(|| format!("is damaged: record {index}"));
+            let pool = Record::copy_of(&record, sequence).ok_or("is damaged")?;
+            return of_record(&pool).map_err(|why| format!("is damaged: record {index}: {why}"));
         }
         sequence = after;
     }
-    bail!("is damaged: record {index} keeps changing")
+    Err(format!("is damaged: record {index} keeps changing"))
 }
 
 fn of_record(pool: &Pool) -> Result<Option<PoolReading>> {
     if pool.device > 1023 {
-        bail!("there is no device {}", pool.device);
+        return Err(format!("there is no device {}", pool.device));
     }
     let is_failed = match pool.state {
         LIVE => false,
         FAILED => true,
-        bfc_formats::published::layout::GONE => return Ok(None),
-        other => bail!("{other} is no state"),
+        GONE => return Ok(None),
+        other => return Err(format!("{other} is no state")),
     };
     let holders = pool.holders.iter().filter(|holder| holder.bytes != 0).map(|holder| HolderReading {
         operation: Some(text(&holder.name)).filter(|name| !name.is_empty()),
@@ -337,13 +344,13 @@ fn number64(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-fn read_up_to(file: &File, bytes: &mut [u8]) -> std::io::Result<usize> {
+fn read_up_to(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < bytes.len() {
         match file.read_at(&mut bytes[done..], done as u64) {
             Ok(0) => break,
             Ok(count) => done += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
