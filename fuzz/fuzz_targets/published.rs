@@ -7,40 +7,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-#[allow(dead_code)]
-#[path = "../../crates/cli/src/json.rs"]
-mod json;
-#[allow(dead_code)]
-#[path = "../../crates/cli/src/names.rs"]
-mod names;
-#[allow(dead_code)]
-#[path = "../../crates/cli/src/process.rs"]
-mod process;
-#[allow(dead_code)]
-#[path = "../../crates/cli/src/size.rs"]
-mod size;
-
-/// What `bfc top` reads and shows.
-#[allow(dead_code)]
-#[path = "."]
-mod top {
-    #[path = "../../crates/cli/src/top/document.rs"]
-    pub mod document;
-    #[path = "../../crates/cli/src/top/made.rs"]
-    pub mod made;
-    #[path = "../../crates/cli/src/top/metrics.rs"]
-    pub mod metrics;
-    #[path = "../../crates/cli/src/top/rates.rs"]
-    pub mod rates;
-    #[path = "../../crates/cli/src/top/reader.rs"]
-    pub mod reader;
-    #[path = "../../crates/cli/src/top/text.rs"]
-    pub mod text;
-}
-
-use bfc_formats::published::layout::{HEADER_BYTES, Header, LIVE, POOLS, Pool, Record, put_text};
-use top::rates::Rates;
-use top::reader::{Reading, read_all};
+use bfc_formats::published::layout::{HEADER_BYTES, Header, LIVE, Pool, Record, put_text};
+use bfc_formats::published::made;
+use bfc_formats::published::reader::{Reading, read_all};
 
 /// The file of a process with two pools.
 fn whole() -> Vec<u8> {
@@ -53,7 +22,7 @@ fn whole() -> Vec<u8> {
         }
         pool
     };
-    top::made::file(&[pool(0), pool(1)])
+    made::file(&[pool(0), pool(1)])
 }
 
 /// Changes eight bytes of the header or of the first records, or the first of them.
@@ -91,10 +60,5 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     }
     let reading = read(&file);
     assert!(reading.processes.len() + reading.unreadable.len() <= 1);
-    let rows = Rates::default().take(&reading);
-    assert!(rows.len() <= POOLS);
-    let document = top::document::document(&reading, &rows).expect("it is a document");
-    serde_json::from_str::<serde_json::Value>(&document).expect("it is JSON");
-    top::text::once(&reading, &rows);
-    top::metrics::text(&rows);
+    bfc_cli::fuzzing::published(&reading);
 });

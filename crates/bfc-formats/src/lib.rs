@@ -14,4 +14,6 @@
 pub mod counters;
 pub mod history;
 pub mod openmetrics;
+#[cfg(feature = "readers")]
+pub mod process;
 pub mod published;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use bfc_formats::counters::{Counted, ENDED, REPLACED, Record};
 
 use crate::names::shown;
-use crate::process::{self, Liveness};
+use bfc_formats::process::{self, Liveness};
 
 pub use bfc_formats::counters::MAGIC;
 

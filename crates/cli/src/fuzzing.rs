@@ -2,10 +2,14 @@
 
 use bfc_formats::history::layout::Kind;
 use bfc_formats::history::reader::Recorded;
+use bfc_formats::published::layout::POOLS;
+use bfc_formats::published::reader::Reading;
 
 use crate::counters;
 use crate::history::memory_viz::trace::Trace as MemoryViz;
 use crate::history::page::lives::{Lives, spans};
+use crate::top::rates::Rates;
+use crate::top::{document, metrics, text};
 use crate::trace::Trace;
 
 /// Reads a trace, as `bfc replay` and `bfc plan` do.
@@ -44,4 +48,14 @@ pub fn history(events: &[Recorded]) {
     let trace = MemoryViz::of(of_pools);
     // A block and the segments that it lies in and between.
     assert!(trace.entries.len() <= 8 * events.len());
+}
+
+/// Shows published statistics of one process, as `bfc top` does.
+pub fn published(reading: &Reading) {
+    let rows = Rates::default().take(reading);
+    assert!(rows.len() <= POOLS);
+    let document = document::document(reading, &rows).expect("it is a document");
+    serde_json::from_str::<serde_json::Value>(&document).expect("it is JSON");
+    text::once(reading, &rows);
+    metrics::text(&rows);
 }

@@ -22,7 +22,6 @@ mod new_file;
 mod output;
 mod plan;
 mod plot;
-mod process;
 mod replay;
 mod report;
 mod results;

@@ -11,7 +11,6 @@ use super::leaks::{Leaks, LeaksArgs};
 use super::moment::Moment;
 use super::snapshot::Snapshot;
 use super::summary::Summary;
-use crate::process::Liveness;
 use bfc_formats::history::layout::{
     Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING,
 };
@@ -19,6 +18,7 @@ use bfc_formats::history::layout::{MOST_FUNCTION, TextKind};
 use bfc_formats::history::made::{Chunk, Made};
 use bfc_formats::history::reader::{History, Malformed};
 use bfc_formats::history::source::Source;
+use bfc_formats::process::Liveness;
 
 /// Numbers at the limits of arithmetic.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];

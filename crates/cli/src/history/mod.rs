@@ -33,7 +33,7 @@ use indicatif::ProgressBar;
 
 use crate::library::Library;
 use crate::output::{self, Output, progress};
-use crate::process::{self, Liveness};
+use bfc_formats::process::{self, Liveness};
 use format::Format;
 use leaks::Leaks;
 use summary::Summary;

@@ -9,12 +9,12 @@ use serde::Serialize;
 use super::advice::Advice;
 use super::holders::{Holder, NO_BACKTRACE, chain, holders, write_holders};
 use crate::names::{self, shown};
-use crate::process::Liveness;
 use crate::size::{self, counted, human};
 use bfc_formats::history::layout::{Kind, cause_name};
 use bfc_formats::history::reader::{History, Recorded};
 use bfc_formats::history::stacks::Backtrace;
 use bfc_formats::history::timeline::{PoolState, follow};
+use bfc_formats::process::Liveness;
 
 /// How many failures and marks are listed.
 const LISTED: usize = 10;

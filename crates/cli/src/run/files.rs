@@ -14,7 +14,7 @@ use super::Run;
 use crate::counters;
 use crate::history;
 use crate::output;
-use crate::process::{self as processes, Liveness};
+use bfc_formats::process::{self as processes, Liveness};
 
 /// Checks whether counters can be kept in the file of --report. It may contain those of other processes.
 pub fn check_report(args: &Run) -> Result<()> {

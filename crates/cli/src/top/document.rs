@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::rates::Row;
-use super::reader::Reading;
 use crate::json;
 use bfc_formats::published::layout::STATISTICS;
+use bfc_formats::published::reader::Reading;
 
 /// Shown by `bfc top --help`.
 pub const SCHEMA: &str = "\

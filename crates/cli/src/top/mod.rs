@@ -1,18 +1,15 @@
 //! `bfc top`: the statistics that running processes publish (`BFC_PUBLISH=1`).
 
 mod app;
-mod document;
-#[cfg(test)]
-mod made;
-mod metrics;
-mod rates;
-mod reader;
+pub mod document;
+pub mod metrics;
+pub mod rates;
 mod screen;
 mod serve;
 mod terminal;
 #[cfg(test)]
 mod tests;
-mod text;
+pub mod text;
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
@@ -25,8 +22,8 @@ use clap::Args;
 use crate::new_file;
 use crate::output::{Output, complain};
 use crate::size;
+use bfc_formats::published::reader::{self, Reading, State};
 use rates::Rates;
-use reader::{Reading, State};
 
 /// The arguments of `bfc top`.
 #[derive(Args, Clone)]

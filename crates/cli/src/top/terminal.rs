@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use ratatui::crossterm::event::{self, Event};
 
 use super::app::App;
-use super::reader::Reading;
 use super::screen;
+use bfc_formats::published::reader::Reading;
 
 /// Set by a signal that ends the command.
 static HAS_TO_END: AtomicBool = AtomicBool::new(false);

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
 
 use super::rates::Row;
-use super::reader::{Reading, State};
 use crate::names::shown;
+use bfc_formats::published::reader::{Reading, State};
 
 /// Printed if there is nothing to show.
 pub const NOTHING: &str =

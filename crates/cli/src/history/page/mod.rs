@@ -133,7 +133,7 @@ mod tests {
 
     fn page(history: &History) -> String {
         let mut page = Vec::new();
-        write(history, &Summary::new(history, crate::process::Liveness::Ended), &mut page)
+        write(history, &Summary::new(history, bfc_formats::process::Liveness::Ended), &mut page)
             .expect("into memory");
         String::from_utf8(page).expect("text")
     }

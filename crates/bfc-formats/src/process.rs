@@ -1,4 +1,4 @@
-//! Other processes, identified by what the interposer records about its own (crates/preload/src/sys/process.rs).
+//! Other processes, identified by what they record about themselves: the number, and when they started.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,9 @@ use std::os::unix::fs::MetadataExt;
 /// Whether a process is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
+    /// It runs.
     Running,
+    /// It has ended, or the number is another process's now.
     Ended,
     /// The system does not tell.
     Unknown,

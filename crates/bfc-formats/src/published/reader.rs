@@ -1,6 +1,8 @@
 //! Reads the files that processes publish. They may be written at the same time, damaged, or something else, so nothing
 //! in them is trusted.
 
+#![allow(missing_docs)] // Of fields and methods whose names say it.
+
 use std::collections::HashSet;
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -13,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, SystemTime};
 
-use crate::process::{self, Liveness};
-use bfc_formats::published::layout::{
+use super::layout::{
     self, ENDED, FAILED, FAMILY, FILE_BYTES, GONE, HEADER_BYTES, Header, KEPT_SECONDS, LIVE, MAGIC, POOLS,
     Pool, Record, is_unfinished, process_of,
 };
+use crate::process::{self, Liveness};
 
 /// What is read at one moment.
 #[derive(Debug, Default)]

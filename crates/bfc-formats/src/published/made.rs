@@ -1,12 +1,12 @@
 //! The file of published statistics of a process, for tests and for fuzzing (fuzz/fuzz_targets/published.rs).
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::mem::offset_of;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
-use bfc_formats::published::layout::{
-    FILE_BYTES, HEADER_BYTES, Header, MAGIC, POOLS, PUBLISHING, Pool, Record,
-};
+use super::layout::{FILE_BYTES, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, PUBLISHING, Pool, Record};
 
 /// Nanoseconds since 1970.
 pub fn now() -> u64 {
@@ -51,4 +51,25 @@ pub fn file(pools: &[Pool]) -> Vec<u8> {
         put(at + 8 + size_of::<Pool>(), bytes);
     }
     file
+}
+
+/// A new folder that only this user can read.
+pub fn folder(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("libbfc-top-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir(&path).expect("writable");
+    fs::set_permissions(&path, Permissions::from_mode(0o700)).expect("it is ours");
+    path
+}
+
+/// Overwrites bytes of a file.
+pub fn put<const BYTES: usize>(file: &mut [u8], at: usize, bytes: [u8; BYTES]) {
+    file[at..at + BYTES].copy_from_slice(&bytes);
+}
+
+/// A pool of a device, with these bytes in use.
+pub fn live(device: u64, in_use: u64) -> Pool {
+    let mut pool = Pool { state: LIVE, device, time: now(), ..Pool::EMPTY };
+    pool.statistics[3] = in_use;
+    pool
 }
