@@ -2,7 +2,8 @@
 
 #![no_main]
 
-use bfc_formats::counters::{MAGIC, Record};
+use bfc_formats::counters::MAGIC;
+use bfc_formats::counters::reader::BYTES;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     // Records without their first bytes, which no fuzzer would come up with: each input is two of them.
@@ -13,7 +14,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         file.extend(record);
         // One input in a few is cut off.
         if input.first().is_none_or(|byte| byte & 7 != 0) {
-            file.resize(file.len().next_multiple_of(size_of::<Record>()), 0);
+            file.resize(file.len().next_multiple_of(BYTES), 0);
         }
     }
     bfc_cli::fuzzing::counters(&file);

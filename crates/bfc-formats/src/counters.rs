@@ -5,6 +5,9 @@
 
 #![allow(missing_docs)] // Of fields and constants whose names say it.
 
+#[cfg(feature = "readers")]
+pub mod reader;
+
 use core::fmt::{self, Display};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -251,5 +254,17 @@ impl Display for Bytes {
             None => write!(f, "{} bytes", self.0),
             Some(unit) => write!(f, "{} {unit}", Tenths::of(self.0.into(), 1 << (10 * power))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_one_that_is_written() {
+        assert_eq!(size_of::<Record>(), 8192);
+        assert_eq!(core::mem::offset_of!(Record, state), 64);
+        assert_eq!(core::mem::offset_of!(Record, pools), 400);
     }
 }

@@ -4,60 +4,36 @@ use std::fmt::{Display, Write};
 use std::io::Read;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Error, Result, anyhow};
+use bfc_formats::counters::reader::{Malformed, read};
 use bfc_formats::counters::{Counted, ENDED, REPLACED, Record};
 
 use crate::names::shown;
 use bfc_formats::process::{self, Liveness};
 
-pub use bfc_formats::counters::MAGIC;
-
-/// The size of a record.
-pub const BYTES: usize = size_of::<Record>();
-
-/// The fields that begin a record of any version.
-const FAMILY: &[u8] = b"libbfc counters ";
-
 /// Returns the summaries of the records up to the first damaged one, and what is wrong with it. `name` is that of the
 /// file.
 pub fn summaries(file: impl Read, name: &dyn Display) -> Result<(Vec<String>, Result<()>)> {
-    let (records, end) = read(file, name)?;
+    let (records, damage) = read(file).map_err(|why| explain(why, name))?;
+    let end = damage.map_or(Ok(()), |why| Err(explain(why, name)));
     Ok((records.iter().map(summary).collect(), end))
 }
 
-fn read(mut file: impl Read, name: &dyn Display) -> Result<(Vec<Record>, Result<()>)> {
-    let mut records = Vec::new();
-    loop {
-        let mut bytes = Vec::with_capacity(BYTES);
-        let read = file.by_ref().take(BYTES as u64).read_to_end(&mut bytes);
-        read.with_context(|| format!("cannot read {name}"))?;
-        if bytes.is_empty() {
-            return Ok((records, Ok(())));
+fn explain(why: Malformed, name: &dyn Display) -> Error {
+    match why {
+        Malformed::Unreadable(error) => Error::new(error).context(format!("cannot read {name}")),
+        Malformed::TooLarge(error) => Error::new(error).context(format!("no host memory for all of {name}")),
+        Malformed::OtherVersion => {
+            anyhow!("{name} is of another version of libbfc; use the bfc command of that version")
         }
-        if let Err(error) = check(&bytes, name, records.len() + 1) {
-            return Ok((records, Err(error)));
+        Malformed::OtherFile => {
+            anyhow!("{name} is not a report; name the FILE of bfc run --report=FILE or --history FILE")
         }
-        records.try_reserve(1).with_context(|| format!("no host memory for all of {name}"))?;
-        // SAFETY: as many bytes as it has, and any are a record.
-        records.push(unsafe { bytes.as_ptr().cast::<Record>().read_unaligned() });
-    }
-}
-
-/// Fails unless these bytes are a record. `number` is its place in the file, from 1.
-fn check(bytes: &[u8], name: &dyn Display, number: usize) -> Result<()> {
-    if bytes.starts_with(FAMILY) && !bytes.starts_with(&MAGIC) {
-        bail!("{name} is of another version of libbfc; use the bfc command of that version");
-    }
-    if !bytes.starts_with(&MAGIC) && number == 1 {
-        bail!("{name} is not a report; name the FILE of bfc run --report=FILE or --history FILE");
-    }
-    if !bytes.starts_with(&MAGIC) || bytes.len() < BYTES {
-        bail!(
+        Malformed::Damaged(number) => anyhow!(
             "record {number} of {name} is damaged, and later ones cannot be read; remove the file before the next \
              run, or name another"
-        );
+        ),
     }
-    Ok(())
 }
 
 fn summary(record: &Record) -> String {
@@ -152,12 +128,5 @@ mod tests {
         assert_eq!(time(1_795_302_000), "2026-11-21 23:00:00 UTC");
         assert_eq!(date(364), (1970, 12, 31));
         assert_eq!(date(u64::MAX).0, 9999);
-    }
-
-    #[test]
-    fn the_layout_is_the_one_that_is_written() {
-        assert_eq!(size_of::<Record>(), 8192);
-        assert_eq!(std::mem::offset_of!(Record, state), 64);
-        assert_eq!(std::mem::offset_of!(Record, pools), 400);
     }
 }

@@ -1,5 +1,6 @@
 //! What fuzz targets run of the command, and what holds whatever the input is.
 
+use bfc_formats::counters::reader::BYTES;
 use bfc_formats::history::layout::Kind;
 use bfc_formats::history::reader::Recorded;
 use bfc_formats::published::layout::POOLS;
@@ -30,7 +31,7 @@ pub fn counters(file: &[u8]) {
     match counters::summaries(file, &"fuzz") {
         Err(error) => panic!("a buffer can be read: {error}"),
         Ok((summaries, end)) => {
-            let whole = file.len() / counters::BYTES;
+            let whole = file.len() / BYTES;
             assert!(summaries.len() <= whole && (end.is_err() || summaries.len() == whole));
             assert!(summaries.iter().all(|summary| summary.starts_with("process ")));
         }

@@ -11,9 +11,10 @@ use std::process;
 use anyhow::{Context, Result, bail};
 
 use super::Run;
-use crate::counters;
 use crate::history;
 use crate::output;
+use bfc_formats::counters::MAGIC;
+use bfc_formats::counters::reader::BYTES;
 use bfc_formats::process::{self as processes, Liveness};
 
 /// Checks whether counters can be kept in the file of --report. It may contain those of other processes.
@@ -28,14 +29,14 @@ pub fn check_report(args: &Run) -> Result<()> {
     let mut head = Vec::new();
     let length = opened
         .and_then(|file| {
-            (&file).take(counters::MAGIC.len() as u64).read_to_end(&mut head)?;
+            (&file).take(MAGIC.len() as u64).read_to_end(&mut head)?;
             Ok(file.metadata()?.len())
         })
         .with_context(|| format!("--report={name}: cannot be written; name another file"))?;
-    if !head.is_empty() && head != counters::MAGIC {
+    if !head.is_empty() && head != MAGIC {
         bail!("--report={name}: the file exists and is not a report; remove it, or name another");
     }
-    if length % counters::BYTES as u64 != 0 {
+    if length % BYTES as u64 != 0 {
         bail!("--report={name}: a record in the file is truncated; remove it, or name another");
     }
     // Only if this process created it, because another may be about to write.
