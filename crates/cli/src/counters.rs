@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use anyhow::{Error, Result, anyhow};
 use bfc_formats::counters::reader::{Malformed, read};
 use bfc_formats::counters::{Counted, ENDED, REPLACED, Record};
+use bfc_formats::process::{self, Liveness};
 
 use crate::names::shown;
-use bfc_formats::process::{self, Liveness};
 
 /// Returns the summaries of the records up to the first damaged one, and what is wrong with it. `name` is that of the
 /// file.

@@ -29,11 +29,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use bfc_formats::history::layout;
 use bfc_formats::history::reader::{self, History};
 use bfc_formats::history::source::Source;
+use bfc_formats::process::{self, Liveness};
 use indicatif::ProgressBar;
 
 use crate::library::Library;
 use crate::output::{self, Output, progress};
-use bfc_formats::process::{self, Liveness};
 use format::Format;
 use leaks::Leaks;
 use summary::Summary;

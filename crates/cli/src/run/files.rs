@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use anyhow::{Context, Result, bail};
+use bfc_formats::counters::MAGIC;
+use bfc_formats::counters::reader::BYTES;
+use bfc_formats::process::{self as processes, Liveness};
 
 use super::Run;
 use crate::history;
 use crate::output;
-use bfc_formats::counters::MAGIC;
-use bfc_formats::counters::reader::BYTES;
-use bfc_formats::process::{self as processes, Liveness};
 
 /// Checks whether counters can be kept in the file of --report. It may contain those of other processes.
 pub fn check_report(args: &Run) -> Result<()> {

@@ -17,12 +17,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use bfc_formats::published::reader::{self, Reading, State};
 use clap::Args;
 
 use crate::new_file;
 use crate::output::{Output, complain};
 use crate::size;
-use bfc_formats::published::reader::{self, Reading, State};
 use rates::Rates;
 
 /// The arguments of `bfc top`.
