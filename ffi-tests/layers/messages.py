@@ -14,7 +14,7 @@ from typing import NamedTuple
 from imports import PARSER, TESTS_ONLY
 
 ROOT = pathlib.Path(__file__).parents[2]
-SOURCES = ("src/**/*.rs", "crates/preload/src/**/*.rs", "crates/cuda-sys/src/**/*.rs", "crates/os/src/**/*.rs", "crates/bfc-formats/src/**/*.rs", "crates/cli/src/**/*.rs", "python/src/bfc/**/*.py")
+SOURCES = ("src/**/*.rs", "crates/preload/src/**/*.rs", "crates/cuda-sys/src/**/*.rs", "crates/os/src/**/*.rs", "crates/bfc-readers/src/**/*.rs", "crates/cli/src/**/*.rs", "python/src/bfc/**/*.py")
 # Texts for pages, and instructions of the processor.
 NO_MESSAGES = re.compile(r"crates/preload/src/unanalyzed_list\.rs|src/(.*/)?tests(/.*)?\.rs|src/(.*/)?broken_tests\.rs")
 NOT_TOLD = {"asm!", "naked_asm!", "global_asm!", "expect", "unreachable!", "assert!", "debug_assert!", "assert_eq!"}

@@ -3,7 +3,7 @@
 #![no_main]
 
 use bfc_formats::counters::MAGIC;
-use bfc_formats::counters::reader::BYTES;
+use bfc_readers::counters::BYTES;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     // Records without their first bytes, which no fuzzer would come up with: each input is two of them.

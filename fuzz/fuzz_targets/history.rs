@@ -10,9 +10,9 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 use bfc_formats::history::layout::{HEADER_BYTES, MOST_FRAMES, STACK_BYTES, TEXT_BYTES};
-use bfc_formats::history::made::{Chunk, Made};
-use bfc_formats::history::reader::parse;
-use bfc_formats::history::timeline::follow;
+use bfc_readers::history::made::{Chunk, Made};
+use bfc_readers::history::reader::parse;
+use bfc_readers::history::timeline::follow;
 
 /// The most bytes that are allocated for each byte of the file, in all.
 const MOST_FOR_A_BYTE: usize = 8;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use bfc_formats::published::layout::{HEADER_BYTES, Header, LIVE, Pool, Record, put_text};
-use bfc_formats::published::made;
-use bfc_formats::published::reader::{Reading, read_all};
+use bfc_readers::published::made;
+use bfc_readers::published::reader::{Reading, read_all};
 
 /// The file of a process with two pools.
 fn whole() -> Vec<u8> {

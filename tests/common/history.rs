@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
-use bfc_formats::history::reader::{History, parse};
+use bfc_readers::history::reader::{History, parse};
 
 use crate::common::{BFC_OK, bfc_history_stop};
 

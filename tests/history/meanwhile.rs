@@ -4,7 +4,7 @@ use crate::common::backend::{Backend, RECORDED_FIRST};
 use crate::common::*;
 use crate::history::layout::Kind;
 use crate::history::{alone, c, new_path, stopped};
-use bfc_formats::history::reader::Recorded;
+use bfc_readers::history::reader::Recorded;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::FileExt;

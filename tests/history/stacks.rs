@@ -3,7 +3,7 @@
 use crate::common::*;
 use crate::history::layout::{Kind, MOST_FRAMES, STACK_BYTES};
 use crate::history::{alone, c, new_path, read, read_from, stopped};
-use bfc_formats::history::reader::{History, Recorded};
+use bfc_readers::history::reader::{History, Recorded};
 use std::collections::HashSet;
 use std::fs;
 use std::hint::black_box;

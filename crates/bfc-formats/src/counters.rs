@@ -5,9 +5,6 @@
 
 #![allow(missing_docs)] // Of fields and constants whose names say it.
 
-#[cfg(feature = "readers")]
-pub mod reader;
-
 use core::fmt::{self, Display};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 

@@ -8,14 +8,11 @@
 //! assert_eq!(process_of(b"4711.4026531836"), Some(4711));
 //! ```
 //!
-//! The layouts use `core` only. The readers need the standard library and are behind the feature `readers`. The format of
-//! a plan is in `libbfc-core`, whose algorithm follows it.
+//! The layouts use `core` only. The format of a plan is in `libbfc-core`, whose algorithm follows it.
 
-#![cfg_attr(not(any(test, feature = "readers")), no_std)]
+#![cfg_attr(not(test), no_std)]
 
 pub mod counters;
 pub mod history;
 pub mod openmetrics;
-#[cfg(feature = "readers")]
-pub mod process;
 pub mod published;

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Error, Result, anyhow};
-use bfc_formats::counters::reader::{Malformed, read};
 use bfc_formats::counters::{Counted, ENDED, REPLACED, Record};
-use bfc_formats::process::{self, Liveness};
+use bfc_readers::counters::{Malformed, read};
+use bfc_readers::process::{self, Liveness};
 
 use crate::names::shown;
 

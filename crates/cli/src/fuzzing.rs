@@ -1,10 +1,10 @@
 //! What fuzz targets run of the command, and what holds whatever the input is.
 
-use bfc_formats::counters::reader::BYTES;
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::Recorded;
 use bfc_formats::published::layout::POOLS;
-use bfc_formats::published::reader::Reading;
+use bfc_readers::counters::BYTES;
+use bfc_readers::history::reader::Recorded;
+use bfc_readers::published::reader::Reading;
 
 use crate::counters;
 use crate::history::memory_viz::trace::Trace as MemoryViz;

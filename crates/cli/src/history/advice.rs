@@ -27,7 +27,7 @@ use crate::output;
 use crate::plan;
 use crate::replay::{self, Job, Run};
 use crate::temporary::Folder;
-use bfc_formats::history::reader::History;
+use bfc_readers::history::reader::History;
 use changes::{Change, Setting};
 use program::Program;
 

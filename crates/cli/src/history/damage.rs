@@ -15,10 +15,10 @@ use bfc_formats::history::layout::{
     Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING,
 };
 use bfc_formats::history::layout::{MOST_FUNCTION, TextKind};
-use bfc_formats::history::made::{Chunk, Made};
-use bfc_formats::history::reader::{History, Malformed};
-use bfc_formats::history::source::Source;
-use bfc_formats::process::Liveness;
+use bfc_readers::history::made::{Chunk, Made};
+use bfc_readers::history::reader::{History, Malformed};
+use bfc_readers::history::source::Source;
+use bfc_readers::process::Liveness;
 
 /// Numbers at the limits of arithmetic.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];
@@ -63,7 +63,7 @@ fn whole() -> Vec<u8> {
 }
 
 fn parse(file: &Vec<u8>) -> Result<History, Malformed> {
-    let mut history = bfc_formats::history::reader::parse(file)?;
+    let mut history = bfc_readers::history::reader::parse(file)?;
     super::symbols::resolve(&mut history, &indicatif::ProgressBar::hidden());
     Ok(history)
 }
@@ -196,7 +196,7 @@ fn an_event_that_is_replaced_while_it_is_read_is_incomplete() {
     for (state_there, expected) in [(RECORDING, count - 1), (STOPPED, count)] {
         file[state..state + 4].copy_from_slice(&state_there.to_le_bytes());
         let source = Replaced { file: file.clone(), is_read: Cell::new(false) };
-        let history = bfc_formats::history::reader::parse(&source).expect("it is whole");
+        let history = bfc_readers::history::reader::parse(&source).expect("it is whole");
         assert_eq!((history.events.len(), history.incomplete), (expected, (count - expected) as u64));
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::summary::Summary;
 use super::{memory_dump, memory_viz, page, perfetto, picture};
 use crate::new_file;
-use bfc_formats::history::reader::History;
+use bfc_readers::history::reader::History;
 
 /// What `bfc report -o` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

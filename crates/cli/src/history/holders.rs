@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use crate::names::{self, shown};
 use crate::size::{counted, human};
-use bfc_formats::history::reader::History;
-use bfc_formats::history::stacks::{Backtrace, Frame};
-use bfc_formats::history::timeline::PoolState;
+use bfc_readers::history::reader::History;
+use bfc_readers::history::stacks::{Backtrace, Frame};
+use bfc_readers::history::timeline::PoolState;
 
 /// How many operations are listed.
 const LISTED: usize = 10;

@@ -14,8 +14,8 @@ use super::summary::seconds;
 use crate::names::{self, shown};
 use crate::size::{counted, human};
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::{History, Recorded};
-use bfc_formats::history::timeline::{Live, PoolState};
+use bfc_readers::history::reader::{History, Recorded};
+use bfc_readers::history::timeline::{Live, PoolState};
 
 /// How many operations and marks the text lists.
 const LISTED: usize = 20;

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use prost::Message;
 
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::{History, Recorded};
-use bfc_formats::history::timeline::{Live, PoolState, follow};
+use bfc_readers::history::reader::{History, Recorded};
+use bfc_readers::history::timeline::{Live, PoolState, follow};
 
 /// How many of the last sizes are in the dump, as in TensorFlow's.
 const MOST_SIZES: usize = 4096;

@@ -27,9 +27,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bfc_formats::history::layout;
-use bfc_formats::history::reader::{self, History};
-use bfc_formats::history::source::Source;
-use bfc_formats::process::{self, Liveness};
+use bfc_readers::history::reader::{self, History};
+use bfc_readers::history::source::Source;
+use bfc_readers::process::{self, Liveness};
 use indicatif::ProgressBar;
 
 use crate::library::Library;

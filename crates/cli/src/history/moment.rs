@@ -10,8 +10,8 @@ use super::summary::seconds;
 use crate::names::shown;
 use crate::size::counted;
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::{History, Recorded};
-use bfc_formats::history::timeline::follow;
+use bfc_readers::history::reader::{History, Recorded};
+use bfc_readers::history::timeline::follow;
 
 /// What `--from`, `--to` and `FILE@MOMENT` accept.
 pub const FORMS: &str = "\

@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 
 use crate::plot::Picture;
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::History;
-use bfc_formats::history::timeline::follow;
+use bfc_readers::history::reader::History;
+use bfc_readers::history::timeline::follow;
 
 /// Draws the pool that held most, the first of equal ones.
 pub fn svg(history: &History) -> Result<String> {

@@ -1,7 +1,7 @@
 //! Events for tests.
 
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::{History, Recorded};
+use bfc_readers::history::reader::{History, Recorded};
 
 pub const PAGE: u64 = 256;
 

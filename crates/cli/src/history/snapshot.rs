@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::moment::{Moment, Point};
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::History;
-use bfc_formats::history::timeline::PoolState;
+use bfc_readers::history::reader::History;
+use bfc_readers::history::timeline::PoolState;
 
 /// Larger files are not memory maps.
 const MOST_BYTES: u64 = 256 << 20;

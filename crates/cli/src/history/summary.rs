@@ -11,10 +11,10 @@ use super::holders::{Holder, NO_BACKTRACE, chain, holders, write_holders};
 use crate::names::{self, shown};
 use crate::size::{self, counted, human};
 use bfc_formats::history::layout::{Kind, cause_name};
-use bfc_formats::history::reader::{History, Recorded};
-use bfc_formats::history::stacks::Backtrace;
-use bfc_formats::history::timeline::{PoolState, follow};
-use bfc_formats::process::Liveness;
+use bfc_readers::history::reader::{History, Recorded};
+use bfc_readers::history::stacks::Backtrace;
+use bfc_readers::history::timeline::{PoolState, follow};
+use bfc_readers::process::Liveness;
 
 /// How many failures and marks are listed.
 const LISTED: usize = 10;

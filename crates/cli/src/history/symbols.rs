@@ -15,8 +15,8 @@ use indicatif::ProgressBar;
 use object::Object;
 use object::read::ReadCache;
 
-use bfc_formats::history::reader::History;
-use bfc_formats::history::stacks::{Frame, Module};
+use bfc_readers::history::reader::History;
+use bfc_readers::history::stacks::{Frame, Module};
 
 /// Longer names, for example of templates, are truncated.
 const MOST_NAME: usize = 300;

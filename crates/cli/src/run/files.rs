@@ -10,8 +10,8 @@ use std::process;
 
 use anyhow::{Context, Result, bail};
 use bfc_formats::counters::MAGIC;
-use bfc_formats::counters::reader::BYTES;
-use bfc_formats::process::{self as processes, Liveness};
+use bfc_readers::counters::BYTES;
+use bfc_readers::process::{self as processes, Liveness};
 
 use super::Run;
 use crate::history;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::rates::{Rates, Row};
-use bfc_formats::published::reader::Reading;
+use bfc_readers::published::reader::Reading;
 
 /// The key by which the pools are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

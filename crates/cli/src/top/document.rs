@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::rates::Row;
 use crate::json;
 use bfc_formats::published::layout::STATISTICS;
-use bfc_formats::published::reader::Reading;
+use bfc_readers::published::reader::Reading;
 
 /// Shown by `bfc top --help`.
 pub const SCHEMA: &str = "\

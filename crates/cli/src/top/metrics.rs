@@ -5,7 +5,7 @@ use std::fmt;
 use super::rates::Row;
 use bfc_formats::openmetrics::{self, Labels, Source};
 use bfc_formats::published::layout::STATISTICS;
-use bfc_formats::published::reader::State;
+use bfc_readers::published::reader::State;
 
 impl Source for &Row {
     fn labels(&self, labels: &mut Labels<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use bfc_formats::published::reader::{self, Reading, State};
+use bfc_readers::published::reader::{self, Reading, State};
 use clap::Args;
 
 use crate::new_file;

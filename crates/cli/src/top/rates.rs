@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use bfc_formats::published::layout::STATISTICS;
-use bfc_formats::published::reader::{PoolReading, Process, Reading, State};
+use bfc_readers::published::reader::{PoolReading, Process, Reading, State};
 
 /// How many readings of the bytes in use are kept.
 pub const KEPT: usize = 120;

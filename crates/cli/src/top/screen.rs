@@ -11,7 +11,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline
 use super::app::App;
 use super::rates::Row;
 use super::text::{self, COLUMNS, cells, plain, rate, remark, short};
-use bfc_formats::published::reader::State;
+use bfc_readers::published::reader::State;
 
 /// The width of each column's text.
 const WIDTHS: [u16; COLUMNS.len()] = [7, 12, 6, 12, 6, 6, 6, 6, 6, 8, 5, 8, 6];

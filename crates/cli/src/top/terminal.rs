@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{self, Event};
 
 use super::app::App;
 use super::screen;
-use bfc_formats::published::reader::Reading;
+use bfc_readers::published::reader::Reading;
 
 /// Set by a signal that ends the command.
 static HAS_TO_END: AtomicBool = AtomicBool::new(false);

@@ -15,8 +15,8 @@ use crate::top::rates::Rates;
 use bfc_formats::published::layout::{
     FAILED, HEADER_BYTES, Header, Holder, MAGIC, Pool, Record, STATISTICS, put_text,
 };
-use bfc_formats::published::made::{file, folder, live, put};
-use bfc_formats::published::reader::{HolderReading, Reading, State, read_all};
+use bfc_readers::published::made::{file, folder, live, put};
+use bfc_readers::published::reader::{HolderReading, Reading, State, read_all};
 
 fn drawn(app: &App, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");

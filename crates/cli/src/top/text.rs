@@ -6,7 +6,7 @@ use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
 
 use super::rates::Row;
 use crate::names::shown;
-use bfc_formats::published::reader::{Reading, State};
+use bfc_readers::published::reader::{Reading, State};
 
 /// Printed if there is nothing to show.
 pub const NOTHING: &str =

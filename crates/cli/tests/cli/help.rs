@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::{SMALL, bfc, library, run_to};
 use crate::run::{executable, folder, interposer};
-use bfc_formats::history::made::{Chunk, Made};
+use bfc_readers::history::made::{Chunk, Made};
 
 /// The command lines of a help: those below "Examples:" that begin with a command or a variable.
 fn examples(command: &[&str], help: &str) -> Vec<String> {

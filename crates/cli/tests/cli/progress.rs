@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{bfc, file, recorded};
-use bfc_formats::history::made::{Chunk, Made};
+use bfc_readers::history::made::{Chunk, Made};
 
 /// Runs the command with a terminal as its standard error; what was written there.
 fn on_a_terminal(command: &mut Command) -> String {

@@ -11,9 +11,9 @@ use crate::simulated_device::Region;
 use crate::size::{self, counted, human};
 use crate::trace::{Parser, Trace};
 use bfc_formats::history::layout::{Kind, options};
-use bfc_formats::history::ranges::Ranges;
-use bfc_formats::history::reader::{History, PoolOptions, Recorded};
-use bfc_formats::history::timeline::PoolState;
+use bfc_readers::history::ranges::Ranges;
+use bfc_readers::history::reader::{History, PoolOptions, Recorded};
+use bfc_readers::history::timeline::PoolState;
 
 /// The causes of failures that more memory would have avoided: exhaustion and fragmentation.
 const OF_MEMORY: [u8; 2] = [1, 2];

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::{History, Recorded};
+use bfc_readers::history::reader::{History, Recorded};
 use pickle::Pickler;
 use trace::{Action, Block, Entry, Origin, Trace};
 

@@ -6,7 +6,7 @@ use super::super::samples::{PAGE, contradictory, event, history};
 use super::trace::{Action, Trace};
 use bfc_formats::history::layout::Kind;
 use bfc_formats::history::layout::StackHead;
-use bfc_formats::history::reader::Recorded;
+use bfc_readers::history::reader::Recorded;
 
 /// The viewer's memory. It undoes the entries from the last to the first, as `simulate_memory` of MemoryViz.js does.
 struct Viewer {

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::ranges::Ranges;
-use bfc_formats::history::reader::Recorded;
+use bfc_readers::history::ranges::Ranges;
+use bfc_readers::history::reader::Recorded;
 
 /// The maximum number of marks and steps in the trace of a device. Marks are in every device's trace.
 pub const MOST_MARKS: usize = 10_000;

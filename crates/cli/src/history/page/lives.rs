@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::ranges::Ranges;
-use bfc_formats::history::reader::Recorded;
+use bfc_readers::history::ranges::Ranges;
+use bfc_readers::history::reader::Recorded;
 
 /// The life of a chunk or a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

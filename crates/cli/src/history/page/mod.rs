@@ -27,7 +27,7 @@ use serde::Serialize;
 use super::summary::Summary;
 use crate::json;
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::History;
+use bfc_readers::history::reader::History;
 use columns::Columns;
 use pool::Pool;
 
@@ -133,7 +133,7 @@ mod tests {
 
     fn page(history: &History) -> String {
         let mut page = Vec::new();
-        write(history, &Summary::new(history, bfc_formats::process::Liveness::Ended), &mut page)
+        write(history, &Summary::new(history, bfc_readers::process::Liveness::Ended), &mut page)
             .expect("into memory");
         String::from_utf8(page).expect("text")
     }

@@ -10,10 +10,10 @@ use super::columns::{Column, Columns};
 use super::free_space::FreeSpace;
 use super::lives::{Life, Lives, Span, place, spans};
 use bfc_formats::history::layout::{Kind, cause_name};
-use bfc_formats::history::ranges::Ranges;
-use bfc_formats::history::reader::{History, Recorded};
-use bfc_formats::history::stacks::{Backtrace, Frame};
-use bfc_formats::history::timeline::{PoolState, follow};
+use bfc_readers::history::ranges::Ranges;
+use bfc_readers::history::reader::{History, Recorded};
+use bfc_readers::history::stacks::{Backtrace, Frame};
+use bfc_readers::history::timeline::{PoolState, follow};
 
 /// A pool. Columns of one kind have equal lengths.
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 
 use bfc_formats::history::layout::Kind;
-use bfc_formats::history::reader::{History, Recorded};
+use bfc_readers::history::reader::{History, Recorded};
 
 /// How many allocations are shown.
 pub const SHOWN: usize = 1000;

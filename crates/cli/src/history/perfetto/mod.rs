@@ -18,8 +18,8 @@ use os::terms::{NO_OPERATION, is_no_limit};
 use prost::Message;
 
 use bfc_formats::history::layout::{Kind, cause_name};
-use bfc_formats::history::reader::{History, Recorded};
-use bfc_formats::history::timeline::{PoolState, follow};
+use bfc_readers::history::reader::{History, Recorded};
+use bfc_readers::history::timeline::{PoolState, follow};
 use lanes::{Lanes, largest};
 use schema::{
     Annotation, Clock, ClockSnapshot, Counter, Event, EventType, Packet, Process, REAL_TIME, TRACE_TIME,

@@ -6,7 +6,7 @@ use serde_json::{Value, json as value};
 
 use super::{FIRST, SECOND, THIRD};
 use crate::common::{SMALL, bfc, file, json, recorded, run_to};
-use bfc_formats::history::made::Made;
+use bfc_readers::history::made::Made;
 
 fn diff(a: &str, b: &str) -> Value {
     json(bfc().args(["diff", a, b]))

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{FIRST, SECOND, THIRD};
 use crate::common::{bfc, file, json, recorded, run_to};
-use bfc_formats::history::made::{Chunk, Made};
+use bfc_readers::history::made::{Chunk, Made};
 
 fn leaks(file: &Path, args: &[&str]) -> Value {
     json(bfc().args(["report", "--leaks"]).args(args).arg(file))

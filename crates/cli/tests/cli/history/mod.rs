@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::common::{bfc, file, json, run_to};
-use bfc_formats::history::made::{Chunk, Made};
+use bfc_readers::history::made::{Chunk, Made};
 
 const FIRST: Chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 1 };
 const SECOND: Chunk = Chunk { address: 0x11_0000, bytes: 8192, operation: 2 };

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{folder, run};
 use crate::common::{file, run_to};
-use bfc_formats::history::made::{Chunk, Made};
+use bfc_readers::history::made::{Chunk, Made};
 
 const CHUNK: Chunk = Chunk { address: 0x10_0000, bytes: 4096, operation: 1 };
 /// What a process of libbfc does: the first writes the file, others beside it.

@@ -3,7 +3,7 @@
 use std::collections::TryReserveError;
 use std::io::{self, Read};
 
-use super::{MAGIC, Record};
+use bfc_formats::counters::{MAGIC, Record};
 
 /// The size of a record.
 pub const BYTES: usize = size_of::<Record>();

@@ -4,7 +4,7 @@
 
 use std::mem::offset_of;
 
-use super::layout::{
+use bfc_formats::history::layout::{
     self, Event, HEADER_BYTES, Header, Kind, MAGIC, STACK_BYTES, STOPPED, StackHead, TEXT_BYTES, TextHead,
     TextKind, text_extent,
 };

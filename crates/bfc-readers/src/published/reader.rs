@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, SystemTime};
 
-use super::layout::{
+use crate::process::{self, Liveness};
+use bfc_formats::published::layout::{
     self, ENDED, FAILED, FAMILY, FILE_BYTES, GONE, HEADER_BYTES, Header, KEPT_SECONDS, LIVE, MAGIC, POOLS,
     Pool, Record, is_unfinished, process_of,
 };
-use crate::process::{self, Liveness};
 
 /// What is read at one moment.
 #[derive(Debug, Default)]

@@ -6,9 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::layout::{FILE_BYTES, GONE, Header, Holder, Pool, put_text};
 use super::made::{file, folder, live, now, put};
 use super::reader::{State, read_all};
+use bfc_formats::published::layout::{FILE_BYTES, GONE, Header, Holder, Pool, put_text};
 
 #[test]
 fn a_process_runs_stalls_has_ended_or_is_elsewhere() {

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::Kind;
 use super::ranges::Ranges;
 use super::reader::{History, Recorded};
+use bfc_formats::history::layout::Kind;
 
 /// A chunk in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,12 +12,12 @@ use std::mem::offset_of;
 use std::rc::Rc;
 
 use super::fields::{field, number};
-use super::layout::{
+use super::source::Source;
+use super::stacks::{Backtrace, Module, Stacks};
+use bfc_formats::history::layout::{
     Event, HEADER_BYTES, Header, Kind, MAGIC, MOST_FUNCTION, MOST_TEXT, OPTIONS_BYTES, RECORDING,
     STACK_BYTES, TEXT_BYTES, TextHead, TextKind, complete, text_extent,
 };
-use super::source::Source;
-use super::stacks::{Backtrace, Module, Stacks};
 
 const EVENT_BYTES: usize = size_of::<Event>();
 /// How many bytes of the ring are read at once.
@@ -59,7 +59,7 @@ pub struct History {
 /// The options of a pool when its recording began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PoolOptions {
-    /// Bits of [`super::layout::options`].
+    /// Bits of [`bfc_formats::history::layout::options`].
     pub flags: u32,
     pub limit: u64,
     /// The bytes of the first region, or 0.

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use super::fields::field;
-use super::layout::{MOST_FRAMES, ModuleHead, StackHead};
 use super::ranges::Ranges;
+use bfc_formats::history::layout::{MOST_FRAMES, ModuleHead, StackHead};
 
 /// The frames of a backtrace with names, the innermost first. Those that differ only in addresses have the same frames and
 /// are one.

@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use super::layout::{FILE_BYTES, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, PUBLISHING, Pool, Record};
+use bfc_formats::published::layout::{
+    FILE_BYTES, HEADER_BYTES, Header, LIVE, MAGIC, POOLS, PUBLISHING, Pool, Record,
+};
 
 /// Nanoseconds since 1970.
 pub fn now() -> u64 {

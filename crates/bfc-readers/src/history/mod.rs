@@ -1,0 +1,10 @@
+//! The history of a process.
+
+mod fields;
+#[cfg(feature = "testing")]
+pub mod made;
+pub mod ranges;
+pub mod reader;
+pub mod source;
+pub mod stacks;
+pub mod timeline;
