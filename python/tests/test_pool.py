@@ -12,7 +12,7 @@ import unittest
 from collections.abc import Callable, Iterator
 
 import bfc
-from bfc import _abi, _devices, _library
+from bfc import _abi, _library, _options
 
 MiB = 1 << 20
 DEVICE = 301
@@ -57,7 +57,7 @@ class Devices(unittest.TestCase):
 
     def test_keywords_are_those_of_create(self) -> None:
         create = inspect.signature(bfc.create).parameters
-        declared = _devices.Options.__annotations__
+        declared = _options.Options.__annotations__
         self.assertEqual([name for name in create if name != "device"], list(declared))
         for name, annotation in declared.items():
             # A string in a ForwardRef: nothing is evaluated.

@@ -23,7 +23,7 @@ _DISTRIBUTION = "libbfc"
 
 from . import _abi, _find, _library
 from ._block import Block
-from ._devices import HOST, Backend, GrowthPolicy, create, destroy, lost, set_memory_limit, trim
+from ._devices import HOST, create, destroy, lost, set_memory_limit, trim
 from ._errors import Error, OutOfMemoryError, Status
 from ._history import history, history_mark
 from ._memory import (
@@ -39,6 +39,7 @@ from ._memory import (
     requested_size,
     synchronized,
 )
+from ._options import Backend, GrowthPolicy
 from ._pool import Pool
 from ._reports import Stats, check, memory_map, metrics, occupancy, report, reset_stats, scope, stats
 from ._snapshot import dump_snapshot, memory_snapshot

@@ -15,7 +15,7 @@ import threading
 import weakref
 from typing import Any
 
-from . import _abi, _devices, _dlpack, _library, _reports
+from . import _abi, _dlpack, _library, _options, _reports
 from ._errors import Error, Status
 
 _free = _library.lib.bfc_free
@@ -49,7 +49,7 @@ os.register_at_fork(after_in_child=_after_fork)
 class Allocator:
     """One allocator, from its creation to its end."""
 
-    def __init__(self, device: int, options: _devices.Options) -> None:
+    def __init__(self, device: int, options: _options.Options) -> None:
         self.device = device
         self.closed = False
         self.ended = True
@@ -58,7 +58,7 @@ class Allocator:
         """Increases when the device's context is lost, and all allocations with it."""
         self.blocks: dict[int, weakref.ref[Any]] = {}
         """The live allocations, by address. An entry is removed before its memory is freed, because the address may be reused at once."""
-        made = _devices.options(**options)
+        made = _options.options(**options)
         retry_postponed()
         with lock():
             living = _managed.get(device)

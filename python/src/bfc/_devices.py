@@ -3,143 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import enum
 import os
-from typing import NoReturn, SupportsIndex, TypedDict, TypeVar
+from typing import SupportsIndex
 
-from . import _abi, _library, _numbers
+from . import _allocator, _library, _numbers
+from ._options import Backend, GrowthPolicy, options
 
 HOST = 256
 """The host's ordinal. 0 to 255 are devices, 257 is pinned host memory, 258 to 1023 are for the program."""
-
-
-class _Choice(enum.Enum):
-    """Members that are also accepted by their values."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> NoReturn:
-        known = ", ".join(repr(member.value) for member in cls)
-        raise ValueError(f"{cls.__name__} must be one of {known}, not {value!r}")
-
-
-class Backend(_Choice):
-    """The source of memory."""
-
-    AUTO = "auto"
-    """CUDA on ordinals 0 to 255, host memory on 256. A device never silently gets host memory."""
-    HOST = "host"
-    """Host memory from mmap, resident only where it is touched."""
-    CUDA = "cuda"
-    """Device memory from cuMemAlloc."""
-    CUDA_VMM = "cuda_vmm"
-    """Device memory in one growing virtual range (cuMemMap), which does not fragment."""
-    HOST_VMM = "host_vmm"
-    """Host memory in one growing virtual range."""
-
-
-_BACKENDS = {
-    Backend.AUTO: _abi.BFC_BACKEND_AUTO,
-    Backend.HOST: _abi.BFC_BACKEND_HOST,
-    Backend.CUDA: _abi.BFC_BACKEND_CUDA,
-    Backend.CUDA_VMM: _abi.BFC_BACKEND_CUDA_VMM,
-    Backend.HOST_VMM: _abi.BFC_BACKEND_HOST_VMM,
-}
-
-
-class GrowthPolicy(_Choice):
-    """The sizes of regions with growth."""
-
-    NEED = "need"
-    """As large as the request needs, plus at most a sixteenth of the memory held."""
-    TENSORFLOW = "tensorflow"
-    """Twice the size of the previous region."""
-
-
-_GROWTH_POLICIES = {
-    GrowthPolicy.NEED: _abi.BFC_GROWTH_NEED,
-    GrowthPolicy.TENSORFLOW: _abi.BFC_GROWTH_TENSORFLOW,
-}
-
-
-class Options(TypedDict, total=False):
-    """The keywords of :func:`create`, for functions that pass them on."""
-
-    backend: Backend | str | None
-    memory_limit: SupportsIndex | str | None
-    memory_fraction: float | None
-    allow_growth: bool
-    garbage_collection: bool
-    split_always: bool
-    timestamps: bool
-    quarantine: bool
-    two_ends: bool
-    fragmentation_fraction: float | None
-    initial_region_bytes: SupportsIndex | str | None
-    growth_policy: GrowthPolicy | str | None
-    retry_timeout_ms: int | None
-    name: str | None
-    plan: str | os.PathLike[str] | None
-
-
-def options(
-    *,
-    backend: Backend | str | None = None,
-    memory_limit: SupportsIndex | str | None = None,
-    memory_fraction: float | None = None,
-    allow_growth: bool = True,
-    garbage_collection: bool = True,
-    split_always: bool = True,
-    timestamps: bool = False,
-    quarantine: bool = False,
-    two_ends: bool = False,
-    fragmentation_fraction: float | None = None,
-    initial_region_bytes: SupportsIndex | str | None = None,
-    growth_policy: GrowthPolicy | str | None = None,
-    retry_timeout_ms: int | None = None,
-    name: str | None = None,
-    plan: str | os.PathLike[str] | None = None,
-) -> _abi.bfc_options_t:
-    """Returns ``bfc_options_t`` for the arguments of :func:`create`."""
-    made = _abi.bfc_options_t(struct_size=ctypes.sizeof(_abi.bfc_options_t))
-    made.backend = _BACKENDS[Backend.AUTO if backend is None else _choice(Backend, backend, "backend")]
-    flags = [
-        (allow_growth, _abi.BFC_ALLOW_GROWTH),
-        (garbage_collection, _abi.BFC_GARBAGE_COLLECTION),
-        (timestamps, _abi.BFC_TIMESTAMPS),
-        (split_always and not fragmentation_fraction, _abi.BFC_SPLIT_ALWAYS),
-        (quarantine, _abi.BFC_QUARANTINE),
-        (two_ends, _abi.BFC_TWO_ENDS),
-    ]
-    made.flags = sum(flag for wanted, flag in flags if wanted)
-    made.memory_limit = _numbers.optional_size(memory_limit, "memory_limit")
-    if memory_limit is not None:
-        _numbers.refuse_zero(made.memory_limit, "memory_limit")
-    made.memory_fraction = _numbers.fraction(memory_fraction, "memory_fraction")
-    if memory_fraction is not None:
-        _numbers.refuse_zero(made.memory_fraction, "memory_fraction")
-    made.fragmentation_fraction = _numbers.fraction(fragmentation_fraction, "fragmentation_fraction")
-    made.initial_region_bytes = _numbers.optional_size(initial_region_bytes, "initial_region_bytes")
-    if growth_policy is None:
-        made.growth_policy = _abi.BFC_GROWTH_PREFER_NEED
-    else:
-        made.growth_policy = _GROWTH_POLICIES[_choice(GrowthPolicy, growth_policy, "growth_policy")]
-    milliseconds = _numbers.optional(retry_timeout_ms, "retry_timeout_ms")
-    # More than seven weeks means forever.
-    made.retry_timeout_ms = min(milliseconds, (1 << 32) - 1)
-    made.name = _numbers.text(name, "name") if name is not None else None
-    made.plan = _numbers.path(plan, "plan") if plan is not None else None
-    return made
-
-
-_C = TypeVar("_C", bound=_Choice)
-
-
-def _choice(kind: type[_C], value: object, what: str) -> _C:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(member.value) for member in kind)
-        raise ValueError(f"{what} must be one of {known}, not {value!r}") from None
 
 
 def create(
@@ -220,8 +91,6 @@ def destroy(device: SupportsIndex, force: bool = False) -> None:
     :param force: Destroy it even with live allocations, whose addresses are then invalid.
     :raises Error: BUSY while there are live allocations, and for the device of a :class:`Pool` (close the pool instead); NO_ALLOCATOR and others: see ``bfc_destroy``.
     """
-    from . import _allocator
-
     ordinal = _numbers.device(device)
     _allocator.refuse_if_managed(ordinal)
     _library.call("bfc_destroy_forced" if force else "bfc_destroy", ordinal)
@@ -252,8 +121,6 @@ def set_memory_limit(device: SupportsIndex, limit_bytes: SupportsIndex | str) ->
 
 def lost(device: SupportsIndex) -> None:
     """Notifies the allocator that the device context was reset or destroyed: ``bfc_device_lost``."""
-    from . import _allocator
-
     ordinal = _numbers.device(device)
     _library.call("bfc_device_lost", ordinal)
     _allocator.lost(ordinal)

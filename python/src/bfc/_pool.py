@@ -7,7 +7,7 @@ import re
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from . import _abi, _devices, _library, _memory, _numbers, _reports
+from . import _abi, _devices, _library, _memory, _numbers, _options, _reports
 from ._allocator import Allocator, retry_postponed
 from ._block import Block
 
@@ -56,7 +56,7 @@ class Pool:
     65536 65536
     """
 
-    def __init__(self, device: SupportsIndex | str, *, limit: SupportsIndex | str | None = None, **options: Unpack[_devices.Options]) -> None:
+    def __init__(self, device: SupportsIndex | str, *, limit: SupportsIndex | str | None = None, **options: Unpack[_options.Options]) -> None:
         if limit is not None:
             if options.get("memory_limit") is not None:
                 raise TypeError("limit and memory_limit are the same: give one of them")

@@ -9,12 +9,12 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from .. import _abi, _devices, _library, _shim, _torch_shims, library_path
+from .. import _abi, _library, _options, _shim, _torch_shims, library_path
 
 if TYPE_CHECKING:
     import torch
 
-    from .._devices import Backend
+    from .._options import Backend
 
 _SOURCE = "torch_alloc"
 
@@ -89,7 +89,7 @@ def use(
     import torch
 
     _refuse_if_late(torch)
-    options = _devices.options(
+    options = _options.options(
         backend=backend,
         memory_limit=memory_limit,
         memory_fraction=memory_fraction,
@@ -105,7 +105,7 @@ def use(
     )
     shim, raises = _shim_for(torch)
     # Without an argument the environment decides.
-    if bytes(options) != bytes(_devices.options(split_always=True)):
+    if bytes(options) != bytes(_options.options(split_always=True)):
         if backend is None:
             options.backend = _abi.BFC_BACKEND_PREFER_CUDA_VMM
         _library.call("bfc_adapter_options", -1 if device is None else _ordinal(torch, device), ctypes.byref(options))
