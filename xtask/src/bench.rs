@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -17,13 +16,13 @@ use crate::scripts;
 use crate::targets;
 use crate::tools;
 use crate::uv;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, succeed};
 
 /// The sections that are scripts and print their own tables.
 const SCRIPTS: [&str; 5] = ["waste", "preload", "driver_calls", "instructions", "cliffs"];
 
 /// The folder of the C++ program, which measures the other sections, and of the suite with TensorFlow's package.
-pub const TENSORFLOW: &str = "ffi-tests/tensorflow";
+const TENSORFLOW: &str = "ffi-tests/tensorflow";
 
 /// The sections that produce no figures.
 const PEERS: &str = "peers";
@@ -158,14 +157,6 @@ fn program(workspace: &Workspace, prefix: &Path) -> Result<PathBuf> {
     let program = workspace.target.join("bench/allocators");
     tools::compile(workspace, command, &sources, &libraries, &program)?;
     Ok(program)
-}
-
-/// Runs a command whose output is for the user, and fails if it fails.
-pub fn succeed(mut command: Command) -> Result<()> {
-    let what = command.get_program().display().to_string();
-    let status = command.status().with_context(|| format!("cannot start {what}"))?;
-    ensure!(status.success(), "{what}: {status}; see its output above");
-    Ok(())
 }
 
 /// The recorded traces, decompressed, because the C++ program has no library for that.

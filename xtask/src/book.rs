@@ -3,11 +3,10 @@
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::bench;
 use crate::cargo::{self, Profile};
 use crate::files;
 use crate::uv;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, succeed};
 
 /// The arguments of `cargo xtask book`.
 #[derive(Args)]
@@ -33,7 +32,7 @@ impl Book {
             let opener = ["xdg-open", "open"].into_iter().find_map(files::program);
             let mut command = workspace.command(opener.context("there is no xdg-open: open it yourself")?);
             command.arg(&page);
-            bench::succeed(command)?;
+            succeed(command)?;
         }
         Ok(())
     }

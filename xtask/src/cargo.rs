@@ -1,6 +1,6 @@
 //! Building with cargo, and finding the files that it built.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::files;
 use crate::progress::Waiting;
 use crate::tools::Unavailable;
-use crate::workspace::{Workspace, capture, without};
+use crate::workspace::{self, Workspace, capture, without};
 
 /// How to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,9 @@ pub struct Built {
     pub command: PathBuf,
 }
 
-/// The cargo that runs this program, else the one on the PATH.
-pub fn program() -> OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
-}
-
 /// A cargo command in the checkout's root.
 pub fn cargo(workspace: &Workspace, args: &[&str]) -> Command {
-    let mut command = workspace.command(program());
+    let mut command = workspace.command(workspace::cargo());
     command.args(args);
     // The variables that `cargo run` sets for this xtask would look like settings of the package being built.
     without(&mut command, &["CARGO_PKG_", "CARGO_MANIFEST_"]);

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::workspace::Workspace;
-use crate::{bench, simcuda, simulate, uv};
+use crate::workspace::{Workspace, succeed};
+use crate::{simcuda, simulate, uv};
 
 /// Programs and rounds for a check that everything runs.
 const QUICK: [&str; 8] =
@@ -17,7 +17,7 @@ const QUICK: [&str; 8] =
 pub fn measure(workspace: &Workspace, prefix: &Path, is_quick: bool) -> Result<()> {
     let command = command(workspace, prefix, is_quick)?;
     println!("\nMeasuring real programs on the CPU; leave the machine alone meanwhile");
-    bench::succeed(command)
+    succeed(command)
 }
 
 /// The measuring command. Fetches what the programs need.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::header::Generated;
+use crate::generated::Generated;
 use hook_list::{HookKind, NOT_HOOKED, RUNTIME};
 
 /// A hook as the list has it.

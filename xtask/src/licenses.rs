@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cargo;
 use crate::files;
-use crate::header::Generated;
+use crate::generated::Generated;
 use crate::workspace::{Workspace, capture};
 
 /// The packages that are built, and the files that contain everything they link.

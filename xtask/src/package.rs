@@ -10,9 +10,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::cargo::{self, Profile};
+use crate::cmake::{self, CMake};
 use crate::files;
 use crate::install;
-use crate::tools::{self, CMake};
+use crate::tools;
 use crate::workspace::{VERSION, Workspace, capture};
 
 /// The arguments of `cargo xtask package`.
@@ -126,7 +127,7 @@ fn by_cpack(
         ("HOMEPAGE", Path::new(env!("CARGO_PKG_HOMEPAGE"))),
         ("SOURCE_DATE", Path::new(date)),
     ];
-    tools::cmake_build(workspace, cmake, &workspace.path("cmake/package"), &build, &values)?;
+    cmake::build(workspace, cmake, &workspace.path("cmake/package"), &build, &values)?;
     // CPack gives folders the permissions that the umask leaves.
     let mut command = workspace.command("sh");
     command.args(["-c", "umask 022; exec \"$@\"", "sh"]).arg(cmake.command(workspace, "cpack").get_program());

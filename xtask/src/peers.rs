@@ -6,19 +6,18 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::bench;
 use crate::cargo;
 use crate::files;
 use crate::simcuda;
 use crate::tools;
 use crate::uv;
-use crate::workspace::{Workspace, without};
+use crate::workspace::{Workspace, succeed, without};
 
 const FOLDER: &str = "benches/peers";
 
 /// Builds everything, times it, and writes tables and charts.
 pub fn measure(workspace: &Workspace, prefix: &Path, quick: bool) -> Result<()> {
-    bench::succeed(command(workspace, prefix, quick)?.0)
+    succeed(command(workspace, prefix, quick)?.0)
 }
 
 /// A command of cargo on the crate in benches/peers.
@@ -83,7 +82,7 @@ impl Natives<'_> {
     }
 
     fn tensorflow(&self) -> Result<PathBuf> {
-        let package = uv::packages(self.workspace, bench::TENSORFLOW)?.join("tensorflow");
+        let package = uv::packages(self.workspace, "ffi-tests/tensorflow")?.join("tensorflow");
         let links = [(&*package, "libtensorflow_framework.so.2")];
         let defines = ["-D_GLIBCXX_USE_CXX11_ABI=1"];
         self.compile("tensorflow", "tensorflow.cc", "c++17", &defines, &[package.join("include")], &links)

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::cargo::{self, Profile};
-use crate::workspace::Workspace;
-use crate::{bench, files, install, simcuda};
+use crate::workspace::{Workspace, succeed};
+use crate::{files, install, simcuda};
 
 pub const BUDGET: &str = "budget/budget.py";
 pub const CLIFFS: &str = "cliffs/search.py";
@@ -35,7 +35,7 @@ fn run(workspace: &Workspace, prefix: &Path, script: &str, arguments: &[String])
     command.arg(folder.join(script)).args(arguments).env("PYTHONPATH", folder);
     command.env("LIBBFC_TESTS_PREFIX", prefix).env("LIBBFC_TESTS_SCRATCH", workspace.target.join("tests"));
     command.env("LIBBFC_TESTS_SIMULATION", simcuda::build_driver(workspace)?);
-    bench::succeed(command)
+    succeed(command)
 }
 
 /// Runs a section of the benchmark, which prints its own table. Returns its rows, or nothing if it needs valgrind and

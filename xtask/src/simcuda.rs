@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 
 use crate::cargo;
+use crate::cmake::{self, CMake};
 use crate::files;
-use crate::tools::{self, CMake};
+use crate::tools;
 use crate::workspace::Workspace;
 
 /// Builds all of it, and returns the folder: `libcuda.so.1`, `libcudart.so.11.0`, `libcudart.so.12`, `libcudart.so.13`
@@ -15,13 +16,7 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let driver = cargo_build(workspace)?;
     let project = workspace.path("crates/simcuda");
     let build = workspace.target.join("simcuda");
-    tools::cmake_build(
-        workspace,
-        &CMake::pinned(workspace)?,
-        &project,
-        &build,
-        &[("SIMCUDA_DRIVER", &driver)],
-    )?;
+    cmake::build(workspace, &CMake::pinned(workspace)?, &project, &build, &[("SIMCUDA_DRIVER", &driver)])?;
     Ok(build.join("lib"))
 }
 

@@ -1,12 +1,12 @@
 //! The folders of the workspace, and running programs in it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::files;
@@ -50,7 +50,7 @@ impl Workspace {
                 root.display()
             );
         }
-        let mut command = Command::new(crate::cargo::program());
+        let mut command = Command::new(cargo());
         command.args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
         let text = capture(command.current_dir(root))?;
         let metadata: Value = serde_json::from_str(&text).context("cargo metadata did not print JSON")?;
@@ -149,6 +149,19 @@ impl Ended {
         let tail = lines[lines.len().saturating_sub(60)..].join("\n");
         format!("{status}; all of it: {}\n{tail}", log.display())
     }
+}
+
+/// The cargo that runs this program, else the one on the PATH.
+pub fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Runs a command whose output is for the user, and fails if it fails.
+pub fn succeed(mut command: Command) -> Result<()> {
+    let what = command.get_program().display().to_string();
+    let status = command.status().with_context(|| format!("cannot start {what}"))?;
+    ensure!(status.success(), "{what}: {status}; see its output above");
+    Ok(())
 }
 
 /// The standard output of a program that must succeed. It shares standard error with this program.

@@ -5,9 +5,10 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::context::{Context, Count, Needs};
+use crate::cmake::{self, CMake};
 use crate::files;
 use crate::simcuda;
-use crate::tools::{self, CMake, Unavailable};
+use crate::tools::{self, Unavailable};
 use crate::workspace::plainly;
 
 /// Builds the project and runs the tests that the arguments of ctest select: `-L LABEL` those with a label, `-LE LABEL`
@@ -34,7 +35,7 @@ fn run_in(context: &mut Context, folder: &str, more: &[(&str, &Path)], chosen: &
     // The programs' own assertions are the tests.
     let defines = [("CMAKE_PREFIX_PATH", &*prefix), ("CMAKE_BUILD_TYPE", Path::new("Debug"))];
     let (source, defines) = (workspace.path("ffi-tests"), [&defines, more].concat());
-    tools::cmake_build(workspace, &CMake::pinned(workspace)?, &source, &folder, &defines)?;
+    cmake::build(workspace, &CMake::pinned(workspace)?, &source, &folder, &defines)?;
     tests(context, &folder, chosen)
 }
 

@@ -20,8 +20,9 @@ use clap::builder::PossibleValuesParser;
 
 use crate::cargo::Profile;
 use crate::files;
+use crate::generated::Generated;
 use crate::gpu;
-use crate::header::{self, Generated};
+use crate::header;
 use crate::licenses;
 use crate::suites::context::{Context, Count, Needs};
 use crate::tools::{self, Unavailable};
