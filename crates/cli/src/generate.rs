@@ -5,19 +5,18 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-/// Writes them below `share`, in the folders that man and the shells search.
-pub fn generate(share: &Path) -> Result<()> {
+/// Writes those of the whole command below `share`, in the folders that man and the shells search.
+pub fn generate(whole: Command, share: &Path) -> Result<()> {
     let folder = |inside: &str| {
         let folder = share.join(inside);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         anyhow::Ok(folder)
     };
-    let whole = crate::Cli::command();
     // Without this subcommand: man pages leave out what is hidden, completions do not.
     let visible = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let mut shown = Command::new("bfc")

@@ -42,7 +42,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::device::{Backend, GrowthPolicy, PoolConfig};
 use crate::environment::Resolved;
-use crate::history::Diff;
+use crate::history::diff::{self, Diff};
 use crate::info::Info;
 use crate::library::Library;
 use crate::output::{Output, progress};
@@ -121,7 +121,7 @@ enum Command {
     ///
     /// Compares the totals of each pool, and how much is live by operation and size. Pools are matched by device and
     /// name. What is equal is left out.
-    #[command(after_help = history::DIFF_EXAMPLES, after_long_help = format!("{}\n\n{}", history::DIFF_EXAMPLES, history::MOMENTS))]
+    #[command(after_help = diff::EXAMPLES, after_long_help = format!("{}\n\n{}", diff::EXAMPLES, history::MOMENTS))]
     Diff(Diff),
     /// Watch the pools of running processes that publish their statistics (BFC_PUBLISH=1, bfc run --publish)
     ///
@@ -347,13 +347,13 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             args.check().unwrap_or_else(|what| wrong_usage("report", what));
             report::report(args, cli.library.as_deref(), &mut output).map(|()| ExitCode::SUCCESS)
         }
-        Command::Diff(args) => history::diff(args, &mut output).map(|()| ExitCode::SUCCESS),
+        Command::Diff(args) => diff::diff(args, &mut output).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => {
             args.check().unwrap_or_else(|what| wrong_usage("top", what));
             top::top(args, &mut output).map(|()| ExitCode::SUCCESS)
         }
         Command::Info(args) => info::info(args, &library()?, &mut output).map(|()| ExitCode::SUCCESS),
-        Command::Generate { share } => generate::generate(share).map(|()| ExitCode::SUCCESS),
+        Command::Generate { share } => generate::generate(Cli::command(), share).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => {
             let checked = match cli.library {
                 Some(_) => Err(

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   program   the requests of a pool, and the limits of what is known
-//!   changes   the options to try, and how they are set         text   the result for people
+//!   changes   the options to try, and how they are set
+//!   notes     what the replays do not show                     text   the result for people
 //! ```
 //!
 //! A replay needs no device: it uses the simulated one of `bfc replay`. It first repeats the run with its own options.
@@ -10,6 +11,7 @@
 //! much.
 
 mod changes;
+mod notes;
 mod program;
 mod text;
 
@@ -29,13 +31,10 @@ use crate::replay::{self, Job, Run};
 use crate::temporary::Folder;
 use bfc_readers::history::reader::History;
 use changes::{Change, Setting};
-use program::Program;
+use program::{Figures, Program};
 
 /// Only the last events of a longer history are replayed.
 const MOST_EVENTS: usize = 1 << 20;
-
-/// A plan is not computed for more requests, because a placement takes more steps than there are requests.
-const MOST_PLANNED: usize = 100_000;
 
 /// How long better plans are looked for.
 const PLANNING: Duration = Duration::from_secs(1);
@@ -76,16 +75,6 @@ struct PoolAdvice {
     notes: Vec<String>,
     /// The first has the options of the run. The others are sorted by the lowest limit.
     changes: Vec<Tried>,
-}
-
-/// The result of a run, as the statistics count it.
-#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Figures {
-    allocations: u64,
-    frees: u64,
-    failed: u64,
-    peak_in_use: u64,
-    peak_held: u64,
 }
 
 /// What a change did.
@@ -199,7 +188,7 @@ fn advise_pool(
         recorded: program.recorded,
         replayed,
         is_reproduced,
-        notes: program.notes(replayed),
+        notes: notes::of(program, replayed),
         changes: std::iter::once(baseline).chain(others).collect(),
     })
 }

@@ -3,7 +3,7 @@
 mod advice;
 #[cfg(test)]
 mod damage;
-mod diff;
+pub mod diff;
 mod format;
 mod holders;
 mod leaks;
@@ -38,7 +38,6 @@ use format::Format;
 use leaks::Leaks;
 use summary::Summary;
 
-pub use diff::{Diff, EXAMPLES as DIFF_EXAMPLES, diff};
 pub use leaks::LeaksArgs;
 pub use moment::FORMS as MOMENTS;
 

@@ -13,7 +13,7 @@ use bfc_formats::counters::MAGIC;
 use bfc_readers::counters::BYTES;
 use bfc_readers::process::{self as processes, Liveness};
 
-use super::Run;
+use super::args::Run;
 use crate::history;
 use crate::output;
 

@@ -9,9 +9,10 @@ use bfc_sys::{
     BFC_ALLOW_GROWTH, BFC_GARBAGE_COLLECTION, BFC_QUARANTINE, BFC_SPLIT_ALWAYS, BFC_TIMESTAMPS, BFC_TWO_ENDS,
 };
 
+use super::args::Run;
 use super::file::Facts;
 use super::settings::Settings;
-use super::{Run, check_report, files, verdict};
+use super::{check_report, files, verdict};
 use crate::environment::{self as names, Resolved};
 use crate::library::Library;
 

@@ -9,12 +9,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
+use super::args::Run;
 use super::child::{code, wait_for};
 use super::program::Program;
 use super::settings::Settings;
-use super::{Run, output};
 use crate::environment as names;
 use crate::history;
+use crate::output;
 use crate::temporary::Folder;
 
 /// How many events are recorded by default: files of 65 MiB.

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -11,7 +12,7 @@ use std::process::{Child, Command};
 use anyhow::Result;
 
 use super::settings::Settings;
-use super::{Refusal, exec, file};
+use super::{exec, file};
 use crate::size;
 
 /// As in every shell.
@@ -20,6 +21,21 @@ const NOT_EXECUTABLE: u8 = 126;
 
 /// The folders of programs if PATH is not set, as in the C library.
 const USUAL_PATH: &str = "/bin:/usr/bin";
+
+/// Why the program was not run, with the exit code that says so.
+#[derive(Debug)]
+pub struct Refusal {
+    pub code: u8,
+    pub words: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 /// A program that exists and appears to be executable.
 pub struct Program {

@@ -8,7 +8,7 @@ use std::path::{self, Path};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Backend, Free, Growth, Run, Stacks};
+use super::args::{Backend, Free, Growth, Run, Stacks};
 use crate::environment as names;
 use crate::library::SONAME;
 

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, Read};
 
 use anyhow::{Result, anyhow};
 
-use super::{ALIGNMENT, Event, Mark, Reusable, Trace};
+use super::events::{ALIGNMENT, Event, Mark, Reusable, Trace};
 
 /// Longer lines do not occur in traces, and binary data may have no line ends at all.
 const LONGEST_LINE: u64 = 64 << 10;

@@ -5,6 +5,7 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use super::events::{CHUNK, Mark};
 use super::*;
 
 fn parse(text: &str) -> Result<Trace> {

@@ -1,10 +1,9 @@
 //! The options to try: those of the run, and one change to them at a time.
 
-use bfc_sys::{BFC_HOST_DEVICE, BFC_PINNED_DEVICE, interposer};
+use bfc_sys::{BFC_HOST_DEVICE, BFC_PINNED_DEVICE};
 use serde::Serialize;
 
-use super::MOST_PLANNED;
-use super::program::Program;
+use super::program::{MOST_PLANNED, Owner, Program};
 use crate::device::{Backend, Frees, GrowthPolicy, PoolConfig};
 use crate::size::human;
 use bfc_formats::history::layout::options;
@@ -37,27 +36,6 @@ impl Setting {
     pub fn shown(&self) -> &str {
         let Setting { variable, option, run } = self;
         run.as_deref().or(variable.as_deref()).or(option.as_deref()).unwrap_or_default()
-    }
-}
-
-/// The creator of a pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Owner {
-    /// The program.
-    Program,
-    /// The interposer, for a device: `bfc run` has options for it.
-    Run,
-    /// The interposer, for pinned memory, which has no options.
-    RunPinned,
-}
-
-impl Owner {
-    pub fn of(name: &str) -> Self {
-        match name {
-            _ if interposer::DEVICE_POOL.to_str() == Ok(name) => Owner::Run,
-            _ if interposer::PINNED_POOL.to_str() == Ok(name) => Owner::RunPinned,
-            _ => Owner::Program,
-        }
     }
 }
 

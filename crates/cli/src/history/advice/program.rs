@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use bfc_sys::interposer::{self, Waiting};
+use serde::Serialize;
 
-use super::changes::Owner;
-use super::{Figures, MOST_PLANNED};
 use crate::device::Frees;
 use crate::simulated_device::Region;
-use crate::size::{self, counted, human};
 use crate::trace::{Parser, Trace};
 use bfc_formats::history::layout::{Kind, options};
 use bfc_readers::history::ranges::Ranges;
@@ -17,6 +15,9 @@ use bfc_readers::history::timeline::PoolState;
 
 /// The causes of failures that more memory would have avoided: exhaustion and fragmentation.
 const OF_MEMORY: [u8; 2] = [1, 2];
+
+/// A plan is not computed for more requests, because a placement takes more steps than there are requests.
+pub const MOST_PLANNED: usize = 100_000;
 
 /// A pool that is to be replayed.
 pub struct Program {
@@ -37,19 +38,50 @@ pub struct Program {
     pub owner: Owner,
     /// When freed memory is reusable in a pool of the interposer.
     pub frees: Option<Frees>,
-    facts: Facts,
+    pub facts: Facts,
+}
+
+/// The result of a run, as the statistics count it.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    pub allocations: u64,
+    pub frees: u64,
+    pub failed: u64,
+    pub peak_in_use: u64,
+    pub peak_held: u64,
+}
+
+/// The creator of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The program.
+    Program,
+    /// The interposer, for a device: `bfc run` has options for it.
+    Run,
+    /// The interposer, for pinned memory, which has no options.
+    RunPinned,
+}
+
+impl Owner {
+    pub fn of(name: &str) -> Self {
+        match name {
+            _ if interposer::DEVICE_POOL.to_str() == Ok(name) => Owner::Run,
+            _ if interposer::PINNED_POOL.to_str() == Ok(name) => Owner::RunPinned,
+            _ => Owner::Program,
+        }
+    }
 }
 
 /// What a replay does not know or show.
 #[derive(Default)]
-struct Facts {
+pub struct Facts {
     /// Allocations that were live before the first event that is replayed.
-    earlier: usize,
+    pub earlier: usize,
     /// Bytes that are live to the end and that no known event explains.
-    unknown: u64,
+    pub unknown: u64,
     /// The limit of the run, if the device gave less.
-    unreached_limit: Option<u64>,
-    streams: usize,
+    pub unreached_limit: Option<u64>,
+    pub streams: usize,
 }
 
 /// Returns the programs of all pools. The first `left_out` events are only followed, to find out what is live after
@@ -306,77 +338,5 @@ impl Program {
     /// Returns whether the device had less memory than the limit.
     pub fn exceeds_device(&self) -> bool {
         self.facts.unreached_limit.is_some()
-    }
-
-    /// Returns what the replays do not show. `replayed` is the result with the options of the run.
-    pub fn notes(&self, replayed: Option<Figures>) -> Vec<String> {
-        let Facts { earlier, unknown, unreached_limit, streams } = self.facts;
-        let mut notes = Vec::new();
-        if self.options.is_none() {
-            notes.push(
-                "the file does not contain the options of the run; those of bfc run are assumed".to_owned(),
-            );
-        }
-        if earlier != 0 {
-            let what = counted(earlier, "allocation");
-            notes.push(format!(
-                "{what} from before the first replayed event: they come first, in the order of their addresses"
-            ));
-        }
-        if unknown != 0 {
-            notes.push(format!(
-                "{} were allocated by displaced events and not freed: one allocation represents them",
-                human(unknown)
-            ));
-        }
-        if let Some(limit) = unreached_limit {
-            notes.push(format!(
-                "the device had no more memory although the limit was {}: the replays are limited to the {} that the run held at most",
-                size::limit(limit),
-                human(self.limit)
-            ));
-        }
-        if self.frees == Some(Frees::Wait) {
-            notes.push(
-                "freed memory waits in the replays as under bfc run, but the device's work is always done when bfc run queries it"
-                    .to_owned(),
-            );
-        } else if streams > 1 || (self.has(options::TIMESTAMPS) && self.frees.is_none()) {
-            notes.push(
-                "in the run freed memory waited for device work; in a replay it is free at once, so a run may need more"
-                    .to_owned(),
-            );
-        }
-        if self.owner == Owner::Run && self.recorded.failed != 0 && !self.exceeds_device() {
-            notes.push("a higher limit has an effect only on a device with that much memory".to_owned());
-        }
-        if self.has(options::PLAN) {
-            notes.push("the run followed a plan, which the file does not contain".to_owned());
-        }
-        if self.trace.requests > MOST_PLANNED {
-            notes.push(format!(
-                "no plan is computed for more than {MOST_PLANNED} requests; bfc plan has no such limit"
-            ));
-        }
-        if self.recorded.failed != 0 {
-            notes.push(
-                "after a failed request the program may have asked for less than it would with more memory"
-                    .to_owned(),
-            );
-        }
-        let recorded = self.recorded;
-        if !self.is_complete {
-            notes.push("events are missing, so the replays cannot be compared with the run".to_owned());
-        } else if let Some(replayed) = replayed.filter(|replayed| *replayed != recorded) {
-            notes.push(format!(
-                "the replay with the options of the run held at most {} and failed {}, the run {} and {}: the others are \
-                 estimates too",
-                human(replayed.peak_held),
-                counted(replayed.failed as usize, "request"),
-                human(recorded.peak_held),
-                recorded.failed
-            ));
-        }
-        notes
     }
 }

@@ -7,7 +7,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::MOST;
+/// JavaScript has integers up to here.
+pub const MOST: u64 = (1 << 53) - 1;
 
 /// What the page needs to unpack a column.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,7 +28,7 @@ use super::summary::Summary;
 use crate::json;
 use bfc_formats::history::layout::Kind;
 use bfc_readers::history::reader::History;
-use columns::Columns;
+use columns::{Columns, MOST};
 use pool::Pool;
 
 // The vendored files are uPlot 1.6.32 (MIT) and d3-hierarchy 3.1.3 (ISC), from npm. LICENSE-THIRD-PARTY contains their
@@ -52,9 +52,6 @@ const SCRIPTS: [&str; 9] = [
     include_str!("../../../assets/report/tables.js"),
     include_str!("../../../assets/report/page.js"),
 ];
-
-/// JavaScript has integers up to here.
-const MOST: u64 = (1 << 53) - 1;
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 
-use super::columns::{Column, Columns};
+use super::columns::{Column, Columns, MOST};
 use super::free_space::FreeSpace;
 use super::lives::{Life, Lives, Span, place, spans};
 use bfc_formats::history::layout::{Kind, cause_name};
@@ -355,8 +355,8 @@ impl SpanText {
     fn new(span: &Span) -> Self {
         SpanText {
             address: format!("{:#x}", span.address),
-            bytes: span.bytes.min(super::MOST),
-            offset: span.offset.min(super::MOST),
+            bytes: span.bytes.min(MOST),
+            offset: span.offset.min(MOST),
         }
     }
 }
