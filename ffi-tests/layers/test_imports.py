@@ -3,6 +3,7 @@
 import pytest
 
 from imports import Crate
+from python_imports import Package
 
 BESIDE = {
     "lib.rs": "mod a; mod b; mod c; #[macro_use] mod macros;",
@@ -165,3 +166,28 @@ def test_what_is_not_understood_is_said(text):
 def test_a_folder_without_a_root_is_no_crate():
     with pytest.raises(ValueError):
         Crate("", "src", {"other.rs": ""})
+
+
+@pytest.mark.parametrize(
+    "path, text, target",
+    [
+        ("a.py", "from . import b", "b.py"),
+        ("a.py", "from .b import B", "b.py"),
+        ("a.py", "\n\nimport bfc.b as other", "b.py"),
+        ("a.py", "def f():\n    from bfc.b import B", "b.py"),
+        ("a.py", "if TYPE_CHECKING:\n    from bfc import b", "b.py"),
+        ("a.py", "import bfc", "__init__.py"),
+        ("a.py", "from . import B", "__init__.py"),
+        ("a.py", "from .deep import B", "deep/__init__.py"),
+        ("a.py", "import os, bfcs.b; from os import b; from . import a", None),
+        ("__init__.py", "from .a import b", "a.py"),
+        ("deep/__init__.py", "from . import c", "deep/c.py"),
+        ("deep/c.py", "from .. import b", "b.py"),
+        ("deep/c.py", "from ..b import c", "b.py"),
+        ("deep/c.py", "from . import B", "deep/__init__.py"),
+    ],
+)
+def test_imports_of_python_are_followed_to_the_file(path, text, target):
+    files = dict.fromkeys(["__init__.py", "a.py", "b.py", "deep/__init__.py", "deep/c.py"], "")
+    found = [found.target for found in Package("", "src/bfc", files | {path: text}).imports()]
+    assert found == ([f"src/bfc/{target}"] if target else [])

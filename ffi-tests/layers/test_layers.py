@@ -11,14 +11,16 @@ from typing import NamedTuple
 import pytest
 
 from imports import Crate
+from python_imports import Package
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Tree(NamedTuple):
-    """A folder, where its crate's source is, and its rooms from the bottom up.
+    """A folder, where the source of its crate or Python package is, and its rooms from the bottom up.
 
     Folders of one line may use each other; the folder's own file (mod.rs, lib.rs) is above all. A folder need not exist.
+    Without rooms there is no order, but circles are looked for.
     """
 
     folder: str
@@ -130,6 +132,9 @@ TREES = [
         control
         """,
     ),
+    Tree("crates/cli/src", "crates/cli/src", ""),
+    Tree("xtask/src", "xtask/src", ""),
+    Tree("python/src/bfc", "python/src/bfc", ""),
 ]
 
 
@@ -184,7 +189,7 @@ def drivers(crate):
 
 @pytest.fixture(scope="module")
 def crates():
-    return {name: Crate(ROOT, name) for name in {tree.crate for tree in TREES}}
+    return {name: (Package if name.startswith("python/") else Crate)(ROOT, name) for name in {tree.crate for tree in TREES}}
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.folder)
@@ -211,6 +216,12 @@ def test_a_circle_is_shown_with_its_imports():
     files = {"a": "\nuse super::b::B;", "b": "fn b() { crate::c::f() } pub struct B;", "c": "use crate::a;\npub fn f() { a::g() }"}
     found = circle("src", crate_of(lib="mod a; mod b; mod c;", **files))
     assert len(found) == 3 and "src/b.rs:1 imports src/c.rs by `crate::c::f`" in found
+
+
+def test_a_circle_that_functions_of_python_hide_is_shown():
+    files = {"__init__.py": "from . import a", "a.py": "from .b import B", "b.py": "def f():\n    from . import a"}
+    found = circle("src/bfc", Package("", "src/bfc", files))
+    assert sorted(found) == ["src/bfc/a.py:1 imports src/bfc/b.py by `bfc.b.B`", "src/bfc/b.py:2 imports src/bfc/a.py by `bfc.a`"]
 
 
 @pytest.mark.parametrize(
