@@ -47,10 +47,6 @@ EXCEPTIONS = {
     ("docs/pytorch.md", "BFC_HISTORY_FILE=train.history python3 train.py"): "ffi-tests/pytorch/test_simulate.py does the same",
     ("docs/run.md", "cargo xtask simulate -- bfc run --limit 256MiB --report -- ./train"): "ffi-tests/pytorch/test_simulate.py runs it",
     (
-        "docs/snapshots.md",
-        "from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump",
-    ): "ffi-tests/tensorflow/test_memory_dump.py runs it",
-    (
         "docs/pytorch-cpu.md",
         "BFC_HISTORY_FILE=train.history BFC_HISTORY_STACKS=python python3 train.py",
     ): "ffi-tests/pytorch/test_simulate.py does the same for CUDA",

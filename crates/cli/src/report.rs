@@ -22,7 +22,7 @@ pub struct Report {
     json: bool,
     /// Write a history to PATH instead of printing it. The extension chooses the format: .html, a page for a browser;
     /// .json, the document of --json; .svg, a picture; .pickle, a snapshot for PyTorch's memory viewer; .perfetto-trace, a
-    /// trace for Perfetto; .memory-dump, TensorFlow's MemoryDump
+    /// trace for Perfetto
     #[arg(long, short, value_name = "PATH", conflicts_with = "json")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::summary::Summary;
-use super::{memory_dump, memory_viz, page, perfetto, picture};
+use super::{memory_viz, page, perfetto, picture};
 use crate::new_file;
 use bfc_readers::history::reader::History;
 
@@ -23,19 +23,16 @@ pub enum Format {
     MemoryViz,
     /// A trace for Perfetto.
     Perfetto,
-    /// TensorFlow's memory dump.
-    MemoryDump,
 }
 
 impl Format {
     /// The extensions in lower case, without the dot.
-    pub(super) const EXTENSIONS: [(&str, Format); 6] = [
+    pub(super) const EXTENSIONS: [(&str, Format); 5] = [
         ("html", Format::Page),
         ("json", Format::Json),
         ("svg", Format::Svg),
         ("pickle", Format::MemoryViz),
         ("perfetto-trace", Format::Perfetto),
-        ("memory-dump", Format::MemoryDump),
     ];
 
     /// Returns the format of a file by the extension of its name.
@@ -65,7 +62,6 @@ impl Format {
             Format::Svg => out.write_all(picture::svg(history)?.as_bytes())?,
             Format::MemoryViz => memory_viz::write(history, out)?,
             Format::Perfetto => perfetto::write(history, out)?,
-            Format::MemoryDump => memory_dump::write(history, out)?,
             Format::Json => crate::output::write_json(out, summary)?,
         }
         Ok(())

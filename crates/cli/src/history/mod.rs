@@ -7,7 +7,6 @@ pub mod diff;
 mod format;
 mod holders;
 mod leaks;
-mod memory_dump;
 pub mod memory_viz;
 mod moment;
 pub mod page;
