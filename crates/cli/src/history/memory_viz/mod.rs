@@ -4,6 +4,8 @@
 //!   trace      the events of a device without contradictions, and its state at the end
 //!   pickle     the file's format
 //! ```
+//!
+//! python/src/bfc/_snapshot.py writes the same for the pools of a running program, and says why.
 
 mod pickle;
 #[cfg(test)]
@@ -139,7 +141,7 @@ impl<W: Write> Writer<'_, W> {
         self.number(if action == "oom" { "device_free" } else { "addr" }, entry.address)?;
         self.number("size", entry.bytes)?;
         self.number("stream", entry.stream)?;
-        self.number("time_us", (self.history.began / 1000).saturating_add(entry.time / 1000))?;
+        self.number("time_us", self.history.began.saturating_add(entry.time) / 1000)?;
         self.pickler.word("frames")?;
         self.frames(entry.action, entry.origin)?;
         self.pickler.end_dict()
