@@ -116,7 +116,15 @@ def test_a_pool_in_python(backend, tmp_path, viewer):
     events = check_trace(viewer(file), 256, marks, peaks)
     assert f"bfc.scope:2:{HOSTILE}" in {frames for *_, frames in events}
     # The history ends at the last mark, with the allocator still there.
-    check_trace(viewer(reported(history, to=tmp_path / "reported.pickle")), 256, marks, peaks)
+    report = reported(history, to=tmp_path / "reported.pickle")
+    check_trace(viewer(report), 256, marks, peaks)
+
+    # Both writers write the same, except for the file's settings. Times differ because each compares the clocks again.
+    snapshots = [pickle.loads(path.read_bytes()) for path in (file, report)]
+    del snapshots[1]["allocator_settings"]
+    times = [[entry.pop("time_us") for entry in snapshot["device_traces"][256]] for snapshot in snapshots]
+    assert snapshots[0] == snapshots[1]
+    assert all(abs(one - other) < 100_000 for one, other in zip(*times))
 
 
 def test_a_history_without_its_beginning(tmp_path, viewer):

@@ -125,7 +125,7 @@ class Snapshot(unittest.TestCase):
                     held = []
                     for step in range(3):
                         with bfc.scope("attention" if step else "<b>loss</b>", step=step):
-                            held += [bfc.alloc(DEVICE, size + step) for size in (1000, 5 * MiB, 300, 3 * MiB)]
+                            held += [bfc.alloc(DEVICE, size + step, stream=5) for size in (1000, 5 * MiB, 300, 3 * MiB)]
                         for address in held[1::2]:
                             bfc.free(DEVICE, address)
                         del held[1::2]
@@ -143,6 +143,7 @@ class Snapshot(unittest.TestCase):
                 names = ("segment_map", "segment_unmap") if backend == "host_vmm" else ("segment_alloc", "segment_free")
                 self.assertEqual((count["alloc"], count["oom"]), (stats.num_allocs, 1))
                 self.assertEqual((count["free_requested"], count["free_completed"]), (stats.num_frees, stats.num_frees))
+                self.assertEqual({entry["stream"] for entry in trace if entry["action"] in ("alloc", "free_completed")}, {5})
                 change = {"alloc": 1, "free_completed": -1, names[0]: 1, names[1]: -1}
                 sums: collections.Counter[bool] = collections.Counter()
                 for entry in trace:

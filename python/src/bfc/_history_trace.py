@@ -1,8 +1,4 @@
-"""The events of the running history as the trace entries of a snapshot.
-
-The viewer begins with the memory of the snapshot and undoes one entry after another. An entry is left out if it cannot be
-undone, because the snapshot is taken after the history was read, and other threads continue meanwhile.
-"""
+"""The events of the running history, and which of them lead to the memory of a snapshot."""
 
 from __future__ import annotations
 
@@ -10,8 +6,7 @@ import bisect
 import pathlib
 import struct
 import tempfile
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import _library
 from ._errors import Error, Status
@@ -23,13 +18,7 @@ _HEADER_BYTES = 4096
 _EVENT = struct.Struct("<8Q")
 _TEXT = struct.Struct("<HHIII")
 _POOL, _OPERATION, _MARK = 1, 2, 3
-_ALLOC, _FREE, _PRESENT, _OBTAINED, _RETURNED, _OUT_OF_MEMORY, _MARKED, _STEP, _BEGIN = range(1, 10)
-
-# The stream of segments that are mapped in parts. The viewer merges the parts only if they belong to one stream, and if all streams
-# are 0 it compares 0 with null.
-MAPPED_STREAM = 1
-
-_Frames = list[dict[str, Any]]
+ALLOC, FREE, PRESENT, OBTAINED, RETURNED, OUT_OF_MEMORY, MARKED, STEP = range(1, 9)
 
 
 class Event(NamedTuple):
@@ -68,6 +57,14 @@ class History:
                 time_us = (began + int(max(now - ticks, 0) * rate)) // 1000
                 self.events.append(Event(what & 0xFF, what >> 16 & 0xFFFF, what >> 32, time_us, address, size, requested, stream))
 
+    def of_device(self, device: int) -> list[Event]:
+        """Returns the events of a device's allocator, and the marks."""
+        pool = self.pools.get(device)
+        return [event for event in self.events if event.kind == MARKED or event.pool == pool]
+
+    def operation(self, event: Event) -> str:
+        return self.operations.get((event.pool, event.name), f"operation {event.name}")
+
     def _read_texts(self, area: bytes) -> None:
         at = 0
         while at + _TEXT.size <= len(area):
@@ -95,10 +92,13 @@ def current() -> History | None:
         return History(file.read_bytes())
 
 
+_Ranges = list[tuple[int, int]]
+
+
 class _Spans:
     """Ranges of addresses that do not overlap."""
 
-    def __init__(self, spans: list[tuple[int, int]]) -> None:
+    def __init__(self, spans: _Ranges) -> None:
         self._starts = sorted(start for start, _ in spans)
         self._ends = dict(spans)
 
@@ -130,116 +130,38 @@ class _Spans:
         self.add(start, end)
 
 
-def trace(history: History, device: int, segments: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """Returns the entries of a device, which end with these segments."""
-    pool = history.pools.get(device)
-    is_expandable = any(segment["is_expandable"] for segment in segments)
-    spans = _Spans([(segment["address"], segment["address"] + segment["total_size"]) for segment in segments])
-    blocks, pending = (
-        _Spans(
-            [
-                (block["address"], block["address"] + block["size"])
-                for segment in segments
-                for block in segment["blocks"]
-                if block["state"] == state
-            ]
-        )
-        for state in ("active_allocated", "active_pending_free")
-    )
-    entries = list(_described(history, pool, limit, is_expandable))
-    kept = [entry for event, entry in reversed(entries) if _undo(event, spans, blocks, pending, is_expandable)]
-    kept.reverse()
-    return [
-        {**entry, "action": action}
-        for entry in kept
-        for action in (("free_requested", "free_completed") if entry["action"] == "free" else (entry["action"],))
-    ]
+class Memory:
+    """The segments of a device and their blocks in use and with a pending free, which events undo from the last to the first."""
 
+    def __init__(self, segments: _Ranges, used: _Ranges, pending: _Ranges, is_expandable: bool) -> None:
+        self._segments, self._used, self._pending = _Spans(segments), _Spans(used), _Spans(pending)
+        self._is_expandable = is_expandable
 
-def _undo(event: Event, spans: _Spans, blocks: _Spans, pending: _Spans, is_expandable: bool) -> bool:
-    """Returns whether the current memory can be the state after an event. If so, it becomes the state before the event."""
-    start, end = event.address, event.address + event.size
-    if event.kind in (_ALLOC, _PRESENT):
-        if blocks.around(start, end) != (start, end):
-            return False
-        blocks.remove(start)
-        # The viewer has one block at an address. The snapshot's block stays until then, possibly with its neighbours.
-        if (around := pending.around(start, start + 1)) and around[0] == start:
-            pending.remove(start)
-    elif event.kind == _FREE:
-        if blocks.overlap(start, end) or spans.around(start, end) is None:
-            return False
-        blocks.add(start, end)
-    elif event.kind == _OBTAINED:
-        whole = spans.around(start, end)
-        is_used = blocks.overlap(start, end) or pending.overlap(start, end)
-        if whole is None or is_used or not (is_expandable or whole == (start, end)):
-            return False
-        spans.remove(whole[0])
-        for part in ((whole[0], start), (end, whole[1])):
-            if part[0] < part[1]:
-                spans.add(*part)
-    elif event.kind == _RETURNED:
-        if spans.overlap(start, end):
-            return False
-        (spans.merge if is_expandable else spans.add)(start, end)
-    return True
-
-
-def _described(history: History, pool: int | None, limit: int, is_expandable: bool) -> Iterator[tuple[Event, dict[str, Any]]]:
-    """Returns the events of a pool and the marks, each with its entry."""
-    step, held = 0, 0
-    live: dict[int, tuple[int, _Frames]] = {}
-    for event in history.events:
-        kind, frames, size, address, action = event.kind, [], event.size, event.address, ""
-        stream = event.stream
-        if kind == _MARKED:
-            action, size = "snapshot", 0
-            frames = _frame("bfc.mark", 0, history.marks.get(event.name, ""))
-        elif event.pool != pool or pool is None:
-            continue
-        elif kind in (_ALLOC, _PRESENT):
-            if event.name:
-                name = history.operations.get((pool, event.name), f"operation {event.name}")
-                frames = _frame("bfc.scope", step, name)
-            size = min(event.requested, event.size)
-            live[address] = (size, frames)
-            action = "alloc"
-        elif kind == _FREE:
-            size, frames = live.pop(address, (event.size, []))
-            action = "free"
-        elif kind == _OBTAINED:
-            held += size
-            action = "segment_map" if is_expandable else "segment_alloc"
-        elif kind == _RETURNED:
-            held -= size
-            action = "segment_unmap" if is_expandable else "segment_free"
-        elif kind == _OUT_OF_MEMORY:
-            action, size = "oom", event.requested
-        elif kind == _STEP:
-            step = event.size
-            action, size, frames = "snapshot", 0, _frame("bfc.step", step, f"step {step}")
-        if kind in (_OBTAINED, _RETURNED) and is_expandable:
-            stream = MAPPED_STREAM
-        if action:
-            where = {"device_free": max(limit - held, 0)} if action == "oom" else {"addr": address}
-            yield (
-                event,
-                {
-                    "action": action,
-                    **where,
-                    "size": size,
-                    "stream": signed(stream),
-                    "time_us": event.time_us,
-                    "frames": frames,
-                },
-            )
-
-
-def _frame(file: str, line: int, name: str) -> _Frames:
-    return [{"filename": file, "line": signed(line), "name": name}]
-
-
-def signed(value: int) -> int:
-    """Converts 64 bits to a signed number, like PyTorch's streams, because the viewer's numbers have 8 bytes."""
-    return value - (1 << 64) if value >> 63 else value
+    def undo(self, event: Event) -> bool:
+        """Returns whether this can be the memory after an event. If so, it becomes the memory before the event."""
+        start, end = event.address, event.address + event.size
+        if event.kind in (ALLOC, PRESENT):
+            if self._used.around(start, end) != (start, end):
+                return False
+            self._used.remove(start)
+            # The viewer has one block at an address. The snapshot's block stays until then, possibly with its neighbours.
+            if (around := self._pending.around(start, start + 1)) and around[0] == start:
+                self._pending.remove(start)
+        elif event.kind == FREE:
+            if self._used.overlap(start, end) or self._segments.around(start, end) is None:
+                return False
+            self._used.add(start, end)
+        elif event.kind == OBTAINED:
+            whole = self._segments.around(start, end)
+            is_used = self._used.overlap(start, end) or self._pending.overlap(start, end)
+            if whole is None or is_used or not (self._is_expandable or whole == (start, end)):
+                return False
+            self._segments.remove(whole[0])
+            for part in ((whole[0], start), (end, whole[1])):
+                if part[0] < part[1]:
+                    self._segments.add(*part)
+        elif event.kind == RETURNED:
+            if self._segments.overlap(start, end):
+                return False
+            (self._segments.merge if self._is_expandable else self._segments.add)(start, end)
+        return True

@@ -1,4 +1,9 @@
-"""Snapshots for PyTorch's memory viewer, built from memory maps."""
+"""Snapshots for PyTorch's memory viewer, built from memory maps.
+
+``bfc report`` writes the format too, from files (crates/cli/src/history/memory_viz). A program must get a snapshot without
+starting another process, with states that no history has or without a history at all, and the library has no place for either
+writer because each of its allocations may fail. ffi-tests/browser/test_memory_viz.py compares what both write.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,16 @@ from typing import Any, SupportsIndex
 
 from . import _history_trace, _numbers, _reports
 from ._errors import Error, Status
-from ._history_trace import signed as _signed
+from ._history_trace import ALLOC, FREE, MARKED, OBTAINED, OUT_OF_MEMORY, PRESENT, RETURNED, STEP
 
 _MOST_DEVICES = 1024
 
 # The viewer reads protocols 2 to 4. The default of Python 3.14 is 5.
 _PROTOCOL = 4
+
+# The stream of segments that are mapped in parts. The viewer merges the parts only if they belong to one stream, and if all streams
+# are 0 it compares 0 with null.
+_MAPPED_STREAM = 1
 
 # The names of PyTorch's snapshots. Memory that waits for other streams, for a stamp or for the backend is not reusable yet.
 _STATES = {"in_use": "active_allocated", "held": "active_pending_free", "free": "inactive"}
@@ -104,8 +113,8 @@ def _snapshot(read_maps: Callable[[], list[dict[str, Any]]]) -> dict[str, Any]:
         if history is not None:
             if found["backend"].endswith("_vmm"):
                 for segment in own:
-                    segment["stream"] = _history_trace.MAPPED_STREAM
-            traces[found["device"]] = _history_trace.trace(history, found["device"], own, found["stats"]["bytes_limit"])
+                    segment["stream"] = _MAPPED_STREAM
+            traces[found["device"]] = _trace(history, found["device"], own, found["stats"]["bytes_limit"])
     return {"segments": segments, "device_traces": traces}
 
 
@@ -149,11 +158,70 @@ def _block(chunk: dict[str, Any]) -> dict[str, Any]:
         "size": chunk["size"],
         "requested_size": chunk.get("requested", pending),
         "state": state,
-        "frames": _frames(chunk),
+        "frames": _frames("bfc.scope", chunk["step"], chunk["operation"]) if "operation" in chunk else [],
     }
 
 
-def _frames(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    if "operation" not in chunk:
-        return []
-    return [{"filename": "bfc.scope", "line": _signed(chunk["step"]), "name": chunk["operation"]}]
+def _trace(history: _history_trace.History, device: int, segments: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """Returns the trace entries of a device, which end with these segments.
+
+    The viewer begins with the memory of the snapshot and undoes one entry after another. An entry is left out if it cannot be
+    undone, because the snapshot is taken after the history was read, and other threads continue meanwhile.
+    """
+    is_expandable = any(segment["is_expandable"] for segment in segments)
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    used, pending = (
+        [(block["address"], block["address"] + block["size"]) for block in blocks if block["state"] == state]
+        for state in ("active_allocated", "active_pending_free")
+    )
+    whole = [(segment["address"], segment["address"] + segment["total_size"]) for segment in segments]
+    memory = _history_trace.Memory(whole, used, pending, is_expandable)
+    events = history.of_device(device)
+    kept = [memory.undo(event) for event in reversed(events)]
+    entries = _entries(history, events, limit, is_expandable)
+    return [entry for described, is_kept in zip(entries, reversed(kept)) if is_kept for entry in described]
+
+
+def _entries(
+    history: _history_trace.History, events: list[_history_trace.Event], limit: int, is_expandable: bool
+) -> Iterator[list[dict[str, Any]]]:
+    """Returns the entries of each event."""
+    step, held = 0, 0
+    live: dict[int, tuple[int, int, list[dict[str, Any]]]] = {}
+    for event in events:
+        actions: tuple[str, ...] = ()
+        frames: list[dict[str, Any]] = []
+        size, stream, where = event.size, event.stream, {"addr": event.address}
+        if event.kind == MARKED:
+            actions, size, frames = ("snapshot",), 0, _frames("bfc.mark", 0, history.marks.get(event.name, ""))
+        elif event.kind in (ALLOC, PRESENT):
+            frames = _frames("bfc.scope", step, history.operation(event)) if event.name else []
+            actions, size = ("alloc",), min(event.requested, event.size)
+            live[event.address] = (size, stream, frames)
+        elif event.kind == FREE:
+            # A free may name no stream. PyTorch's entry has that of the allocation.
+            size, stream, frames = live.pop(event.address, (size, stream, []))
+            actions = ("free_requested", "free_completed")
+        elif event.kind in (OBTAINED, RETURNED):
+            is_more = event.kind == OBTAINED
+            held += size if is_more else -size
+            if is_expandable:
+                actions, stream = ("segment_map" if is_more else "segment_unmap",), _MAPPED_STREAM
+            else:
+                actions = ("segment_alloc" if is_more else "segment_free",)
+        elif event.kind == OUT_OF_MEMORY:
+            actions, size, where = ("oom",), event.requested, {"device_free": max(limit - held, 0)}
+        elif event.kind == STEP:
+            step = event.size
+            actions, size, frames = ("snapshot",), 0, _frames("bfc.step", step, f"step {step}")
+        rest = {**where, "size": size, "stream": _signed(stream), "time_us": event.time_us, "frames": frames}
+        yield [{"action": action, **rest} for action in actions]
+
+
+def _frames(file: str, line: int, name: str) -> list[dict[str, Any]]:
+    return [{"filename": file, "line": _signed(line), "name": name}]
+
+
+def _signed(value: int) -> int:
+    """Converts 64 bits to a signed number, like PyTorch's streams, because the viewer's numbers have 8 bytes."""
+    return value - (1 << 64) if value >> 63 else value
