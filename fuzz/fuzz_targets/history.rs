@@ -88,7 +88,6 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         let mut states = 0;
         follow(&history, |_, _| states += 1);
         assert_eq!(states, history.events.len());
-        bfc_cli::fuzzing::history(&history.events);
     }
     let allocated = ALLOCATED.get() - before;
     assert!(allocated <= MOST_FOR_A_BYTE * file.len(), "{allocated} bytes for a file of {}", file.len());

@@ -1,4 +1,4 @@
-//! The file in which a process publishes its statistics, damaged: `bfc top` refuses it for a reason, or shows it.
+//! The file in which a process publishes its statistics, damaged: the reader of `bfc top` refuses it for a reason, or returns what it says.
 
 #![no_main]
 
@@ -60,5 +60,4 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     }
     let reading = read(&file);
     assert!(reading.processes.len() + reading.unreadable.len() <= 1);
-    bfc_cli::fuzzing::published(&reading);
 });

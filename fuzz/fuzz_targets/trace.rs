@@ -3,4 +3,16 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| bfc_cli::fuzzing::trace(input));
+use bfc_readers::trace::Trace;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    if let Ok(trace) = Trace::from_reader("fuzz", input) {
+        // Each event is a line of its own.
+        assert!(
+            trace.incomplete.is_some()
+                || input.starts_with(&[0x1f, 0x8b])
+                || trace.events.len() <= input.len()
+        );
+        assert!(trace.chunks().iter().all(|chunk| chunk.end <= trace.events.len()));
+    }
+});

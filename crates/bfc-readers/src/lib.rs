@@ -5,3 +5,4 @@ pub mod counters;
 pub mod history;
 pub mod process;
 pub mod published;
+pub mod trace;

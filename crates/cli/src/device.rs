@@ -127,7 +127,7 @@ pub enum Frees {
     /// At once.
     AtOnce,
     /// Until the interposer asks for the device's work, which is done by then, or the program waits for it
-    /// ([`Trace::reusable`](crate::trace::Trace::reusable)).
+    /// ([`Trace::reusable`](bfc_readers::trace::Trace::reusable)).
     Wait,
 }
 

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use crate::output;
 use crate::replay::{Job, Player};
 use crate::size;
-use crate::trace::{ALIGNMENT, Trace};
+use bfc_readers::trace::{ALIGNMENT, Trace};
 
 /// How many limits above one that was found must run too for it to be steady: the farthest is 6% above it.
 const HIGHER: u32 = 5;

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::device::Device;
 use crate::ffi;
 use crate::replay::{Job, Player, place};
-use crate::trace::Event;
+use bfc_readers::trace::Event;
 
 /// Events played between two updates of the progress bar.
 const STRIDE: usize = 1024;

@@ -24,7 +24,8 @@ use serde::Serialize;
 use crate::new_file;
 use crate::output::{self, Output, progress, table};
 use crate::size::{counted, human};
-use crate::trace::Trace;
+use crate::trace;
+use bfc_readers::trace::Trace;
 use heuristics::{CLASSIC, Heuristic, by_contention};
 use packing::{Packer, Packing};
 use program::Program;
@@ -118,7 +119,7 @@ struct SearchInfo {
 /// Plans a trace and writes the plan.
 pub fn plan(args: &Plan, output: &mut Output) -> Result<()> {
     let alignment = if args.alignment == "512" { 512 } else { 256 };
-    let trace = Trace::read(&args.trace, args.quiet)?;
+    let trace = trace::read(&args.trace, args.quiet)?;
     let program = Program::of(&trace, alignment)?;
     if trace.streams > 1 && !args.quiet {
         output::complain(format_args!(

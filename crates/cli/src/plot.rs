@@ -16,7 +16,7 @@ use crate::names;
 use crate::new_file;
 use crate::replay::Job;
 use crate::size::{self, human};
-use crate::trace::{ALIGNMENT, Event, Trace};
+use bfc_readers::trace::{ALIGNMENT, Event, Trace};
 
 /// The size of the picture in pixels, and the columns of a curve.
 const SIZE: (u32, u32) = (1000, 480);

@@ -15,7 +15,7 @@ use indicatif::ProgressBar;
 
 use crate::device::{Device, PoolConfig};
 use crate::library::Library;
-use crate::trace::{Event, Trace};
+use bfc_readers::trace::{Event, Trace};
 
 /// What is to be run.
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use crate::inspect::{Failure, Inspection, Peak, in_turns};
 use crate::output::table;
 use crate::replay::{Job, Run};
 use crate::size::{self, counted, human};
-use crate::trace::Trace;
+use bfc_readers::trace::Trace;
 
 #[derive(Serialize)]
 struct TraceInfo {

@@ -1,74 +1,45 @@
-//! Recorded traces: reading, checking, and the form in which they are replayed.
-//!
-//! A trace is text, one event per line, usually gzipped: docs/trace-format.md. All errors in a trace are found here,
-//! with their lines, and ids become slots of a dense table, so that the timed loop neither looks anything up nor checks
-//! anything.
-
-mod events;
-mod parser;
+//! Reading the traces that a user names, with a progress bar.
 
 use std::fs::{File, Metadata};
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, Read};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use flate2::read::MultiGzDecoder;
+use anyhow::{Context, Result};
+use bfc_readers::trace::Trace;
 
 use crate::output::{self, progress};
-pub use events::{ALIGNMENT, Event, Trace};
-pub use parser::Parser;
 
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-
-impl Trace {
-    /// Reads a trace file, with a progress bar unless `is_quiet`; `-` is standard input.
-    pub fn read(path: &Path, is_quiet: bool) -> Result<Self> {
-        if path.as_os_str() == "-" {
-            return Self::from_source("standard input", io::stdin().lock(), None, is_quiet);
-        }
-        let name = path.display().to_string();
-        let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-        // A pipe has no length.
-        let length = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
-        Self::from_source(&name, file, length, is_quiet)
+/// Reads a trace file, with a progress bar unless `is_quiet`; `-` is standard input.
+pub fn read(path: &Path, is_quiet: bool) -> Result<Trace> {
+    if path.as_os_str() == "-" {
+        return from_source("standard input", io::stdin().lock(), None, is_quiet);
     }
+    let name = path.display().to_string();
+    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+    // A pipe has no length.
+    let length = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
+    from_source(&name, file, length, is_quiet)
+}
 
-    fn from_source(name: &str, input: impl Read, length: Option<u64>, is_quiet: bool) -> Result<Self> {
-        let template = match length {
-            Some(_) => "{msg} {wide_bar} {percent:>3}% {eta}",
-            None => "{msg} ({binary_bytes})",
-        };
-        let bar = progress(is_quiet, length, template);
-        output::show(&bar, &format!("reading {name}"));
-        let trace = Self::from_reader(name, bar.wrap_read(input));
-        bar.finish_and_clear();
-        trace
-    }
-
-    /// Reads a trace, gzipped or not; `name` is for messages.
-    pub fn from_reader(name: &str, mut input: impl Read) -> Result<Self> {
-        let mut head = Vec::new();
-        let magic = input.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut head);
-        magic.with_context(|| format!("cannot read {name}"))?;
-        if head.is_empty() {
-            bail!("{name} is empty; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'");
-        }
-        // The name does not matter: a recording may have any.
-        let gzipped = head == GZIP_MAGIC;
-        let input = Cursor::new(head).chain(input);
-        let mut parser = Parser::default();
-        if gzipped {
-            parser.lines(name, BufReader::new(MultiGzDecoder::new(BufReader::new(input))))?;
-        } else {
-            parser.lines(name, BufReader::new(input))?;
-        }
-        let trace = parser.finish(name);
-        if trace.events.is_empty() {
-            bail!("{name} has no events; a trace has lines like '+ ID BYTES STREAM' and '- ID STREAM'");
-        }
-        Ok(trace)
-    }
+fn from_source(name: &str, input: impl Read, length: Option<u64>, is_quiet: bool) -> Result<Trace> {
+    let template = match length {
+        Some(_) => "{msg} {wide_bar} {percent:>3}% {eta}",
+        None => "{msg} ({binary_bytes})",
+    };
+    let bar = progress(is_quiet, length, template);
+    output::show(&bar, &format!("reading {name}"));
+    let trace = Trace::from_reader(name, bar.wrap_read(input));
+    bar.finish_and_clear();
+    trace
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = read(Path::new("/nonexistent/x.trace"), true).expect_err("no file");
+        assert!(format!("{error:#}").starts_with("cannot open /nonexistent/x.trace: "), "{error:#}");
+    }
+}

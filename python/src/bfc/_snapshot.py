@@ -1,8 +1,8 @@
 """Snapshots for PyTorch's memory viewer, built from memory maps.
 
-``bfc report`` writes the format too, from files (crates/cli/src/history/memory_viz). A program must get a snapshot without
-starting another process, with states that no history has or without a history at all, and the library has no place for either
-writer because each of its allocations may fail. ffi-tests/browser/test_memory_viz.py compares what both write.
+``bfc report`` writes the format too, from files (crates/cli/src/history/memory_viz). There are two writers, because a program must
+get a snapshot without starting another process, and without a history. The library itself has none, because each of its
+allocations may fail. ffi-tests/browser/test_memory_viz.py compares what both write.
 """
 
 from __future__ import annotations

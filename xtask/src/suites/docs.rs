@@ -8,7 +8,9 @@ use crate::hooks;
 /// rustdoc's warnings are errors, its examples are run, and so is the code on the pages.
 pub fn run(context: &mut Context) -> Result<()> {
     // Each separately, because the library and the command are both called bfc, and their pages would collide.
-    for package in ["libbfc", "libbfc-core", "libbfc-formats", "libbfc-hostmem", "xtask"] {
+    let published =
+        ["core", "cuda-sys", "formats", "hostmem", "os", "sys"].map(|name| format!("libbfc-{name}"));
+    for package in published.iter().map(String::as_str).chain(["libbfc", "xtask"]) {
         let mut command = context.cargo(&["doc", "--no-deps", "--package", package]);
         command.env("RUSTDOCFLAGS", "-D warnings");
         context.program(&format!("cargo doc, {package}"), command, Count::One)?;

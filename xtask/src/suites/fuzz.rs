@@ -12,7 +12,7 @@ use crate::simcuda;
 use crate::tools::Unavailable;
 use crate::workspace::Workspace;
 
-/// For each target.
+/// For each target, unless FUZZ_SECONDS says how long.
 const SECONDS: u32 = 10;
 
 /// With fewer inputs than this in that time a target is useless.
@@ -30,9 +30,13 @@ pub fn run(context: &mut Context) -> Result<()> {
     if !context.program("cargo fuzz build", build, Count::One)?.success {
         return Ok(());
     }
+    let seconds = match std::env::var("FUZZ_SECONDS") {
+        Ok(text) => text.parse().context("FUZZ_SECONDS is not a number")?,
+        Err(_) => SECONDS,
+    };
     for target in targets.split_whitespace() {
         let mut command = context.plain(nightly(&context.workspace, &["fuzz", "run", target, "--"]));
-        command.arg(format!("-max_total_time={SECONDS}"));
+        command.arg(format!("-max_total_time={seconds}"));
         // A single input that takes this long counts as a hang.
         command.args(["-timeout=20", "-print_final_stats=1"]);
         context.check(&format!("fuzz {target}"), |workspace| {

@@ -121,7 +121,7 @@ fn tests(context: &Context, sanitizer: &str, options: &[&str]) -> Command {
     command.args(["--package=libbfc", "--package=libbfc-formats", "--package=libbfc-hostmem"]);
     // The simulated driver is not instrumented.
     command.args(["--no-fail-fast", "--", "--skip=backend::cuda"]);
-    command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("RACES_PROGRAMS", "30");
+    command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
     command
 }
 

@@ -1,7 +1,7 @@
 //! The history of a process.
 
 mod fields;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod made;
 pub mod ranges;
 pub mod reader;

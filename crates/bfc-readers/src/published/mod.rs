@@ -1,7 +1,7 @@
 //! The statistics that processes publish.
 
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod made;
 pub mod reader;
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::trace::{Event, Trace};
+use bfc_readers::trace::{Event, Trace};
 
 /// The maximum number of requests of a plan, which is the library's limit.
 pub const MOST_REQUESTS: usize = 1 << 20;

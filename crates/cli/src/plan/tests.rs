@@ -2,7 +2,7 @@
 
 use super::packing::tests::is_valid;
 use super::*;
-use crate::trace::Trace;
+use bfc_readers::trace::Trace;
 
 /// A program of steps whose allocations overlap in time, after some that stay.
 fn random_program(seed: u64) -> Program {

@@ -194,6 +194,7 @@ fn damaged_files_are_read_or_named_and_never_trusted() {
         let rows = Rates::default().take(&read);
         text::once(&read, &rows);
         document::document(&read, &rows).expect("text");
+        metrics::text(&rows);
         let mut app = App::new();
         app.take(read);
         drawn(&app, 150, 40);

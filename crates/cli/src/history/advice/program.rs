@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use crate::device::Frees;
 use crate::simulated_device::Region;
-use crate::trace::{Parser, Trace};
 use bfc_formats::history::layout::{Kind, options};
 use bfc_readers::history::ranges::Ranges;
 use bfc_readers::history::reader::{History, PoolOptions, Recorded};
 use bfc_readers::history::timeline::PoolState;
+use bfc_readers::trace::{Parser, Trace};
 
 /// The causes of failures that more memory would have avoided: exhaustion and fragmentation.
 const OF_MEMORY: [u8; 2] = [1, 2];

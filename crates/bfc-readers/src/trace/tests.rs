@@ -1,6 +1,6 @@
 //! Reading traces: what is accepted, and every way in which one can be wrong.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -247,10 +247,4 @@ fn binary_data_is_refused_without_reading_it_all() {
     assert_eq!(error, "t.bin:1: not text; this is not a trace");
     let error = Trace::from_reader("t.bin", io::repeat(b'+')).expect_err("endless").to_string();
     assert!(error.starts_with("t.bin:1: a line of more than 65536 bytes"), "{error}");
-}
-
-#[test]
-fn a_file_that_is_not_there_is_named() {
-    let error = Trace::read(Path::new("/nonexistent/x.trace"), true).expect_err("no file");
-    assert!(format!("{error:#}").starts_with("cannot open /nonexistent/x.trace: "), "{error:#}");
 }

@@ -9,6 +9,7 @@ pub const ALIGNMENT: u64 = 256;
 pub const CHUNK: usize = 8192;
 
 /// An event. The slot holds the allocation's address while it is live.
+#[allow(missing_docs)] // As in docs/trace-format.md, with a slot instead of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request.
