@@ -99,7 +99,7 @@ TREES = [
     Tree("src/options", "src", "values\n types\n variables\n environment table\n chosen\n history limit plan resolution"),
     Tree("src/report", "src", ""),
     Tree("crates/bfc-formats/src", "crates/bfc-formats/src", "counters history openmetrics published"),
-    Tree("crates/bfc-readers/src", "crates/bfc-readers/src", "process\n counters history published"),
+    Tree("crates/bfc-readers/src", "crates/bfc-readers/src", "process\n counters history published trace"),
     Tree("src/history", "src", "entry memory\n ring earlier interner unwind python\n recorder\n recording\n modules\n stacks"),
     Tree("src/publish", "src", "location\n publication"),
     Tree("src/device", "src", "table service\n forks history idle_trim populator publisher\n clients"),
