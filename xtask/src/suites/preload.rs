@@ -56,7 +56,8 @@ fn random_programs(context: &Context, module: &str, programs: u64) -> Result<Com
     let driver = simcuda::build_driver(&context.workspace)?.join("libcuda.so.1");
     let mut command =
         context.cargo(&["test", "--package=libbfc", PROFILE, "--no-fail-fast", "--test", "races"]);
-    command.args(["--", "--nocapture", module]);
+    // Those that show that defects are detected follow in the debug build.
+    command.args(["--", "--nocapture", "--skip=mutation", "--skip=not_announced", module]);
     command.env("SIMCUDA_LIBRARY", driver).env("RACES_PROGRAMS", programs.to_string());
     Ok(command)
 }
