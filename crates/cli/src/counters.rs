@@ -119,7 +119,37 @@ fn date(mut days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use bfc_formats::counters::MAGIC;
+    use bfc_readers::counters::BYTES;
+
     use super::*;
+
+    /// Records of random numbers, some of which are cut off: each before the damage is shown.
+    #[test]
+    fn records_of_any_content_are_shown() {
+        let mut state = 7_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut damaged = 0;
+        for _ in 0..300 {
+            let mut file = Vec::new();
+            for _ in 0..2 {
+                let end = file.len() + if next() % 8 == 0 { next() as usize % BYTES } else { BYTES };
+                file.extend(MAGIC);
+                file.resize_with(end.max(file.len()), || next() as u8);
+            }
+            let (summaries, end) = summaries(&file[..], &"file").expect("a buffer can be read");
+            let whole = file.len() / BYTES;
+            assert!(summaries.len() <= whole && (end.is_err() || summaries.len() == whole));
+            assert!(summaries.iter().all(|summary| summary.starts_with("process ")));
+            damaged += u32::from(end.is_err());
+        }
+        assert!((10..200).contains(&damaged), "{damaged}");
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

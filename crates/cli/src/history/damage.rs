@@ -8,15 +8,17 @@ use std::mem::offset_of;
 use super::diff::Difference;
 use super::format::Format;
 use super::leaks::{Leaks, LeaksArgs};
+use super::memory_viz::trace::Trace;
 use super::moment::Moment;
+use super::page::lives::{Lives, spans};
 use super::snapshot::Snapshot;
 use super::summary::Summary;
 use bfc_formats::history::layout::{
-    Event, HEADER_BYTES, Header, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING,
+    Event, HEADER_BYTES, Header, Kind, RECORDING, STACK_BYTES, STOPPED, TEXT_BYTES, WRITING,
 };
 use bfc_formats::history::layout::{MOST_FUNCTION, TextKind};
 use bfc_readers::history::made::{Chunk, Made};
-use bfc_readers::history::reader::{History, Malformed};
+use bfc_readers::history::reader::{History, Malformed, Recorded};
 use bfc_readers::history::source::Source;
 use bfc_readers::process::Liveness;
 
@@ -68,8 +70,21 @@ fn parse(file: &Vec<u8>) -> Result<History, Malformed> {
     Ok(history)
 }
 
+/// Checks that what the page and the snapshot for PyTorch make of events is in proportion to them.
+fn count(events: &[Recorded]) {
+    let mut lives = Lives::default();
+    (0..).zip(events).for_each(|(at, event)| lives.see(event, at));
+    // An event leaves at most two parts of regions, and adds one.
+    assert!(lives.chunks.len() <= events.len() && lives.regions.len() <= 3 * events.len());
+    assert!(spans(&lives).len() <= lives.chunks.len() + lives.regions.len());
+    let trace = Trace::of(events.iter().filter(|event| event.kind != Kind::Mark));
+    // A block and the segments that it lies in and between.
+    assert!(trace.entries.len() <= 8 * events.len());
+}
+
 /// Shows a history in every way.
 fn show(history: &History) {
+    count(&history.events);
     let summary = Summary::new(history, Liveness::Unknown);
     assert!(!summary.text().is_empty());
     for (extension, format) in Format::EXTENSIONS {

@@ -7,9 +7,9 @@ pub mod diff;
 mod format;
 mod holders;
 mod leaks;
-pub mod memory_viz;
+mod memory_viz;
 mod moment;
-pub mod page;
+mod page;
 mod perfetto;
 mod picture;
 #[cfg(test)]

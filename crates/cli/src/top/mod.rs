@@ -1,15 +1,15 @@
 //! `bfc top`: the statistics that running processes publish (`BFC_PUBLISH=1`).
 
 mod app;
-pub mod document;
-pub mod metrics;
-pub mod rates;
+mod document;
+mod metrics;
+mod rates;
 mod screen;
 mod serve;
 mod terminal;
 #[cfg(test)]
 mod tests;
-pub mod text;
+mod text;
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;

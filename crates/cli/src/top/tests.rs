@@ -13,7 +13,7 @@ use super::rates::tests::{pool, process, reading};
 use super::{document, metrics, screen, text};
 use crate::top::rates::Rates;
 use bfc_formats::published::layout::{
-    FAILED, HEADER_BYTES, Header, Holder, MAGIC, Pool, Record, STATISTICS, put_text,
+    FAILED, HEADER_BYTES, Header, Holder, MAGIC, POOLS, Pool, Record, STATISTICS, put_text,
 };
 use bfc_readers::published::made::{file, folder, live, put};
 use bfc_readers::published::reader::{HolderReading, Reading, State, read_all};
@@ -192,8 +192,10 @@ fn damaged_files_are_read_or_named_and_never_trusted() {
         refused += read.unreadable.len();
         read_well += read.processes.len();
         let rows = Rates::default().take(&read);
+        assert!(rows.len() <= POOLS);
         text::once(&read, &rows);
-        document::document(&read, &rows).expect("text");
+        let document = document::document(&read, &rows).expect("text");
+        serde_json::from_str::<serde_json::Value>(&document).expect("it is JSON");
         metrics::text(&rows);
         let mut app = App::new();
         app.take(read);

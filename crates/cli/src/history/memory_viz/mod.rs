@@ -10,7 +10,7 @@
 mod pickle;
 #[cfg(test)]
 mod tests;
-pub mod trace;
+pub(super) mod trace;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};

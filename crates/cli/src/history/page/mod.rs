@@ -11,7 +11,7 @@
 
 mod columns;
 mod free_space;
-pub mod lives;
+pub(super) mod lives;
 mod pool;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
