@@ -7,7 +7,8 @@
 //!   gaps of the alignment are all that it can be more by.
 //! - `held`: what is held at the peak where regions grow by doubling and the limit is no concern.
 
-use bfc::{BackendKind, Device, Error, Options, SubAllocator};
+use bfc::raw::SubAllocator;
+use bfc::{ErrorKind, Flags, GrowthPolicy, Pool, Request};
 use flate2::read::GzDecoder;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -93,36 +94,36 @@ fn run(events: &[Event], alignment: u64, limit: u64, growing: bool) -> Option<u6
     let user_data = std::ptr::from_ref(&next).cast_mut().cast();
     // SAFETY: the cell lives until the pool is destroyed below, and the functions do not unwind.
     let backend = unsafe { SubAllocator::new(user_data, region, give_back, false) };
-    let device = Device::new(258).expect("an ordinal for callers");
-    let flags = bfc::SPLIT_ALWAYS | if growing { bfc::ALLOW_GROWTH | bfc::GARBAGE_COLLECTION } else { 0 };
-    let options = Options {
-        backend: BackendKind::Custom,
-        flags,
-        memory_limit: limit,
-        suballocator: Some(backend),
-        ..Options::default()
-    };
-    device.create(Some(&options)).expect("a pool");
-    let mut addresses = Vec::new();
+    let growth = Flags::ALLOW_GROWTH | Flags::GARBAGE_COLLECTION;
+    let pool = Pool::builder(258)
+        .suballocator(backend)
+        .flags(if growing { Flags::SPLIT_ALWAYS | growth } else { Flags::SPLIT_ALWAYS })
+        .growth(GrowthPolicy::TensorFlow)
+        .memory_limit(limit)
+        .build()
+        .expect("a pool");
+    let mut blocks = Vec::new();
     let mut fits = true;
     for event in events {
         match *event {
             Event::Alloc { bytes } => {
                 let alignment = if bytes >= LARGE { alignment } else { 512 };
-                match device.alloc_aligned(rounded(bytes), alignment) {
-                    Ok(address) => addresses.push(address),
-                    Err(Error::OutOfMemory) => {
+                let request = Request::new(rounded(bytes) as usize).alignment(alignment as usize);
+                match pool.alloc_with(&request) {
+                    Ok(block) => blocks.push(Some(block)),
+                    Err(error) if error.kind() == ErrorKind::OutOfMemory => {
                         fits = false;
                         break;
                     }
-                    Err(error) => panic!("{error}: {}", bfc::last_error()),
+                    Err(error) => panic!("{error}"),
                 }
             }
-            Event::Free { request } => device.free(addresses[request]).expect("it lives"),
+            Event::Free { request } => drop(blocks[request].take().expect("it lives")),
         }
     }
-    let held = device.stats().expect("a pool").peak_pool_bytes;
-    device.destroy_forced().expect("a pool");
+    let held = pool.stats().expect("a pool").peak_pool_bytes;
+    drop(blocks);
+    pool.destroy().expect("nothing lives");
     fits.then_some(held)
 }
 

@@ -1,57 +1,49 @@
 //! A few steps of training over libbfc in Rust: a pool, buffers that come and go, the statistics, and what
 //! the library says when something goes wrong. `cargo run --example allocate`
 
-use bfc::{BackendKind, Device, Error, HOST_DEVICE, Options, scope};
+use bfc::{ErrorKind, HostPool, Pool, Scope};
 
-fn main() -> Result<(), Error> {
-    // A GPU's ordinal is 0, 1, ...
-    let host = Device::new(HOST_DEVICE)?;
-    host.create(Some(&Options {
-        backend: BackendKind::Host,
-        memory_limit: 16 << 20,
-        name: Some("trainer"),
-        ..Options::recommended()
-    }))?;
+fn main() -> bfc::Result<()> {
+    // A GPU's pool: Pool::builder(0), and .build() at the end.
+    let pool = HostPool::builder().memory_limit(16 << 20).name("trainer").build_host()?;
 
-    scope::begin("weights", 0)?;
-    let weights = host.alloc(2_000_000)?;
-    scope::end()?;
+    let weights = {
+        let _scope = Scope::enter("weights", 0)?;
+        pool.alloc_zeroed(2_000_000)?
+    };
     for number in 1..=4 {
-        step(host, number)?;
+        step(&pool, number)?;
     }
-    let stats = host.stats()?;
+    let stats = pool.stats()?;
     println!(
         "{} allocations, {} frees; {} bytes in use, {} at the peak; {} held",
         stats.num_allocs, stats.num_frees, stats.bytes_in_use, stats.peak_bytes_in_use, stats.pool_bytes
     );
 
-    // Out of memory is an error like any other. Nothing was lost, and the words say what would help.
-    assert_eq!(host.alloc(20 << 20), Err(Error::OutOfMemory));
-    println!("refused: {}", bfc::last_error());
-    print!("{}", host.report()?);
+    // Out of memory is an error like any other. Nothing was lost, and it says what would help.
+    let error = pool.alloc(20 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    println!("refused: {error}");
+    let would_fit = error.out_of_memory().map_or(0, |numbers| numbers.would_fit());
+    println!("{would_fit} bytes would fit");
+    drop(pool.alloc(would_fit as usize)?);
+    print!("{}", pool.report()?);
 
-    // So is a mistake: addresses are numbers, and one that is no live allocation's is refused.
-    assert_eq!(host.free(weights + 256), Err(Error::InvalidPointer));
-    println!("refused: {}", bfc::last_error());
-    host.free(weights)?;
-    assert!(host.free(weights).is_err());
-    println!("refused: {}", bfc::last_error());
-
-    println!("{} bytes given back", host.trim(0)?);
-    host.destroy()
+    drop(weights);
+    println!("{} bytes given back", pool.trim(0)?);
+    pool.destroy()
 }
 
 /// One step: the activations live until the backward pass has used them.
-fn step(device: Device, number: u64) -> Result<(), Error> {
+fn step(pool: &Pool, number: u64) -> bfc::Result<()> {
     // For the reports: on whose behalf this thread allocates.
-    scope::begin("forward", number)?;
-    let activations = device.alloc(1_200_000)?;
-    scope::end()?;
+    let scope = Scope::enter("forward", number)?;
+    let activations = pool.alloc(1_200_000)?;
+    drop(scope);
 
-    scope::begin("backward", number)?;
-    let gradients = device.alloc(400_000)?;
-    scope::end()?;
-
-    device.free(activations)?;
-    device.free(gradients)
+    let _scope = Scope::enter("backward", number)?;
+    let gradients = pool.alloc(400_000)?;
+    drop(activations);
+    drop(gradients);
+    Ok(())
 }

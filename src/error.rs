@@ -4,6 +4,7 @@
 //! allocating, because there may be no memory at that moment.
 
 use crate::sys::thread::{Local, NoValue, per_thread};
+use bfc_core::stats::FailureCause;
 use bfc_hostmem::HostMemoryExhausted;
 use os::cancellation;
 use std::ffi::CStr;
@@ -13,7 +14,7 @@ use std::fmt::{self, Write};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ErrorKind {
     /// A NULL out-pointer, or an invalid alignment, flag, backend, ordinal or `struct_size`.
     InvalidArgument = 1,
     /// There is no allocator for that device.
@@ -40,7 +41,7 @@ pub enum Error {
     Internal = 12,
 }
 
-impl Error {
+impl ErrorKind {
     /// Returns the status as a number of the C ABI.
     pub const fn code(self) -> i32 {
         self as i32
@@ -49,6 +50,35 @@ impl Error {
     /// Returns the text of `bfc_status_string`.
     pub fn text(self) -> &'static str {
         status_text(self.code()).to_str().unwrap_or_default()
+    }
+}
+
+/// The numbers of a request that found no memory, at the moment when it failed. In bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct OutOfMemory {
+    /// What the caller asked for.
+    pub requested: u64,
+    /// Free memory that the request may use, in any number of pieces.
+    pub free: u64,
+    /// The largest of these pieces.
+    pub largest_free: u64,
+    /// Free memory that the request may not use yet: it waits for other streams or for the safe frontier, or belongs to
+    /// private pools.
+    pub waiting: u64,
+    /// What the limit leaves for growth. 0 if the backend gives no more.
+    pub room_to_grow: u64,
+    /// The most that the pool may hold.
+    pub limit: u64,
+    /// Whether memory is exhausted or fragmented, or why else there is none.
+    pub cause: FailureCause,
+}
+
+impl OutOfMemory {
+    /// Returns the bytes of the largest request that would have been served.
+    pub fn would_fit(&self) -> u64 {
+        self.largest_free.max(self.room_to_grow)
     }
 }
 
@@ -72,29 +102,29 @@ pub(crate) const fn status_text(status: i32) -> &'static CStr {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ErrorKind {}
 
 const NO_HOST_MEMORY: &str = "out of host memory (allocator metadata)";
 
-impl From<HostMemoryExhausted> for Error {
+impl From<HostMemoryExhausted> for ErrorKind {
     fn from(_: HostMemoryExhausted) -> Self {
         set_last_error(format_args!("{NO_HOST_MEMORY}"));
-        Error::OutOfMemory
+        ErrorKind::OutOfMemory
     }
 }
 
-impl From<NoValue> for Error {
+impl From<NoValue> for ErrorKind {
     fn from(refused: NoValue) -> Self {
         match refused {
             NoValue::HostMemory => HostMemoryExhausted.into(),
             NoValue::InUse => fail!(
-                Error::Busy,
+                ErrorKind::Busy,
                 "a signal handler interrupted a call of this thread: call again after the handler has returned"
             ),
         }
@@ -116,10 +146,12 @@ struct Words {
     end: usize,
     /// The position of the next message, after those that are kept.
     free: usize,
+    /// The numbers of the last failure, if it was a request that found no memory.
+    shortage: Option<OutOfMemory>,
 }
 
 impl Local for Words {
-    const EMPTY: Self = Words { bytes: [0; 2 * CAPACITY], start: 0, end: 0, free: 0 };
+    const EMPTY: Self = Words { bytes: [0; 2 * CAPACITY], start: 0, end: 0, free: 0, shortage: None };
 }
 
 impl Words {
@@ -128,7 +160,7 @@ impl Words {
     }
 
     fn set(&mut self, words: fmt::Arguments<'_>) {
-        (self.start, self.end) = (self.free, self.free);
+        (self.start, self.end, self.shortage) = (self.free, self.free, None);
         self.append(words);
     }
 
@@ -147,6 +179,18 @@ impl Words {
 #[inline(never)]
 pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
     let _ = WORDS.update(|last| last.set(words));
+}
+
+/// Adds the numbers to the message that this call has just recorded.
+#[cold]
+#[inline(never)]
+pub(crate) fn set_last_shortage(shortage: OutOfMemory) {
+    let _ = WORDS.update(|last| last.shortage = Some(shortage));
+}
+
+/// Returns the numbers of this thread's last failure, if it was a request that found no memory.
+pub(crate) fn last_shortage() -> Option<OutOfMemory> {
+    WORDS.with(|last| last.and_then(|words| words.shortage))
 }
 
 /// Appends to the message that this call has just recorded.
@@ -188,19 +232,28 @@ pub(crate) fn keeping_last_error<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
+/// The place of a message, and the numbers of its failure.
+#[derive(Default)]
+struct Kept {
+    start: usize,
+    end: usize,
+    free: usize,
+    shortage: Option<OutOfMemory>,
+}
+
 /// Protects the last message from failures, until this is dropped.
 struct KeptMessage {
-    /// The previous `start`, `end` and `free`. None if the thread had no messages.
-    before: Option<(usize, usize, usize)>,
+    /// The previous message. None if the thread had none.
+    before: Option<Kept>,
 }
 
 impl KeptMessage {
     #[inline(never)]
     fn new() -> Self {
         let before = WORDS.change(|words| {
-            let before = (words.start, words.end, words.free);
-            words.free = words.free.max(words.end);
-            before
+            let Words { start, end, free, shortage, .. } = *words;
+            words.free = free.max(end);
+            Kept { start, end, free, shortage }
         });
         KeptMessage { before }
     }
@@ -209,15 +262,17 @@ impl KeptMessage {
 impl Drop for KeptMessage {
     #[inline(never)]
     fn drop(&mut self) {
-        let before = self.before.unwrap_or_default();
-        WORDS.change(|words| (words.start, words.end, words.free) = before);
+        let Kept { start, end, free, shortage } = self.before.take().unwrap_or_default();
+        WORDS.change(|words| {
+            (words.start, words.end, words.free, words.shortage) = (start, end, free, shortage);
+        });
     }
 }
 
 /// The failure of a step that is not required, with its message. It becomes the thread's last error only if it is
 /// reported.
 pub(crate) struct DeferredError {
-    error: Error,
+    error: ErrorKind,
     /// None if there was no host memory for the message.
     words: Option<String>,
 }
@@ -226,18 +281,18 @@ impl DeferredError {
     /// Creates one from a failure whose message was set by `fail!`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn of(error: Error) -> Self {
+    pub(crate) fn of(error: ErrorKind) -> Self {
         DeferredError { error, words: to_text(format_args!("{LastError}")).ok() }
     }
 
-    pub(crate) fn is(&self, error: Error) -> bool {
+    pub(crate) fn is(&self, error: ErrorKind) -> bool {
         self.error == error
     }
 
     /// Reports the failure as that of the call.
     #[cold]
     #[inline(never)]
-    pub(crate) fn say(self) -> Error {
+    pub(crate) fn say(self) -> ErrorKind {
         match self.words {
             Some(words) => set_last_error(format_args!("{words}")),
             None => set_last_error(format_args!("{}; {NO_HOST_MEMORY}", self.error)),
@@ -248,12 +303,12 @@ impl DeferredError {
 
 impl From<HostMemoryExhausted> for DeferredError {
     fn from(_: HostMemoryExhausted) -> Self {
-        DeferredError { error: Error::OutOfMemory, words: None }
+        DeferredError { error: ErrorKind::OutOfMemory, words: None }
     }
 }
 
 /// Performs a step that is not required. Leaves the thread's last error as it was.
-pub(crate) fn unsaid<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<T, DeferredError> {
+pub(crate) fn unsaid<T>(step: impl FnOnce() -> Result<T, ErrorKind>) -> Result<T, DeferredError> {
     keeping_last_error(|| step().map_err(DeferredError::of))
 }
 
@@ -345,11 +400,11 @@ mod tests {
 
     #[test]
     fn what_a_callback_fails_is_forgotten() {
-        let fails = || keeping_last_error(|| fail!(Error::Busy, "in a callback"));
+        let fails = || keeping_last_error(|| fail!(ErrorKind::Busy, "in a callback"));
         std::thread::spawn(move || {
             fails();
             with_last_error(|words| assert_eq!(words, ""));
-            let _ = fail!(Error::Busy, "before");
+            let _ = fail!(ErrorKind::Busy, "before");
             fails();
             with_last_error(|words| assert_eq!(words, "before"));
         })
@@ -361,52 +416,52 @@ mod tests {
     fn words_are_kept_however_deep_callbacks_nest() {
         let words = || with_last_error(str::to_owned);
         let long = "w".repeat(CAPACITY + 1);
-        let _ = fail!(Error::Busy, "first");
+        let _ = fail!(ErrorKind::Busy, "first");
         keeping_last_error(|| {
             assert_eq!(words(), "first");
             keeping_last_error(|| {
-                let _ = fail!(Error::Busy, "third");
+                let _ = fail!(ErrorKind::Busy, "third");
                 append_to_last_error(format_args!(", and more"));
                 assert_eq!(words(), "third, and more");
             });
             assert_eq!(words(), "first");
-            let _ = fail!(Error::Busy, "{long}");
+            let _ = fail!(ErrorKind::Busy, "{long}");
             assert_eq!(words(), long[1..]);
             keeping_last_error(|| {
-                let _ = fail!(Error::Busy, "{long}");
+                let _ = fail!(ErrorKind::Busy, "{long}");
                 assert_eq!(words(), long[1 + "first".len()..], "as far as there is room");
-                keeping_last_error(|| fail!(Error::Busy, "without room"));
+                keeping_last_error(|| fail!(ErrorKind::Busy, "without room"));
             });
             assert_eq!(words(), long[1..]);
         });
         assert_eq!(words(), "first");
-        let _ = fail!(Error::Busy, "second");
+        let _ = fail!(ErrorKind::Busy, "second");
         assert_eq!(words(), "second");
     }
 
     #[test]
     fn a_panic_in_a_callback_leaves_the_words() {
-        let _ = fail!(Error::Busy, "before");
-        let panics = || keeping_last_error(|| panic!("{}", fail!(Error::Internal, "inside")));
+        let _ = fail!(ErrorKind::Busy, "before");
+        let panics = || keeping_last_error(|| panic!("{}", fail!(ErrorKind::Internal, "inside")));
         assert!(std::panic::catch_unwind(panics).is_err());
         with_last_error(|words| assert_eq!(words, "before"));
     }
 
     #[test]
     fn a_failure_is_said_late_or_never() {
-        let _ = fail!(Error::Busy, "before");
-        let failed = unsaid(|| Err::<(), _>(fail!(Error::BackendFailed, "on the way"))).unwrap_err();
+        let _ = fail!(ErrorKind::Busy, "before");
+        let failed = unsaid(|| Err::<(), _>(fail!(ErrorKind::BackendFailed, "on the way"))).unwrap_err();
         let exhausted = DeferredError::from(HostMemoryExhausted);
         with_last_error(|words| assert_eq!(words, "before"));
-        assert_eq!(failed.say(), Error::BackendFailed);
+        assert_eq!(failed.say(), ErrorKind::BackendFailed);
         with_last_error(|words| assert_eq!(words, "on the way"));
-        assert_eq!(exhausted.say(), Error::OutOfMemory);
+        assert_eq!(exhausted.say(), ErrorKind::OutOfMemory);
         with_last_error(|words| assert!(words.contains("host memory"), "{words}"));
     }
 
     #[test]
     fn each_thread_has_its_own_words() {
-        let _ = fail!(Error::Busy, "here {}", 1);
+        let _ = fail!(ErrorKind::Busy, "here {}", 1);
         std::thread::spawn(|| with_last_error(|words| assert_eq!(words, ""))).join().unwrap();
         with_last_error(|words| assert_eq!(words, "here 1"));
     }

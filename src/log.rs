@@ -2,7 +2,7 @@
 //!
 //! Nothing is logged while an allocator is locked, because a callback may do anything.
 
-use crate::error::{Error, Text, call_back, fail, to_text};
+use crate::error::{ErrorKind, Text, call_back, fail, to_text};
 use crate::sys;
 use crate::sys::lock::{HeldByThisThread, Lock};
 use os::signals::Blocked;
@@ -108,16 +108,16 @@ pub(crate) fn is_level(text: &str) -> bool {
     level_named(text).is_some()
 }
 
-/// Sends messages to a callback instead of the standard error stream. `None` undoes this. Returns [`Error::Busy`] in a
+/// Sends messages to a callback instead of the standard error stream. `None` undoes this. Returns [`ErrorKind::Busy`] in a
 /// signal handler that interrupted an access to the callback.
-pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void) -> Result<(), Error> {
+pub(crate) fn set_callback(callback: Option<LogCallback>, user_data: *mut c_void) -> Result<(), ErrorKind> {
     let set = SINK.with(|sink| {
         *sink = Sink { callback, user_data };
         HAS_CALLBACK.store(callback.is_some(), Release);
     });
     set.map_err(|HeldByThisThread| {
         fail!(
-            Error::Busy,
+            ErrorKind::Busy,
             "a signal handler interrupted a message of this thread: call again after the handler has returned"
         )
     })

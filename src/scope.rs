@@ -3,7 +3,7 @@
 //! TensorFlow has this in its debug build. Here it is always available. While no thread of the process is in a scope,
 //! the allocation path only checks one number.
 
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::options;
 use crate::sys::thread::{Local, per_thread};
 use bfc_core::op_names::{self, Name};
@@ -119,13 +119,13 @@ fn is_open_here() -> bool {
 }
 
 /// Opens a scope: subsequent allocations of this thread belong to a step of an operation.
-pub fn begin(name: &str, step: u64) -> Result<(), Error> {
+pub fn begin(name: &str, step: u64) -> Result<(), ErrorKind> {
     let length =
         (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
     let seed = seed();
     if !STACKS.update(|stack| stack.push(seed, &name[..length], step))? {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"
         ));
     }
@@ -133,7 +133,7 @@ pub fn begin(name: &str, step: u64) -> Result<(), Error> {
 }
 
 /// Closes the innermost scope of this thread.
-pub fn end() -> Result<(), Error> {
+pub fn end() -> Result<(), ErrorKind> {
     let end = |stack: &mut Stack| {
         let outer = stack.depth.checked_sub(1)?;
         stack.depth = outer;
@@ -143,7 +143,7 @@ pub fn end() -> Result<(), Error> {
     // A thread without a value does not need one for this.
     let ended = if STACKS.exists() { STACKS.update(end)? } else { None };
     ended.ok_or_else(|| {
-        fail!(Error::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread")
+        fail!(ErrorKind::InvalidArgument, "bfc_scope_end without a bfc_scope_begin in this thread")
     })
 }
 
@@ -218,9 +218,9 @@ mod tests {
         }
         assert_eq!(open(), 2);
         (0..MAX_DEPTH - 2).for_each(|_| begin("deep", 3).unwrap());
-        assert_eq!(begin("too deep", 3), Err(Error::InvalidArgument));
+        assert_eq!(begin("too deep", 3), Err(ErrorKind::InvalidArgument));
         (0..MAX_DEPTH).for_each(|_| end().unwrap());
-        assert_eq!(end(), Err(Error::InvalidArgument));
+        assert_eq!(end(), Err(ErrorKind::InvalidArgument));
         assert_eq!((open(), is_open()), (0, false));
     }
 }

@@ -44,7 +44,7 @@ LAYERS = Tree(
     pool
     scope
     device
-    capi
+    capi raw rust
     """,
     circles=False,
 )

@@ -1,7 +1,7 @@
 //! Regions from functions supplied by the caller.
 
 use super::{Backend, Granted};
-use crate::error::{Error, call_back};
+use crate::error::{ErrorKind, call_back};
 use std::ffi::c_void;
 
 /// Allocates a region. See `bfc_suballocator_t`.
@@ -30,7 +30,7 @@ unsafe impl Send for Custom {}
 unsafe impl Sync for Custom {}
 
 impl Backend for Custom {
-    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, ErrorKind> {
         let (Ok(alignment), Ok(bytes)) = (usize::try_from(alignment), usize::try_from(bytes)) else {
             return Ok(None);
         };
@@ -42,7 +42,7 @@ impl Backend for Custom {
         Ok((!base.is_null()).then_some(Granted { base: base as u64, bytes: received as u64 }))
     }
 
-    fn free(&self, granted: Granted) -> Result<(), Error> {
+    fn free(&self, granted: Granted) -> Result<(), ErrorKind> {
         let base = granted.base as *mut c_void;
         // SAFETY: as above. The range is one that the callback allocated.
         call_back(|| unsafe { (self.free)(self.user_data, base, granted.bytes as usize) });

@@ -2,7 +2,7 @@
 
 use super::memory::{Memory, ProcessMemory};
 use super::{Backend, Granted};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::log::{self, Level};
 use crate::sys::host::{memory_available, memory_total, memory_total_now};
 use crate::sys::huge_pages::{SystemSetting, system_setting};
@@ -120,7 +120,7 @@ fn can_place(placement: Placement) -> bool {
 }
 
 impl Backend for Host {
-    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, ErrorKind> {
         let extent = self.extent(bytes).and_then(|extent| usize::try_from(extent).ok());
         let mapping = match (extent, usize::try_from(alignment)) {
             (Some(extent), Ok(alignment)) => self.map(extent, alignment),
@@ -134,7 +134,7 @@ impl Backend for Host {
         Ok(mapping.map(|mapping| Granted { base: mapping.into_raw() as u64, bytes }))
     }
 
-    fn free(&self, granted: Granted) -> Result<(), Error> {
+    fn free(&self, granted: Granted) -> Result<(), ErrorKind> {
         let extent = self.extent(granted.bytes).unwrap_or(granted.bytes);
         // SAFETY: the pool frees what `alloc` returned, once, and no chunk of it is in use.
         drop(unsafe { Mapping::from_raw(granted.base as *mut u8, extent as usize) });

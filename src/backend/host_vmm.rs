@@ -8,7 +8,7 @@ use super::addresses::{Comfort, Reserved};
 use super::granules::Granules;
 use super::memory::{Memory, ProcessMemory};
 use super::{Backend, Granted};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys::host::{memory_total, most_mappings};
 use crate::sys::memfile::{MemFile, Reservation, limit_of};
 use crate::sys::mutex::{Guard, Mutex};
@@ -52,17 +52,22 @@ struct Layout {
 
 impl HostVmm {
     /// Creates a range for a pool of `limit` bytes. It is on the heap until its `Owned` ends it.
-    pub(crate) fn open(limit: u64) -> Result<&'static Self, Error> {
+    pub(crate) fn open(limit: u64) -> Result<&'static Self, ErrorKind> {
         let most = most_mappings() / 4 * 3;
         Ok(Box::leak(try_box(Self::new(limit, range_for(limit), most, &MAPPINGS)?)?))
     }
 
-    fn new(limit: u64, wanted: u64, most_mappings: u64, mappings: &'static AtomicU64) -> Result<Self, Error> {
+    fn new(
+        limit: u64,
+        wanted: u64,
+        most_mappings: u64,
+        mappings: &'static AtomicU64,
+    ) -> Result<Self, ErrorKind> {
         let reservation = reserve(wanted)?;
         let granules = reservation.bytes / GRANULE;
         let places = (limit / GRANULE).min(granules);
         let file = MemFile::new(places * GRANULE).map_err(|errno| {
-            fail!(Error::BackendFailed, "the system refuses a file in memory (memfd_create) of {limit} bytes: errno {errno}; lower the limit, or name BFC_BACKEND_HOST")
+            fail!(ErrorKind::BackendFailed, "the system refuses a file in memory (memfd_create) of {limit} bytes: errno {errno}; lower the limit, or name BFC_BACKEND_HOST")
         })?;
         let layout = Layout {
             places: LazyTable::new(granules as usize)?,
@@ -76,31 +81,31 @@ impl HostVmm {
     }
 
     /// Locks the metadata.
-    fn layout(&self) -> Result<Guard<'_, Layout>, Error> {
+    fn layout(&self) -> Result<Guard<'_, Layout>, ErrorKind> {
         self.layout.lock().map_err(|_| {
-            fail!(Error::Busy, "a signal handler interrupted a call that maps memory in this thread")
+            fail!(ErrorKind::Busy, "a signal handler interrupted a call that maps memory in this thread")
         })
     }
 
     /// Fails early if `more` mappings would exceed the number allowed.
-    fn require_mappings(&self, more: u64) -> Result<(), Error> {
+    fn require_mappings(&self, more: u64) -> Result<(), ErrorKind> {
         let there = self.mappings.load(Relaxed);
         if there.saturating_add(more) <= self.most_mappings {
             return Ok(());
         }
         let most = self.most_mappings;
         Err(fail!(
-            Error::OutOfMemory,
+            ErrorKind::OutOfMemory,
             "mapping limit reached: {there} of {most} (75% of vm.max_map_count); raise it with sysctl vm.max_map_count"
         ))
     }
 
     /// Maps consecutive places to consecutive granules.
-    fn map_run(&self, layout: &Layout, number: usize, place: u32, count: usize) -> Result<(), Error> {
+    fn map_run(&self, layout: &Layout, number: usize, place: u32, count: usize) -> Result<(), ErrorKind> {
         self.require_mappings(layout.more_for(number, place, count))?;
         if !self.file.is_own() {
             return Err(fail!(
-                Error::BackendFailed,
+                ErrorKind::BackendFailed,
                 "the program has closed the descriptor of the file that the pool's memory is in: no more can be mapped until the allocator is created anew"
             ));
         }
@@ -116,9 +121,9 @@ impl HostVmm {
         &self,
         layout: &mut Layout,
         span: Span,
-        mut next: impl FnMut(&mut Layout, usize, usize) -> Result<(u32, usize), Error>,
+        mut next: impl FnMut(&mut Layout, usize, usize) -> Result<(u32, usize), ErrorKind>,
         back: impl Fn(&mut Layout, u32),
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         let numbers = self.range().numbers(span);
         let mut number = numbers.start;
         while number < numbers.end {
@@ -156,7 +161,7 @@ impl HostVmm {
         layout: &mut Layout,
         span: Span,
         to: impl Fn(&mut Layout, u32),
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         let numbers = self.range().numbers(span);
         let before = layout.breaks(&numbers);
         let after =
@@ -204,7 +209,7 @@ impl Granules for HostVmm {
         Range { base: self.reservation.base, bytes: self.reservation.bytes, granule: GRANULE }
     }
 
-    fn admit(&self, bytes: u64) -> Result<(), Error> {
+    fn admit(&self, bytes: u64) -> Result<(), ErrorKind> {
         let mut layout = self.layout()?;
         let places = (bytes / GRANULE) as usize;
         if places <= layout.vacant.count {
@@ -213,7 +218,7 @@ impl Granules for HostVmm {
         layout.vacant.reserve(places)?;
         self.file.grow(places as u64 * GRANULE).map_err(|errno| {
             fail!(
-                Error::BackendFailed,
+                ErrorKind::BackendFailed,
                 "the system refuses to grow the file in memory to {bytes} bytes: errno {errno}"
             )
         })?;
@@ -222,17 +227,17 @@ impl Granules for HostVmm {
     }
 
     /// There is no device. The program is responsible for the accesses of its own threads to freed memory.
-    fn wait_until_idle(&self) -> Result<(), Error> {
+    fn wait_until_idle(&self) -> Result<(), ErrorKind> {
         Ok(())
     }
 
-    fn map(&self, span: Span) -> Result<(), Error> {
+    fn map(&self, span: Span) -> Result<(), ErrorKind> {
         let mut layout = self.layout()?;
         let next = |layout: &mut Layout, number: usize, count| {
             // Continues in the file after the previous granule, so that the mapping continues too.
             let before = if number == 0 { 0 } else { layout.places.get(number - 1) };
             let (place, count) = layout.vacant.find(before, count).ok_or_else(|| {
-                fail!(Error::OutOfMemory, "all granules that the limit allows are mapped already")
+                fail!(ErrorKind::OutOfMemory, "all granules that the limit allows are mapped already")
             })?;
             (place..place + count as u32).for_each(|place| layout.vacant.remove(place));
             Ok((place, count))
@@ -241,7 +246,7 @@ impl Granules for HostVmm {
         self.map_span(&mut layout, span, next, |layout, place| layout.vacant.add(place))
     }
 
-    fn release(&self, span: Span) -> Result<(), Error> {
+    fn release(&self, span: Span) -> Result<(), ErrorKind> {
         let mut layout = self.layout()?;
         let numbers = self.range().numbers(span);
         let mut places = Vec::new();
@@ -253,19 +258,19 @@ impl Granules for HostVmm {
         Ok(())
     }
 
-    fn detach(&self, span: Span) -> Result<(), Error> {
+    fn detach(&self, span: Span) -> Result<(), ErrorKind> {
         let mut layout = self.layout()?;
         layout.kept.try_reserve(self.range().numbers(span).len()).map_err(HostMemoryExhausted::from)?;
         self.unmap_span(&mut layout, span, |layout, place| layout.kept.push(place))
     }
 
-    fn attach(&self, span: Span) -> Result<(), Error> {
+    fn attach(&self, span: Span) -> Result<(), ErrorKind> {
         let mut layout = self.layout()?;
         let wanted = self.range().numbers(span).len();
         let kept = layout.kept.len();
         if wanted > kept {
             return Err(fail!(
-                Error::BackendFailed,
+                ErrorKind::BackendFailed,
                 "{wanted} granules were to be mapped again, and {kept} are kept"
             ));
         }
@@ -292,12 +297,12 @@ impl Granules for HostVmm {
 }
 
 impl Backend for HostVmm {
-    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, Error> {
+    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, ErrorKind> {
         Ok(None)
     }
 
     /// The mappings end with the range.
-    fn free(&self, _: Granted) -> Result<(), Error> {
+    fn free(&self, _: Granted) -> Result<(), ErrorKind> {
         Ok(())
     }
 
@@ -444,20 +449,20 @@ fn range_for(limit: u64) -> u64 {
 }
 
 /// Reserves as many addresses as possible, up to `wanted` bytes.
-fn reserve(wanted: u64) -> Result<Reservation, Error> {
+fn reserve(wanted: u64) -> Result<Reservation, ErrorKind> {
     let mut bytes = wanted;
     loop {
         match Reservation::new(bytes, GRANULE) {
             Ok(reservation) => return Ok(reservation),
             Err(libc::ENOMEM) if bytes == GRANULE => {
                 return Err(fail!(
-                    Error::OutOfMemory,
+                    ErrorKind::OutOfMemory,
                     "the system has no memory for a range of {bytes} bytes of addresses: is RLIMIT_AS (ulimit -v) too low?"
                 ));
             }
             Err(errno) if bytes == GRANULE => {
                 return Err(fail!(
-                    Error::BackendFailed,
+                    ErrorKind::BackendFailed,
                     "the system refuses to reserve {bytes} bytes of addresses: errno {errno}"
                 ));
             }
@@ -466,14 +471,14 @@ fn reserve(wanted: u64) -> Result<Reservation, Error> {
     }
 }
 
-fn failure(what: &str, bytes: u64, errno: i32) -> Error {
+fn failure(what: &str, bytes: u64, errno: i32) -> ErrorKind {
     if errno == libc::ENOMEM {
         return fail!(
-            Error::OutOfMemory,
+            ErrorKind::OutOfMemory,
             "the system has no memory, or no more mappings, to {what} {bytes} bytes"
         );
     }
-    fail!(Error::BackendFailed, "the system failed to {what} {bytes} bytes of granules: errno {errno}")
+    fail!(ErrorKind::BackendFailed, "the system failed to {what} {bytes} bytes of granules: errno {errno}")
 }
 
 #[cfg(test)]

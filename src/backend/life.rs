@@ -1,7 +1,7 @@
 //! Memory that can be lost all at once: a program may end the context of a device without telling the library.
 
 use super::{AnyBackend, Granted};
-use crate::error::Error;
+use crate::error::ErrorKind;
 
 /// The contract of every backend whose memory can be lost in this way:
 /// - Once the memory is lost, no result of a call is usable. The pool checks `is_over` after each call of the backend,
@@ -24,5 +24,5 @@ pub(crate) trait Life {
     /// Begins a new life. No call of the old one is under way, and calls made before this returns fail as before. After
     /// that only the result is called, and this object never again, not even `close`. After a failure the memory stays
     /// lost.
-    fn renew(&self) -> Result<AnyBackend, Error>;
+    fn renew(&self) -> Result<AnyBackend, ErrorKind>;
 }

@@ -19,7 +19,7 @@ pub(crate) use host_vmm::HostVmm;
 
 use std::ops::Deref;
 
-use crate::error::{Error, keeping_last_error};
+use crate::error::{ErrorKind, keeping_last_error};
 use bfc_core::units::Span;
 
 /// Memory provided by a backend.
@@ -43,9 +43,9 @@ pub(crate) struct Granted {
 ///   several at once.
 /// - No function but `discard` reads or writes the memory. Otherwise only the debug mode does, through `memory`.
 pub(crate) trait Backend {
-    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, Error>;
+    fn alloc(&self, alignment: u64, bytes: u64) -> Result<Option<Granted>, ErrorKind>;
 
-    fn free(&self, granted: Granted) -> Result<(), Error>;
+    fn free(&self, granted: Granted) -> Result<(), ErrorKind>;
 
     /// Returns whether [`Self::discard`] has an effect.
     fn discards(&self) -> bool {
@@ -152,6 +152,13 @@ pub(crate) enum AnyBackend {
     HostVmm(&'static HostVmm),
     #[cfg(test)]
     Test(&'static (dyn Backend + Sync)),
+}
+
+impl AnyBackend {
+    /// Returns whether the memory is the host's, and of this library.
+    pub(crate) fn is_of_host(&self) -> bool {
+        matches!(self, AnyBackend::Host(_) | AnyBackend::HostVmm(_))
+    }
 }
 
 /// A backend with the data that it owns on the heap.

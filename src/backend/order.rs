@@ -1,6 +1,6 @@
 //! The interface to a driver for ordering device work: streams and events.
 
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 
 /// A stream as in the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,8 +77,8 @@ pub(crate) trait Streams {
     fn enter(
         &self,
         is_current: bool,
-        work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>,
-    ) -> Result<(), Error>;
+        work: &mut dyn FnMut(&dyn Order) -> Result<(), ErrorKind>,
+    ) -> Result<(), ErrorKind>;
 
     /// Returns the driver's handle of the device's own context, or 0 if default streams are those of that context
     /// whichever context is current.
@@ -87,14 +87,17 @@ pub(crate) trait Streams {
     }
 
     /// Returns which context is current.
-    fn current(&self) -> Result<Current, Error> {
+    fn current(&self) -> Result<Current, ErrorKind> {
         Ok(Current::Own)
     }
 }
 
 impl dyn Streams + '_ {
     /// Calls `work` like [`Streams::enter`], and returns its result.
-    pub(crate) fn run<T>(&self, work: impl FnOnce(&dyn Order) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn run<T>(
+        &self,
+        work: impl FnOnce(&dyn Order) -> Result<T, ErrorKind>,
+    ) -> Result<T, ErrorKind> {
         self.run_in(false, work)
     }
 
@@ -102,58 +105,58 @@ impl dyn Streams + '_ {
     pub(crate) fn run_in<T>(
         &self,
         is_current: bool,
-        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&dyn Order) -> Result<T, ErrorKind>,
+    ) -> Result<T, ErrorKind> {
         let (mut work, mut result) = (Some(work), None);
         self.enter(is_current, &mut |order| {
             result = work.take().map(|work| work(order));
             Ok(())
         })?;
         result.unwrap_or_else(|| {
-            Err(fail!(Error::Internal, "a device's streams were not entered: please report this"))
+            Err(fail!(ErrorKind::Internal, "a device's streams were not entered: please report this"))
         })
     }
 }
 
 /// The contract between backends with streams and the pool:
 /// - Nothing here is called while an allocator is locked. Calls may come from any thread, several at once.
-/// - A failure has changed nothing and sets a message with `fail!` (`Error::BackendFailed`, or `Error::ShuttingDown`
+/// - A failure has changed nothing and sets a message with `fail!` (`ErrorKind::BackendFailed`, or `ErrorKind::ShuttingDown`
 ///   for a driver that is already down).
 /// - `record`, `record_across`, `state` and `make_wait` are legal while other streams are captured. They are not called
 ///   for a stream whose capture is announced or reported by `capture_of`. If the program begins an unannounced capture
 ///   during these calls, `record` may be called for its stream. `state` then reports [`State::Captured`].
 pub(crate) trait Order {
     /// Returns the context of a stream.
-    fn context_of(&self, stream: Stream) -> Result<Context, Error>;
+    fn context_of(&self, stream: Stream) -> Result<Context, ErrorKind>;
 
     /// Creates an event without timing. It is not recorded yet.
-    fn create_event(&self, context: Context) -> Result<Event, Error>;
+    fn create_event(&self, context: Context) -> Result<Event, ErrorKind>;
 
     /// Destroys an event. This cannot fail, because an error of the driver would be of no use at this point.
     fn destroy_event(&self, event: Event);
 
     /// Records the event: it completes when all work queued on the stream so far has. Both must be of the same context.
-    fn record(&self, event: Event, on: Stream) -> Result<(), Error>;
+    fn record(&self, event: Event, on: Stream) -> Result<(), ErrorKind>;
 
     /// Records an event of the device's own context on a stream of another context, which may end unnoticed. Until
     /// the event is done, a synchronization of the device's own context also waits for that stream.
-    fn record_across(&self, event: Event, on: Stream) -> Result<(), Error>;
+    fn record_across(&self, event: Event, on: Stream) -> Result<(), ErrorKind>;
 
-    fn state(&self, event: Event) -> Result<State, Error>;
+    fn state(&self, event: Event) -> Result<State, ErrorKind>;
 
     /// Blocks the calling thread until the event has completed.
-    fn wait_for(&self, event: Event) -> Result<(), Error>;
+    fn wait_for(&self, event: Event) -> Result<(), ErrorKind>;
 
     /// Makes work that is queued on the stream later wait until the event has completed.
-    fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error>;
+    fn make_wait(&self, stream: Stream, event: Event) -> Result<(), ErrorKind>;
 
     /// Blocks the calling thread until all work of the device's own context has completed. Streams of other contexts
     /// are not covered.
-    fn synchronize(&self) -> Result<(), Error>;
+    fn synchronize(&self) -> Result<(), ErrorKind>;
 
     /// Returns whether all work of the device's own context, which includes the event's, has completed. Returns false
     /// if this cannot be determined.
-    fn is_idle(&self, event: Event) -> Result<bool, Error>;
+    fn is_idle(&self, event: Event) -> Result<bool, ErrorKind>;
 
-    fn capture_of(&self, stream: Stream) -> Result<Capture, Error>;
+    fn capture_of(&self, stream: Stream) -> Result<Capture, ErrorKind>;
 }

@@ -4,8 +4,8 @@ use super::ffi_result::status;
 use super::types::{bfc_options_t, bfc_region_callback_t, bfc_status_t, bfc_suballocator_t};
 use super::{panic_hook, versioned};
 use crate::device::Device;
-use crate::error::{Error, fail};
-use crate::options::{BackendKind, GrowthPolicy, Options, SubAllocator};
+use crate::error::{ErrorKind, fail};
+use crate::options::{BackendKind, Flags, GrowthPolicy, Options, SubAllocator};
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn bfc_create(device: i32, options: *const bfc_options_t) 
 /// # Safety
 /// `options` is NULL or points to a struct of `struct_size` bytes, whose pointers are valid as long as the result is
 /// used.
-pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<Options<'a>>, Error> {
+pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<Options<'a>>, ErrorKind> {
     if options.is_null() {
         return Ok(None);
     }
@@ -49,24 +49,24 @@ pub(super) unsafe fn given<'a>(options: *const bfc_options_t) -> Result<Option<O
 
 /// # Safety
 /// The pointers in `raw` are NULL or valid. The name and the plan are valid as long as the result is used.
-unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
+unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, ErrorKind> {
     let backend = raw.backend;
     let Some(backend) = BackendKind::from_code(backend) else {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "unknown backend {backend} in bfc_options_t: it must be one of BFC_BACKEND_..."
         ));
     };
     let growth_policy = raw.growth_policy;
     let Some(growth_policy) = GrowthPolicy::from_code(growth_policy) else {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "unknown growth_policy {growth_policy} in bfc_options_t: it must be one of BFC_GROWTH_..."
         ));
     };
     if raw.reserved != 0 || raw.reserved2 != 0 {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "the reserved fields of bfc_options_t are {} and {}: they must be 0; begin with BFC_OPTIONS_INIT",
             raw.reserved,
             raw.reserved2
@@ -78,7 +78,7 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
         // SAFETY: not NULL, so a NUL-terminated string by this function's contract.
         let name = unsafe { CStr::from_ptr(raw.name) };
         let name: Result<&'a str, _> = name.to_str();
-        Some(name.map_err(|_| fail!(Error::InvalidArgument, "the name in bfc_options_t is not UTF-8"))?)
+        Some(name.map_err(|_| fail!(ErrorKind::InvalidArgument, "the name in bfc_options_t is not UTF-8"))?)
     };
     let plan = if raw.plan.is_null() {
         None
@@ -97,7 +97,8 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
     };
     Ok(Options {
         backend,
-        flags: raw.flags,
+        // Unknown bits are kept, and refused with the others that are wrong.
+        flags: Flags::from_bits_retain(raw.flags),
         memory_limit: raw.memory_limit,
         memory_fraction: raw.memory_fraction,
         fragmentation_fraction: raw.fragmentation_fraction,
@@ -112,16 +113,16 @@ unsafe fn parse<'a>(raw: &bfc_options_t) -> Result<Options<'a>, Error> {
 
 /// # Safety
 /// The functions are valid, as documented for bfc_suballocator_t.
-unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, Error> {
+unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, ErrorKind> {
     let (Some(alloc), Some(free)) = (raw.alloc, raw.free) else {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "alloc or free in bfc_suballocator_t is NULL: both are required"
         ));
     };
     if raw.reserved != 0 {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "the reserved field of bfc_suballocator_t is {}: it must be 0; begin with BFC_SUBALLOCATOR_INIT",
             raw.reserved
         ));
@@ -143,7 +144,8 @@ unsafe fn parse_suballocator(raw: &bfc_suballocator_t) -> Result<SubAllocator, E
 ///         bfc_last_error then names the operations that hold most.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_destroy(device: i32) -> bfc_status_t {
-    status(|| Device::new(device)?.destroy())
+    // SAFETY: the C caller owns the allocator.
+    status(|| unsafe { Device::new(device)?.destroy() })
 }
 
 /// Destroys the allocator like bfc_destroy, even with live allocations. Their pointers are BFC_ERROR_INVALID_POINTER
@@ -152,7 +154,8 @@ pub extern "C" fn bfc_destroy(device: i32) -> bfc_status_t {
 /// @return As for bfc_destroy, but live allocations are no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_destroy_forced(device: i32) -> bfc_status_t {
-    status(|| Device::new(device)?.destroy_forced())
+    // SAFETY: the C caller owns the allocator and all its memory.
+    status(|| unsafe { Device::new(device)?.destroy_forced() })
 }
 
 /// Sets a function that is called after memory has been obtained from the backend and before it is released, for
@@ -198,5 +201,6 @@ pub unsafe extern "C" fn bfc_set_region_callback(
 ///         every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_device_lost(device: i32) -> bfc_status_t {
-    status(|| Device::new(device)?.lost())
+    // SAFETY: the C caller says that the memory is gone.
+    status(|| unsafe { Device::new(device)?.lost() })
 }

@@ -2,13 +2,13 @@
 
 use super::last_status;
 use super::types::bfc_status_t;
-use crate::error::{Error, LastError, fail, set_last_error};
+use crate::error::{ErrorKind, LastError, fail, set_last_error};
 use crate::log::{self, Level};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a call and converts its result, or a panic, to a status.
 #[inline]
-pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
+pub(super) fn status(work: impl FnOnce() -> Result<(), ErrorKind>) -> bfc_status_t {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => error.code(),
@@ -16,7 +16,7 @@ pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
             // Dropping the payload could panic again.
             std::mem::forget(payload);
             set_last_error(format_args!("a panic inside libbfc was caught: please report it"));
-            Error::Internal.code()
+            ErrorKind::Internal.code()
         }
     }
 }
@@ -24,7 +24,7 @@ pub(super) fn status(work: impl FnOnce() -> Result<(), Error>) -> bfc_status_t {
 /// Runs a call for a C function that returns no status. On failure it returns `failed`, and the error is available
 /// through `BFC_LOG`, bfc_last_error and bfc_adapter_status.
 #[inline]
-pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, Error>) -> T {
+pub(super) fn or_log<T>(name: &str, failed: T, work: impl FnOnce() -> Result<T, ErrorKind>) -> T {
     let mut result = None;
     let answer = status(|| {
         result = Some(work()?);
@@ -52,10 +52,10 @@ fn log_failure(name: &str) {
 pub(super) unsafe fn status_and<T: Copy>(
     out: *mut T,
     failed: T,
-    work: impl FnOnce() -> Result<T, Error>,
+    work: impl FnOnce() -> Result<T, ErrorKind>,
 ) -> bfc_status_t {
     if out.is_null() {
-        return fail!(Error::InvalidArgument, "an out-pointer is NULL").code();
+        return fail!(ErrorKind::InvalidArgument, "an out-pointer is NULL").code();
     }
     // Written first, so that it holds even if the call panics.
     // SAFETY: not NULL, so valid by this function's contract.
@@ -78,10 +78,10 @@ mod tests {
         let mut out = 7;
         // SAFETY: `out` is valid for writing.
         let answer = unsafe { status_and(&mut out, 0, || panic!("inside")) };
-        assert_eq!((answer, out), (Error::Internal.code(), 0));
+        assert_eq!((answer, out), (ErrorKind::Internal.code(), 0));
         with_last_error(|words| assert!(words.contains("panic"), "{words}"));
         // SAFETY: NULL is allowed.
         let answer = unsafe { status_and(std::ptr::null_mut(), 0, || Ok(1)) };
-        assert_eq!(answer, Error::InvalidArgument.code());
+        assert_eq!(answer, ErrorKind::InvalidArgument.code());
     }
 }

@@ -3,7 +3,7 @@
 use super::ffi_result::status;
 use super::types::bfc_status_t;
 use crate::device::history;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use std::ffi::{CStr, c_char};
 
 /// # Safety
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn bfc_history_save(path: *const c_char) -> bfc_status_t {
     status(|| {
         // SAFETY: by this function's contract.
         let path = unsafe { named(path) };
-        history::save(path.ok_or_else(|| fail!(Error::InvalidArgument, "the path is NULL"))?)
+        history::save(path.ok_or_else(|| fail!(ErrorKind::InvalidArgument, "the path is NULL"))?)
     })
 }
 
@@ -100,9 +100,9 @@ pub unsafe extern "C" fn bfc_history_mark(name: *const c_char) -> bfc_status_t {
     status(|| {
         // SAFETY: by this function's contract.
         let name = unsafe { named(name) };
-        let name = name.ok_or_else(|| fail!(Error::InvalidArgument, "the mark's name is NULL"))?;
+        let name = name.ok_or_else(|| fail!(ErrorKind::InvalidArgument, "the mark's name is NULL"))?;
         history::mark(
-            name.to_str().map_err(|_| fail!(Error::InvalidArgument, "the mark's name is not UTF-8"))?,
+            name.to_str().map_err(|_| fail!(ErrorKind::InvalidArgument, "the mark's name is not UTF-8"))?,
         )
     })
 }

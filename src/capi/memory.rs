@@ -6,10 +6,9 @@ use super::types::{
     BFC_REQUEST_SIZE_512, bfc_request_t, bfc_status_t,
 };
 use super::versioned;
-use crate::device::{Device, aligned};
-use crate::error::{Error, fail};
-use bfc_core::request::Request;
-use bfc_core::stream_id::Stream;
+use crate::device::{Device, Request};
+use crate::error::{ErrorKind, fail};
+use bfc_core::request::Request as ArenaRequest;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -54,7 +53,7 @@ pub unsafe extern "C" fn bfc_alloc_aligned(
 ) -> bfc_status_t {
     let work = || {
         if alignment == 0 {
-            return Err(fail!(Error::InvalidArgument, "alignment 0: it must be a power of two"));
+            return Err(fail!(ErrorKind::InvalidArgument, "alignment 0: it must be a power of two"));
         }
         Ok(pointer(Device::new(device)?.alloc_aligned(bytes as u64, alignment as u64)?))
     };
@@ -111,9 +110,9 @@ pub unsafe extern "C" fn bfc_alloc_failed(device: i32, request: *const bfc_reque
 /// # Safety
 /// `request` is NULL or points to a struct of `struct_size` bytes.
 #[inline]
-unsafe fn read(request: *const bfc_request_t) -> Result<bfc_request_t, Error> {
+unsafe fn read(request: *const bfc_request_t) -> Result<bfc_request_t, ErrorKind> {
     if request.is_null() {
-        return Err(fail!(Error::InvalidArgument, "request is NULL: pass a bfc_request_t"));
+        return Err(fail!(ErrorKind::InvalidArgument, "request is NULL: pass a bfc_request_t"));
     }
     // SAFETY: not NULL, so valid by this function's contract.
     let request = unsafe { versioned::read(request)? };
@@ -125,13 +124,13 @@ unsafe fn read(request: *const bfc_request_t) -> Result<bfc_request_t, Error> {
     let (unknown, reserved) = (request.flags & !FLAGS, request.reserved);
     if unknown != 0 {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "unknown flags {unknown:#x} in bfc_request_t: use a newer libbfc, or leave them unset"
         ));
     }
     if reserved != 0 {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "the reserved field of bfc_request_t is {reserved}: it must be 0; begin with BFC_REQUEST_INIT"
         ));
     }
@@ -140,25 +139,22 @@ unsafe fn read(request: *const bfc_request_t) -> Result<bfc_request_t, Error> {
 
 /// Returns the request that a caller's struct describes.
 #[inline]
-fn request_of(device: Device, given: &bfc_request_t) -> Result<Request<'static>, Error> {
+fn request_of(device: Device, given: &bfc_request_t) -> Result<ArenaRequest<'static>, ErrorKind> {
     let has = |flag: u32| given.flags & flag != 0;
-    let stream =
-        if has(BFC_REQUEST_ON_STREAM) { device.stream_of(given.stream as u64)? } else { Stream::NONE };
-    let request = Request::new(given.bytes as u64, stream).freed_before(given.freed_before);
-    let request = if has(BFC_REQUEST_SIZE_512) { request.in_512() } else { request };
-    let (no_growth, is_attempt) = (has(BFC_REQUEST_NO_GROWTH), has(BFC_REQUEST_ATTEMPT));
-    aligned(
-        Request {
-            no_growth,
-            // Finding no room does not count as a failure of such a request.
-            is_attempt: is_attempt || no_growth,
-            // It cannot be repeated with growth, so it may use all memory that is held.
-            splits_large: no_growth && !is_attempt,
-            short_lived: has(BFC_REQUEST_SHORT_LIVED),
-            ..request
-        },
-        given.alignment as u64,
-    )
+    let mut request = Request::new(given.bytes).alignment(given.alignment).freed_before(given.freed_before);
+    if has(BFC_REQUEST_SIZE_512) {
+        request = request.in_512();
+    }
+    if has(BFC_REQUEST_NO_GROWTH) {
+        request = request.no_growth();
+    }
+    if has(BFC_REQUEST_ATTEMPT) {
+        request = request.attempt();
+    }
+    if has(BFC_REQUEST_SHORT_LIVED) {
+        request = request.short_lived();
+    }
+    request.on(device, has(BFC_REQUEST_ON_STREAM).then_some(given.stream as u64))
 }
 
 /// Allocates memory like bfc_alloc, but only from chunks whose free was stamped at most `freed_before`. 0 accepts any
@@ -187,5 +183,6 @@ pub unsafe extern "C" fn bfc_alloc_freed_before(
 ///         every call. A failing free changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_free(device: i32, ptr: *mut c_void) -> bfc_status_t {
-    status(|| Device::new(device)?.free(ptr as u64))
+    // SAFETY: the C caller gives the memory up.
+    status(|| unsafe { Device::new(device)?.free(ptr as u64) })
 }

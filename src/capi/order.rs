@@ -92,7 +92,8 @@ pub unsafe extern "C" fn bfc_alloc_async(
 ///         the allocator and there is no host memory for it. A failing free changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_free_async(device: i32, ptr: *mut c_void, stream: bfc_stream_t) -> bfc_status_t {
-    status(|| Device::new(device)?.free_on(ptr as u64, stream as u64))
+    // SAFETY: the C caller gives the memory up.
+    status(|| unsafe { Device::new(device)?.free_on(ptr as u64, stream as u64) })
 }
 
 /// Declares that a live allocation is also used on a stream. After its free it is not reusable until all work queued on

@@ -3,7 +3,7 @@
 use super::ffi_result::status;
 use super::types::{bfc_status_t, bfc_stream_t};
 use crate::device::Device;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::pool::captures;
 
 /// Routes subsequent allocations on `stream` to private pool `pool`, for memory that a captured graph uses at each
@@ -83,8 +83,9 @@ pub extern "C" fn bfc_capture_begin() -> bfc_status_t {
 pub extern "C" fn bfc_capture_end() -> bfc_status_t {
     status(|| match captures::end() {
         true => Ok(()),
-        false => {
-            Err(fail!(Error::InvalidArgument, "no capture is announced: bfc_capture_begin was not called"))
-        }
+        false => Err(fail!(
+            ErrorKind::InvalidArgument,
+            "no capture is announced: bfc_capture_begin was not called"
+        )),
     })
 }

@@ -4,7 +4,7 @@ use super::ffi_result::{status, status_and};
 use super::types::{bfc_idle_callback_t, bfc_stats_t, bfc_status_t};
 use super::versioned;
 use crate::device::Device;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use bfc_core::stats::Stats;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn bfc_address_range(
     status(|| {
         let starts = [out_chunk, out_region].contains(&null_mut());
         if starts || [out_chunk_bytes, out_region_bytes].contains(&null_mut()) {
-            return Err(fail!(Error::InvalidArgument, "an out-pointer is NULL"));
+            return Err(fail!(ErrorKind::InvalidArgument, "an out-pointer is NULL"));
         }
         let range = Device::new(device)?.address_range(ptr as u64)?;
         store(range.chunk, out_chunk, out_chunk_bytes);
@@ -196,7 +196,7 @@ pub extern "C" fn bfc_set_memory_limit(device: i32, bytes: u64) -> bfc_status_t 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_stats(device: i32, out_stats: *mut bfc_stats_t) -> bfc_status_t {
     if out_stats.is_null() {
-        return fail!(Error::InvalidArgument, "an out-pointer is NULL").code();
+        return fail!(ErrorKind::InvalidArgument, "an out-pointer is NULL").code();
     }
     status(|| {
         let nothing = bfc_stats_t::of(&Stats::default());

@@ -4,7 +4,7 @@ use super::create::given;
 use super::ffi_result::status;
 use super::types::{bfc_log_callback_t, bfc_options_t, bfc_status_t};
 use crate::device::Device;
-use crate::error::{Error, fail, status_text, with_last_error};
+use crate::error::{ErrorKind, fail, status_text, with_last_error};
 use crate::{log, scope};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -46,18 +46,18 @@ unsafe fn text(
     buf: *mut c_char,
     capacity: usize,
     out_length: *mut usize,
-    write: impl FnOnce(&mut dyn fmt::Write) -> Result<(), Error>,
+    write: impl FnOnce(&mut dyn fmt::Write) -> Result<(), ErrorKind>,
 ) -> bfc_status_t {
     let mut buffer = Buffer { place: buf, capacity: if buf.is_null() { 0 } else { capacity }, length: 0 };
     if out_length.is_null() {
         buffer.finish();
-        return fail!(Error::InvalidArgument, "out_length is NULL").code();
+        return fail!(ErrorKind::InvalidArgument, "out_length is NULL").code();
     }
     if buf.is_null() && capacity != 0 {
         // SAFETY: not NULL, so valid by this function's contract.
         unsafe { out_length.write(0) };
         return fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "buf is NULL and capacity is {capacity}: to learn the length, pass capacity 0"
         )
         .code();
@@ -206,12 +206,13 @@ pub unsafe extern "C" fn bfc_resolve_options(
 pub unsafe extern "C" fn bfc_scope_begin(operation: *const c_char, step: u64) -> bfc_status_t {
     status(|| {
         if operation.is_null() {
-            return Err(fail!(Error::InvalidArgument, "the operation's name is NULL"));
+            return Err(fail!(ErrorKind::InvalidArgument, "the operation's name is NULL"));
         }
         // SAFETY: not NULL, so NUL-terminated by this function's contract.
         let name = unsafe { CStr::from_ptr(operation) };
-        let name =
-            name.to_str().map_err(|_| fail!(Error::InvalidArgument, "the operation's name is not UTF-8"))?;
+        let name = name
+            .to_str()
+            .map_err(|_| fail!(ErrorKind::InvalidArgument, "the operation's name is not UTF-8"))?;
         scope::begin(name, step)
     })
 }

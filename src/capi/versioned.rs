@@ -1,6 +1,6 @@
 //! Structs that may grow. Their first field is the size known to the caller.
 
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 
 /// A `repr(C)` struct whose first field is `struct_size: usize`.
 ///
@@ -37,7 +37,7 @@ const LARGEST: usize = 1 << 16;
 ///
 /// # Safety
 /// `place` points to a `usize`.
-unsafe fn checked_size<T: Versioned>(place: *const T) -> Result<usize, Error> {
+unsafe fn checked_size<T: Versioned>(place: *const T) -> Result<usize, ErrorKind> {
     // SAFETY: it is the first field of the struct.
     let size = unsafe { place.cast::<usize>().read() };
     let known = size <= size_of::<T>();
@@ -45,7 +45,7 @@ unsafe fn checked_size<T: Versioned>(place: *const T) -> Result<usize, Error> {
     if known && !ends_a_version || size > LARGEST || !known && !size.is_multiple_of(align_of::<T>()) {
         let (name, right) = (T::NAME, size_of::<T>());
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "struct_size of {name} is {size}, which no version has (this one: {right}); begin with its _INIT macro"
         ));
     }
@@ -56,7 +56,7 @@ unsafe fn checked_size<T: Versioned>(place: *const T) -> Result<usize, Error> {
 ///
 /// # Safety
 /// `place` points to a struct of `struct_size` bytes.
-pub(super) unsafe fn read<T: Versioned>(place: *const T) -> Result<T, Error> {
+pub(super) unsafe fn read<T: Versioned>(place: *const T) -> Result<T, ErrorKind> {
     // SAFETY: by this function's contract.
     let size = unsafe { checked_size(place)? };
     if size == size_of::<T>() {
@@ -73,7 +73,7 @@ pub(super) unsafe fn read<T: Versioned>(place: *const T) -> Result<T, Error> {
     if tail.iter().any(|&byte| byte != 0) {
         let name = T::NAME;
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "{name} sets fields that this version of libbfc does not know: use a newer libbfc, or leave them 0"
         ));
     }
@@ -85,7 +85,7 @@ pub(super) unsafe fn read<T: Versioned>(place: *const T) -> Result<T, Error> {
 ///
 /// # Safety
 /// `place` points to a writable struct of `struct_size` bytes.
-pub(super) unsafe fn write<T: Versioned>(place: *mut T, value: &T) -> Result<(), Error> {
+pub(super) unsafe fn write<T: Versioned>(place: *mut T, value: &T) -> Result<(), ErrorKind> {
     // SAFETY: by this function's contract.
     let size = unsafe { checked_size(place.cast_const())? };
     let skip = size_of::<usize>();

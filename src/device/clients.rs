@@ -3,8 +3,8 @@
 
 use super::table::{Device, USED, devices_in};
 use crate::backend::current_device;
-use crate::error::Error;
-use crate::options::{BackendKind, DEFAULT_FLAGS, LAST_CUDA_DEVICE, Options};
+use crate::error::ErrorKind;
+use crate::options::{BackendKind, DEFAULT_FLAGS, Flags, LAST_CUDA_DEVICE, Options};
 use crate::pool::{free, graph_pools, idle, order, zeroing};
 use bfc_core::request::Request;
 use bfc_core::stream_id::Stream;
@@ -33,7 +33,7 @@ pub(crate) enum ClientOrder {
 impl Device {
     /// Returns the device of the calling thread's current context. Without one, returns device 0, like the CUDA
     /// runtime.
-    pub(crate) fn current() -> Result<Self, Error> {
+    pub(crate) fn current() -> Result<Self, ErrorKind> {
         Device::new(current_device()?.unwrap_or(0))
     }
 
@@ -46,7 +46,7 @@ impl Device {
     ///
     /// # Safety
     /// The caller has just allocated these bytes and nothing else uses them. They are accessible from the host.
-    pub(crate) unsafe fn zero(self, addr: u64, bytes: u64) -> Result<(), Error> {
+    pub(crate) unsafe fn zero(self, addr: u64, bytes: u64) -> Result<(), ErrorKind> {
         // SAFETY: guaranteed by the caller.
         unsafe { zeroing::zero(self.slot(), addr, bytes) }
     }
@@ -63,9 +63,9 @@ impl Device {
         self,
         options: Option<&Options<'_>>,
         backend: BackendKind,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         match options {
-            Some(options) => self.create_as(options, 0),
+            Some(options) => self.create_as(options, Flags::empty()),
             None => self.create_as(&Options { backend, ..Options::default() }, DEFAULT_FLAGS),
         }
     }
@@ -77,10 +77,10 @@ impl Device {
         memory_fraction: f64,
         options: Option<&Options<'_>>,
         backend: BackendKind,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         let own = options.map(|options| Options { memory_fraction, ..*options });
         match own {
-            Some(options) => self.create_as(&options, 0),
+            Some(options) => self.create_as(&options, Flags::empty()),
             None => {
                 self.create_as(&Options { backend, memory_fraction, ..Options::default() }, DEFAULT_FLAGS)
             }
@@ -92,14 +92,14 @@ impl Device {
         self,
         memory_fraction: f64,
         options: Option<&Options<'_>>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         let options = options.copied().unwrap_or_else(Options::growing);
         let options = Options { memory_fraction, ..options };
         idle::trim::set_limit_as(self.slot(), &options).map_err(|error| self.explain(error))
     }
 
     /// Allocates with the driver's alignment, in the order that a framework needs.
-    pub(crate) fn alloc_in_order(self, bytes: u64, order: ClientOrder) -> Result<u64, Error> {
+    pub(crate) fn alloc_in_order(self, bytes: u64, order: ClientOrder) -> Result<u64, ErrorKind> {
         let slot = self.slot();
         let stream = match order {
             ClientOrder::Stream(stream) => Ok(order::stream_of(slot, stream)?),
@@ -121,7 +121,7 @@ impl Device {
 
     /// Frees memory that queued work of any stream may still use. The memory is not reusable until the device was
     /// idle.
-    pub(crate) fn free_on_any(self, addr: u64) -> Result<(), Error> {
+    pub(crate) fn free_on_any(self, addr: u64) -> Result<(), ErrorKind> {
         if addr == 0 {
             return Ok(());
         }
@@ -131,17 +131,17 @@ impl Device {
 
     /// Announces that an unknown stream is about to be captured. Until [`Self::withdraw_capture`], no call waits for
     /// the device or releases memory.
-    pub(crate) fn announce_capture(self) -> Result<(), Error> {
+    pub(crate) fn announce_capture(self) -> Result<(), ErrorKind> {
         graph_pools::announce(self.slot()).map_err(|error| self.explain(error))
     }
 
     /// Ends the individual requests for a private pool ([`ClientOrder::Pool`]): their streams may then be destroyed.
-    pub(crate) fn end_routes(self, pool: u64) -> Result<(), Error> {
+    pub(crate) fn end_routes(self, pool: u64) -> Result<(), ErrorKind> {
         graph_pools::end_routes(self.slot(), pool).map_err(|error| self.explain(error))
     }
 
     /// Ends one announcement.
-    pub(crate) fn withdraw_capture(self) -> Result<(), Error> {
+    pub(crate) fn withdraw_capture(self) -> Result<(), ErrorKind> {
         graph_pools::withdraw_announcement(self.slot()).map_err(|error| self.explain(error))
     }
 }

@@ -1,7 +1,7 @@
 //! Fork handling: in the child the table is consistent and no lock is left held.
 
 use super::table::{Device, MAX_DEVICES, USED, devices_in};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::pool::slot::waiting;
 use crate::sys::clock::monotonic_ms;
 use crate::sys::lock::{Lock, NotTaken};
@@ -25,7 +25,7 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 /// Registers the fork handlers. Two threads may both register them at first, so the handlers count their nesting. A
 /// blocking initialization could hang a child that was forked during it.
-pub(super) fn survive() -> Result<(), Error> {
+pub(super) fn survive() -> Result<(), ErrorKind> {
     static REGISTERED: OnceBool = OnceBool::new();
     let registered = REGISTERED.get_or_try_init(|| {
         // SAFETY: the handlers are functions of this library, which is never unloaded (-z nodelete).
@@ -35,7 +35,7 @@ pub(super) fn survive() -> Result<(), Error> {
         if failed == 0 {
             Ok(true)
         } else {
-            Err(fail!(Error::OutOfMemory, "out of host memory (pthread_atfork)"))
+            Err(fail!(ErrorKind::OutOfMemory, "out of host memory (pthread_atfork)"))
         }
     });
     registered.map(|_| ())

@@ -1,7 +1,7 @@
 //! Recording the history of all allocators.
 
 use super::table::{USED, devices_in};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::lifecycle;
 use crate::{history, options, scope};
 use std::ffi::CStr;
@@ -12,19 +12,19 @@ const EVENTS: u64 = 1 << 18;
 
 /// Starts recording the last `events` events of all allocators into a new file, or without a path into memory. 0 events
 /// stands for 262,144. `stacks` selects the backtraces, as bits.
-pub fn start(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), Error> {
+pub fn start(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), ErrorKind> {
     history::begin(path, if events == 0 { EVENTS } else { events }, stacks)?;
     scope::observe_all(stacks != 0);
     devices_in(&USED).try_for_each(|device| lifecycle::begin_history(device.slot()))
 }
 
 /// Starts recording with the backtraces that the environment selects.
-pub fn start_with_default_stacks(path: Option<&CStr>, events: u64) -> Result<(), Error> {
+pub fn start_with_default_stacks(path: Option<&CStr>, events: u64) -> Result<(), ErrorKind> {
     options::with_history_stacks(|stacks| start(path, events, stacks))
 }
 
 /// Stops recording.
-pub fn stop() -> Result<(), Error> {
+pub fn stop() -> Result<(), ErrorKind> {
     history::close()?;
     scope::observe_all(false);
     let mut is_used = false;
@@ -36,12 +36,12 @@ pub fn stop() -> Result<(), Error> {
 }
 
 /// Writes a copy of the history so far to a new file.
-pub fn save(path: &CStr) -> Result<(), Error> {
+pub fn save(path: &CStr) -> Result<(), ErrorKind> {
     history::save(path)
 }
 
 /// Marks this moment in the history.
-pub fn mark(name: &str) -> Result<(), Error> {
+pub fn mark(name: &str) -> Result<(), ErrorKind> {
     history::mark(name, scope::hash(name.as_bytes()))
 }
 

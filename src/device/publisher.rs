@@ -5,7 +5,7 @@
 
 use super::service::Service;
 use super::table::{Device, USED, devices_in};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::options;
 use crate::pool::snapshot;
 use crate::publish::{self, Round};
@@ -138,7 +138,7 @@ impl Places {
 fn entry_of(device: Device, pool: &mut Pool) -> Entry {
     let guard = match device.slot().enter() {
         Ok(guard) => guard,
-        Err(Error::Internal) => return Entry::Failed,
+        Err(ErrorKind::Internal) => return Entry::Failed,
         Err(_) => return Entry::Gone,
     };
     put_text(&mut pool.backend, guard.backend.get().name());

@@ -1,6 +1,6 @@
 //! The table: one slot for each device ordinal.
 
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::pool::slot::{Slot, table};
 use std::sync::atomic::AtomicU64;
 
@@ -17,7 +17,7 @@ pub struct Device(pub(super) i32);
 impl Device {
     /// Returns the slot with an ordinal.
     #[inline]
-    pub fn new(ordinal: i32) -> Result<Self, Error> {
+    pub fn new(ordinal: i32) -> Result<Self, ErrorKind> {
         if (0..MAX_DEVICES).contains(&ordinal) {
             return Ok(Device(ordinal));
         }
@@ -45,14 +45,14 @@ impl Device {
 }
 
 #[cold]
-fn out_of_range(ordinal: i32) -> Error {
+fn out_of_range(ordinal: i32) -> ErrorKind {
     // The C++ objects that own nothing have this ordinal (include/bfc/error.hpp).
     let why = if ordinal == -1 {
         ", and -1 is a C++ object that was moved from, released or never filled"
     } else {
         ""
     };
-    fail!(Error::InvalidArgument, "device {ordinal}: ordinals are 0 to 1023{why}")
+    fail!(ErrorKind::InvalidArgument, "device {ordinal}: ordinals are 0 to 1023{why}")
 }
 
 /// Returns the devices whose bit is set.

@@ -14,6 +14,17 @@ fn host(ordinal: i32) -> Device {
     device
 }
 
+macro_rules! safe {
+    ($($name:ident($($parameter:ident: $kind:ty),*))*) => {$(
+        /// Nothing uses the memory of these tests, and nothing else the allocators.
+        fn $name(device: Device $(, $parameter: $kind)*) -> Result<(), ErrorKind> {
+            // SAFETY: as above.
+            unsafe { device.$name($($parameter),*) }
+        }
+    )*};
+}
+safe! { free(addr: u64) free_on(addr: u64, stream: u64) lost() destroy() destroy_forced() }
+
 /// Returns the result of `work` on another thread, or `None` if it blocks forever.
 fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
@@ -27,13 +38,13 @@ fn broken_books_poison() {
     let addr = device.alloc(1).unwrap();
     assert_eq!(device.check(), Ok(()));
     device.enter().unwrap().arena.spoil();
-    assert_eq!(device.check(), Err(Error::Internal));
+    assert_eq!(device.check(), Err(ErrorKind::Internal));
     with_last_error(|words| assert!(words.contains("I4Accounting"), "{words}"));
-    assert_eq!(device.free(addr), Err(Error::Internal));
-    assert_eq!(device.stats().err(), Some(Error::Internal));
-    assert_eq!(device.report().err(), Some(Error::Internal));
-    assert_eq!(device.create(None), Err(Error::Internal));
-    assert_eq!(Device::owner(addr), Err(Error::InvalidPointer), "it is no longer known");
+    assert_eq!(free(device, addr), Err(ErrorKind::Internal));
+    assert_eq!(device.stats().err(), Some(ErrorKind::Internal));
+    assert_eq!(device.report().err(), Some(ErrorKind::Internal));
+    assert_eq!(device.create(None), Err(ErrorKind::Internal));
+    assert_eq!(Device::owner(addr), Err(ErrorKind::InvalidPointer), "it is no longer known");
     // Tests of other files poison allocators too.
     let metrics = report::to_string(|out| Device::write_metrics(out).map_err(|_| fmt::Error)).unwrap();
     assert!(!metrics.contains(&format!("device=\"{}\"", device.0)), "{metrics}");
@@ -62,7 +73,7 @@ fn reports_are_written_with_the_lock_open() {
     let device = host(1002);
     device.alloc(1 << 20).unwrap();
     let before = (device.occupancy().unwrap(), device.memory_map().unwrap(), device.report().unwrap());
-    let disturbed = |write: fn(Device, &mut dyn fmt::Write) -> Result<(), Error>| {
+    let disturbed = |write: fn(Device, &mut dyn fmt::Write) -> Result<(), ErrorKind>| {
         let mut out = Disturbed(device, String::new());
         let allocs = device.stats().unwrap().num_allocs;
         write(device, &mut out).unwrap();
@@ -81,7 +92,7 @@ fn reports_are_written_with_the_lock_open() {
     let sample =
         metrics.lines().find(|line| line.contains("allocations_total{device=\"1002\"")).expect("a sample");
     assert!(sample.ends_with(&format!(" {allocs}")), "{sample}");
-    device.destroy_forced().unwrap();
+    destroy_forced(device).unwrap();
 }
 
 /// The copy that reports are written from has the same data as the pool itself, for all kinds of chunks.
@@ -113,7 +124,7 @@ fn a_copy_tells_the_same_as_the_pool() {
             device.record_stream(live[step as usize / 2], 16 + (step + 1) % 3).unwrap();
         }
         if step % 3 == 2 {
-            device.free_on(live.swap_remove(step as usize / 3), 16 + step % 2).unwrap();
+            free_on(device, live.swap_remove(step as usize / 3), 16 + step % 2).unwrap();
         }
         if step == 30 {
             device.pool_begin(7, 18).unwrap();
@@ -127,7 +138,7 @@ fn a_copy_tells_the_same_as_the_pool() {
     {
         assert!(map.contains(part), "no {part} in\n{map}");
     }
-    device.destroy_forced().unwrap();
+    destroy_forced(device).unwrap();
 }
 
 #[test]
@@ -139,20 +150,20 @@ fn an_owner_is_found_without_waiting_for_a_device() {
     let [here, inside, there, there_inside, nowhere] = found.expect("it waits for another device");
     assert_eq!((here, inside), (Ok(devices[0]), Ok(devices[0])));
     assert_eq!((there, there_inside), (Ok(devices[1]), Ok(devices[1])));
-    assert_eq!(nowhere, Err(Error::InvalidPointer));
+    assert_eq!(nowhere, Err(ErrorKind::InvalidPointer));
     // A free on the wrong device names the owner, although the owner is locked.
-    let refused = elsewhere(move || (devices[1].free(first), with_last_error(str::to_owned)));
+    let refused = elsewhere(move || (free(devices[1], first), with_last_error(str::to_owned)));
     let (refused, words) = refused.expect("it waits for another device");
-    assert_eq!(refused, Err(Error::InvalidPointer));
+    assert_eq!(refused, Err(ErrorKind::InvalidPointer));
     assert!(words.contains("belongs to device 1004"), "{words}");
     drop(locked);
-    devices[0].free(first).unwrap();
+    free(devices[0], first).unwrap();
     assert_eq!(Device::owner(first), Ok(devices[0]), "the pool holds it still");
     devices[0].trim(0).unwrap();
-    assert_eq!(Device::owner(first), Err(Error::InvalidPointer), "it was given back");
-    devices[1].destroy_forced().unwrap();
-    assert_eq!(Device::owner(second), Err(Error::InvalidPointer));
-    devices[0].destroy().unwrap();
+    assert_eq!(Device::owner(first), Err(ErrorKind::InvalidPointer), "it was given back");
+    destroy_forced(devices[1]).unwrap();
+    assert_eq!(Device::owner(second), Err(ErrorKind::InvalidPointer));
+    destroy(devices[0]).unwrap();
 }
 
 /// Readers of the region table never see a region that was freed, and never miss one that stays.
@@ -167,12 +178,12 @@ fn owners_are_found_while_regions_come_and_go() {
         while readers.iter().any(|reader| !reader.is_finished()) {
             let goes = device.alloc(64 << 20).unwrap();
             assert_eq!(Device::owner(goes + (64 << 20) - 1), Ok(device));
-            device.free(goes).unwrap();
+            free(device, goes).unwrap();
             device.trim(0).unwrap();
-            assert_eq!(Device::owner(goes), Err(Error::InvalidPointer));
+            assert_eq!(Device::owner(goes), Err(ErrorKind::InvalidPointer));
         }
     });
-    device.destroy_forced().unwrap();
+    destroy_forced(device).unwrap();
 }
 
 /// Simulates a signal handler that interrupts the thread during a call.
@@ -180,28 +191,28 @@ fn owners_are_found_while_regions_come_and_go() {
 fn the_thread_that_holds_the_lock_is_told_that_it_is_busy() {
     let device = host(1007);
     let addr = device.alloc(1000).unwrap();
-    let busy = Some(Error::Busy);
+    let busy = Some(ErrorKind::Busy);
     let locked = device.enter().unwrap();
     assert_eq!(device.alloc(1).err(), busy);
     assert_eq!(device.alloc_on(1, 16).err(), busy);
-    assert_eq!(device.alloc_with(&Request::new(1, Stream::NONE)).err(), busy);
-    assert_eq!(device.free(addr).err(), busy);
-    assert_eq!(device.free_on(addr, 16).err(), busy);
-    assert_eq!(device.free(0).err(), busy);
+    assert_eq!(device.alloc_with(&ArenaRequest::new(1, Stream::NONE)).err(), busy);
+    assert_eq!(free(device, addr).err(), busy);
+    assert_eq!(free_on(device, addr, 16).err(), busy);
+    assert_eq!(free(device, 0).err(), busy);
     assert_eq!(device.record_stream(addr, 16).err(), busy);
     assert_eq!(device.stats().err(), busy);
     assert_eq!(device.check().err(), busy);
     assert_eq!(device.trim(0).err(), busy);
     assert_eq!(device.memory_map().err(), busy);
     assert_eq!(device.report().err(), busy);
-    assert_eq!(device.lost().err(), busy);
+    assert_eq!(lost(device).err(), busy);
     assert_eq!(device.create(None).err(), busy);
-    assert_eq!(device.destroy_forced().err(), busy);
+    assert_eq!(destroy_forced(device).err(), busy);
     with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
     assert_eq!(Device::owner(addr), Ok(device));
     drop(locked);
-    device.free(addr).unwrap();
-    device.destroy().unwrap();
+    free(device, addr).unwrap();
+    destroy(device).unwrap();
 }
 
 /// After a tagged allocation, a pool serves others on the fast path as before.
@@ -224,10 +235,10 @@ fn a_tagged_allocation_leaves_the_fast_path_to_the_others() {
     assert!(plain());
     assert_eq!(tags().iter().flatten().collect::<Vec<_>>(), ["op"]);
     // The next allocation of the chunk has no tag, and does not inherit the previous one.
-    device.free(second).unwrap();
+    free(device, second).unwrap();
     assert_eq!(device.alloc(1000), Ok(second));
     assert_eq!(tags(), [None, None]);
-    device.free(first).unwrap();
-    device.free(second).unwrap();
-    device.destroy().unwrap();
+    free(device, first).unwrap();
+    free(device, second).unwrap();
+    destroy(device).unwrap();
 }

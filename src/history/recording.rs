@@ -5,7 +5,7 @@ use super::interner::Interner;
 use super::python;
 use super::recorder::Recorder;
 use super::ring::{self, Owned};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::{Guard, Mutex};
 use bfc_formats::history::layout::{
@@ -131,9 +131,9 @@ fn lock() -> Result<Guard<'static, Recording>, HeldByThisThread> {
     RECORDING_NOW.lock().map(of_this_process)
 }
 
-fn lock_or_busy() -> Result<Guard<'static, Recording>, Error> {
+fn lock_or_busy() -> Result<Guard<'static, Recording>, ErrorKind> {
     lock().map_err(|HeldByThisThread| {
-        fail!(Error::Busy, "a signal handler interrupted a call about the history in this thread")
+        fail!(ErrorKind::Busy, "a signal handler interrupted a call about the history in this thread")
     })
 }
 
@@ -148,19 +148,19 @@ pub(crate) const PYTHON: u32 = 2;
 
 /// Begins a recording of the last `events` events into a new file, or without a path into memory. `stacks` selects
 /// the backtraces.
-pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), Error> {
+pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(), ErrorKind> {
     if stacks & !(NATIVE | PYTHON) != 0 {
-        return Err(fail!(Error::InvalidArgument, "{stacks} stands for no backtraces: use BFC_STACKS_"));
+        return Err(fail!(ErrorKind::InvalidArgument, "{stacks} stands for no backtraces: use BFC_STACKS_"));
     }
     if stacks & PYTHON != 0
         && let Some(why) = python::refusal()
     {
-        return Err(fail!(Error::Unsupported, "backtraces of Python cannot be recorded: {why}"));
+        return Err(fail!(ErrorKind::Unsupported, "backtraces of Python cannot be recorded: {why}"));
     }
     let capacity = events.clamp(LEAST_EVENTS, MOST_EVENTS).next_power_of_two();
     let mut recording = lock_or_busy()?;
     if recording.ring.is_some() || recording.is_starting {
-        return Err(fail!(Error::AlreadyExists, "a history is recorded already: stop it first"));
+        return Err(fail!(ErrorKind::AlreadyExists, "a history is recorded already: stop it first"));
     }
     recording.is_starting = true;
     drop(recording);
@@ -171,7 +171,7 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(),
     let (ring, interner) = new?;
     if !is_this_process {
         ring.leave_in_child();
-        return Err(fail!(Error::Busy, "a signal handler forked while the history was started"));
+        return Err(fail!(ErrorKind::Busy, "a signal handler forked while the history was started"));
     }
     RECORDINGS.store(ring.recording(), Relaxed);
     ring.publish();
@@ -187,7 +187,7 @@ pub(crate) fn begin(path: Option<&CStr>, events: u64, stacks: u32) -> Result<(),
 }
 
 /// Creates the ring of the next recording, and the tables of its backtraces.
-fn new_ring(path: Option<&CStr>, capacity: u64, stacks: u32) -> Result<(Owned, Option<Interner>), Error> {
+fn new_ring(path: Option<&CStr>, capacity: u64, stacks: u32) -> Result<(Owned, Option<Interner>), ErrorKind> {
     let stack_bytes = if stacks == 0 { 0 } else { STACK_BYTES };
     let bytes = HEADER_BYTES + TEXT_BYTES + stack_bytes + capacity as usize * size_of::<Event>();
     let interner = if stacks == 0 { None } else { Some(Interner::new()) };
@@ -201,39 +201,39 @@ fn new_ring(path: Option<&CStr>, capacity: u64, stacks: u32) -> Result<(Owned, O
 }
 
 #[cold]
-fn refusal(path: Option<&CStr>, bytes: usize, errno: i32) -> Error {
+fn refusal(path: Option<&CStr>, bytes: usize, errno: i32) -> ErrorKind {
     let Some(path) = path else {
         return fail!(
-            Error::OutOfMemory,
+            ErrorKind::OutOfMemory,
             "no host memory for a history of {bytes} bytes: record fewer events"
         );
     };
     let path = Lossy(path.to_bytes());
     match errno {
         libc::EEXIST => fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "the history {path} cannot be created: the file exists; remove it or choose another name"
         ),
         libc::ENOSPC | libc::EFBIG | libc::EDQUOT => fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "the history {path} cannot be created: no room for {bytes} bytes (errno {errno}); record fewer events"
         ),
-        _ => fail!(Error::InvalidArgument, "the history {path} cannot be created (errno {errno})"),
+        _ => fail!(ErrorKind::InvalidArgument, "the history {path} cannot be created (errno {errno})"),
     }
 }
 
 /// Keeps new pools from recording. Pools that record continue until they are notified.
-pub(crate) fn close() -> Result<(), Error> {
+pub(crate) fn close() -> Result<(), ErrorKind> {
     let recording = lock_or_busy()?;
     if recording.ring.is_none() || !IS_ON.swap(false, Relaxed) {
-        return Err(fail!(Error::InvalidArgument, "no history is recorded: start one first"));
+        return Err(fail!(ErrorKind::InvalidArgument, "no history is recorded: start one first"));
     }
     Ok(())
 }
 
 /// Ends the recording, once no pool records. `is_used` means that a pool could not be notified: the ring is kept then,
 /// because this thread may be writing into it.
-pub(crate) fn end(is_used: bool) -> Result<(), Error> {
+pub(crate) fn end(is_used: bool) -> Result<(), ErrorKind> {
     let mut recording = lock_or_busy()?;
     WANTED_STACKS.store(0, Relaxed);
     ring::unpublish();
@@ -249,10 +249,10 @@ pub(crate) fn end(is_used: bool) -> Result<(), Error> {
 }
 
 /// Writes a copy of the recording to a new file. Recording continues meanwhile, and may be stopped.
-pub(crate) fn save(path: &CStr) -> Result<(), Error> {
+pub(crate) fn save(path: &CStr) -> Result<(), ErrorKind> {
     let ring = lock_or_busy()?.ring.as_ref().map(Owned::share);
     let Some(ring) = ring else {
-        return Err(fail!(Error::InvalidArgument, "no history is recorded: start one before saving it"));
+        return Err(fail!(ErrorKind::InvalidArgument, "no history is recorded: start one before saving it"));
     };
     ring.note_clock();
     ring.save(path).map_err(|errno| refusal(Some(path), ring.bytes(), errno))
@@ -292,11 +292,11 @@ fn add_text_of(recorder: &Recorder, kind: TextKind, number: u32, text: &[u8]) {
 }
 
 /// Marks this moment. `hash` is that of the text.
-pub(crate) fn mark(text: &str, hash: u64) -> Result<(), Error> {
+pub(crate) fn mark(text: &str, hash: u64) -> Result<(), ErrorKind> {
     let mut recording = lock_or_busy()?;
     let Some(now) = recording.ring.as_ref().filter(|_| is_on()).map(|ring| ring.recording()) else {
         return Err(fail!(
-            Error::InvalidArgument,
+            ErrorKind::InvalidArgument,
             "no history is recorded for the mark {text:?}: set BFC_HISTORY_FILE or use bfc run --history, which record \
              from the first allocator on, or call bfc_history_start"
         ));

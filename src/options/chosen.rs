@@ -2,10 +2,10 @@
 
 use super::environment::{Warnings, given, ignored, setting};
 use super::table::{Rule, Setting, TABLE};
-use super::types::{ALLOW_GROWTH, BackendKind, Chosen, GrowthPolicy, Options, SPLIT_ALWAYS, TIMESTAMPS};
+use super::types::{BackendKind, Chosen, Flags, GrowthPolicy, Options};
 use super::values::switch;
 use super::variables::{self as names, Variable};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use os::variables;
 
 /// Why settings were dropped, as far as they were, in the order of the table.
@@ -15,24 +15,25 @@ impl<'a> Options<'a> {
     /// Takes what the options leave open from the environment, and else from the defaults. Malformed values there are
     /// ignored. `default_flags` apply where neither sets a flag.
     #[inline(never)]
-    pub(super) fn choose(&self, default_flags: u32, warnings: Warnings) -> Chosen<'a> {
+    pub(super) fn choose(&self, default_flags: Flags, warnings: Warnings) -> Chosen<'a> {
         let mut chosen = Chosen::of(self);
         let open = || TABLE.iter().filter(|setting| !setting.is_given(self));
         open().filter(|setting| !setting.is_flag()).for_each(|it| take_setting(it, &mut chosen, warnings));
         // An empty path: no plan, whatever the environment says.
         let plan = chosen.options.plan.filter(|path| !path.as_os_str().is_empty());
         chosen.options.plan = plan;
-        if self.flags == 0 {
+        if self.flags.is_empty() {
             // A fraction selects another split rule.
             let has_fraction = chosen.options.fragmentation_fraction != 0.0;
-            chosen.options.flags = if has_fraction { default_flags & !SPLIT_ALWAYS } else { default_flags };
+            chosen.options.flags =
+                if has_fraction { default_flags - Flags::SPLIT_ALWAYS } else { default_flags };
             open().filter(|setting| setting.is_flag()).for_each(|it| take_setting(it, &mut chosen, warnings));
         }
         if chosen.options.growth_policy.is_open() {
             chosen.options.growth_policy = self.default_growth_policy();
         }
         if let Some(is_on) = setting(&names::FORCE_ALLOW_GROWTH, warnings, switch) {
-            chosen.set_flag(ALLOW_GROWTH, is_on);
+            chosen.set_flag(Flags::ALLOW_GROWTH, is_on);
         }
         chosen
     }
@@ -40,7 +41,7 @@ impl<'a> Options<'a> {
     /// Returns the policy where neither the options nor the environment name one. Callers that set the flag have
     /// TensorFlow's, as they had before there was a choice.
     fn default_growth_policy(&self) -> GrowthPolicy {
-        let asked = self.growth_policy == GrowthPolicy::Default && self.flags & ALLOW_GROWTH != 0;
+        let asked = self.growth_policy == GrowthPolicy::Default && self.flags.contains(Flags::ALLOW_GROWTH);
         if asked { GrowthPolicy::TensorFlow } else { GrowthPolicy::Need }
     }
 }
@@ -57,10 +58,10 @@ impl Chosen<'_> {
     }
 
     /// Refuses what the caller's options and the environment exclude together.
-    pub(super) fn check(&self, given: &Options<'_>) -> Result<(), Error> {
-        if given.plan.is_some() && self.options.plan.is_some() && self.has(TIMESTAMPS) {
+    pub(super) fn check(&self, given: &Options<'_>) -> Result<(), ErrorKind> {
+        if given.plan.is_some() && self.options.plan.is_some() && self.has(Flags::TIMESTAMPS) {
             return Err(fail!(
-                Error::InvalidArgument,
+                ErrorKind::InvalidArgument,
                 "a plan cannot be followed with BFC_TIMESTAMPS: leave out one of them"
             ));
         }

@@ -3,7 +3,7 @@
 use super::environment::{Warnings, given, setting};
 use super::values::stacks;
 use super::variables as names;
-use crate::error::{Error, LastError, keeping_last_error};
+use crate::error::{ErrorKind, LastError, keeping_last_error};
 use crate::history::{self, PYTHON};
 use crate::log::{self, Level};
 use crate::sys::c_string::{decimal, joined};
@@ -18,7 +18,7 @@ use std::ffi::{CStr, CString};
 /// appended to it. An earlier process may have had that number too, and its history is set aside as well. A failure is a
 /// warning in the log, and the program goes on.
 #[inline(never)]
-pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Error>) {
+pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), ErrorKind>) {
     let events = setting(&names::HISTORY, Warnings::Logged, |text| text.parse::<u64>().ok());
     let started = given(&names::HISTORY_FILE, Warnings::Logged).map(|path| match events {
         Some(0) => Ok(()),
@@ -27,7 +27,7 @@ pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Erro
                 .and_then(|()| free_name(path))
                 .and_then(|name| make_room(&name).map(|()| name))
                 .inspect(|name| note_other_name(path, name))
-                .map_err(Error::from)
+                .map_err(ErrorKind::from)
                 .and_then(|name| start(Some(&name), events.unwrap_or(0)))
                 .inspect_err(|_| warn())
         }),
@@ -40,10 +40,10 @@ pub(crate) fn start_as_set(start: impl Fn(Option<&CStr>, u64) -> Result<(), Erro
 /// Calls `start` with the backtraces that `BFC_HISTORY_STACKS` asks for. Without Python in the process, `python` and `both`
 /// have a warning in the log, and the history has the others.
 #[inline(never)]
-pub(crate) fn with_stacks_as_set(start: impl Fn(u32) -> Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn with_stacks_as_set(start: impl Fn(u32) -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
     let wanted = setting(&names::HISTORY_STACKS, Warnings::Logged, stacks).unwrap_or(0);
     match start(wanted) {
-        Err(Error::Unsupported) if wanted & PYTHON != 0 => {
+        Err(ErrorKind::Unsupported) if wanted & PYTHON != 0 => {
             log::emit(Level::Warn, format_args!("{LastError}"));
             start(wanted & !PYTHON)
         }

@@ -1,9 +1,9 @@
 //! The memory limit of an allocator.
 
 use super::environment::Warnings;
-use super::types::{ALLOW_GROWTH, Options};
+use super::types::{Flags, Options};
 use crate::backend::Backend;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use bfc_core::units::round_down;
 
 /// The limit of an allocator.
@@ -34,41 +34,41 @@ pub(crate) fn share_of(total: u64, share: f64) -> u64 {
 impl Options<'_> {
     /// Returns the limit that an allocator created with these options now would have on a backend with regions. What the
     /// environment has beside that was said at creation.
-    pub(crate) fn limit_on(&self, backend: &dyn Backend) -> Result<Limit, Error> {
-        self.choose(0, Warnings::Silent).options.choose_limit(backend)
+    pub(crate) fn limit_on(&self, backend: &dyn Backend) -> Result<Limit, ErrorKind> {
+        self.choose(Flags::empty(), Warnings::Silent).options.choose_limit(backend)
     }
 
     /// Returns the limit in bytes.
-    pub(super) fn bytes_on(&self, backend: &dyn Backend) -> Result<u64, Error> {
+    pub(super) fn bytes_on(&self, backend: &dyn Backend) -> Result<u64, ErrorKind> {
         Ok(self.choose_limit(backend)?.bytes)
     }
 
     /// Chooses the limit: bytes, or a fraction of the backend's total memory, or the memory available now.
     #[inline(never)]
-    pub(super) fn choose_limit(&self, backend: &dyn Backend) -> Result<Limit, Error> {
+    pub(super) fn choose_limit(&self, backend: &dyn Backend) -> Result<Limit, ErrorKind> {
         if self.memory_limit != 0 {
             return Ok(Limit::fixed(self.memory_limit));
         }
-        let growth = self.flags & ALLOW_GROWTH != 0;
+        let growth = self.flags.contains(Flags::ALLOW_GROWTH);
         if self.memory_fraction > 0.0 {
             return match backend.total_memory() {
                 Some(total) => Ok(Limit::share_of(total, self.memory_fraction, backend)),
                 None => Err(fail!(
-                    Error::InvalidArgument,
+                    ErrorKind::InvalidArgument,
                     "memory_fraction: a custom backend does not know its total; give memory_limit"
                 )),
             };
         }
         match backend.default_limit() {
             Some(0) => Err(fail!(
-                Error::OutOfMemory,
+                ErrorKind::OutOfMemory,
                 "the device has hardly any free memory: give memory_limit or memory_fraction, or free some of it"
             )),
             Some(limit) => Ok(Limit::share_of(limit, 1.0, backend)),
             // The callbacks report when there is no more.
             None if growth => Ok(Limit::fixed(round_down(u64::MAX))),
             None => Err(fail!(
-                Error::InvalidArgument,
+                ErrorKind::InvalidArgument,
                 "a custom backend without BFC_ALLOW_GROWTH needs memory_limit: the first region is all of it"
             )),
         }

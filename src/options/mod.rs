@@ -16,10 +16,7 @@ pub(crate) use self::history::with_stacks_as_set as with_history_stacks;
 pub(crate) use self::limit::{Limit, share_of};
 pub(crate) use self::resolution::{Resolution, SetVariable};
 pub(crate) use self::table::Value;
-pub use self::types::{
-    ALLOW_GROWTH, BackendKind, GARBAGE_COLLECTION, GrowthPolicy, HOST_DEVICE, Options, PINNED_DEVICE,
-    QUARANTINE, SPLIT_ALWAYS, SubAllocator, TIMESTAMPS, TWO_ENDS,
-};
+pub use self::types::{BackendKind, Flags, GrowthPolicy, HOST_DEVICE, Options, PINNED_DEVICE, SubAllocator};
 pub(crate) use self::types::{Chosen, DEFAULT_FLAGS, LAST_CUDA_DEVICE};
 
 use self::chosen::{Dropped, reason};
@@ -27,7 +24,7 @@ use self::environment::{Warnings, ignored, setting};
 use self::values::switch;
 use self::variables as names;
 use crate::backend::{AnyBackend, Cuda, CudaVmm, Custom, Host, HostVmm, Owned, open_preferring_vmm};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::log::{self, Level};
 use crate::sys::random;
 use bfc_core::arena::{Placement, RegionGrowth, Reuse, Settings};
@@ -99,7 +96,7 @@ impl Options<'_> {
     /// Fills in the settings that the options leave open. The options must have been checked. `default_flags` apply
     /// where neither the options nor the environment set anything.
     #[inline(never)]
-    pub(crate) fn resolve(&self, device: i32, default_flags: u32) -> Result<Resolved, Error> {
+    pub(crate) fn resolve(&self, device: i32, default_flags: Flags) -> Result<Resolved, ErrorKind> {
         let chosen = self.choose(default_flags, Warnings::Logged);
         chosen.check(self)?;
         let name = self.name.unwrap_or("bfc");
@@ -118,25 +115,25 @@ impl Options<'_> {
             guard: guard.0,
             placement: match plan {
                 Some(plan) => Placement::Plan(plan),
-                None if chosen.has(TWO_ENDS) => Placement::TwoEnds(new_lifetimes()?),
+                None if chosen.has(Flags::TWO_ENDS) => Placement::TwoEnds(new_lifetimes()?),
                 None => Placement::BestFit,
             },
             // Without growth the pool has the memory of its first region.
-            limit_share: share.filter(|_| chosen.has(ALLOW_GROWTH)),
+            limit_share: share.filter(|_| chosen.has(Flags::ALLOW_GROWTH)),
             settings: Settings {
                 limit,
                 growth: match options.growth_policy {
-                    _ if !chosen.has(ALLOW_GROWTH) => RegionGrowth::Whole,
+                    _ if !chosen.has(Flags::ALLOW_GROWTH) => RegionGrowth::Whole,
                     GrowthPolicy::TensorFlow => RegionGrowth::Doubling,
                     _ => RegionGrowth::ByNeed,
                 },
-                garbage_collection: chosen.has(GARBAGE_COLLECTION),
-                split_always: chosen.has(SPLIT_ALWAYS),
+                garbage_collection: chosen.has(Flags::GARBAGE_COLLECTION),
+                split_always: chosen.has(Flags::SPLIT_ALWAYS),
                 fragmentation_fraction: options.fragmentation_fraction,
                 initial_region: options.initial_region_bytes,
-                reuse: match chosen.has(TIMESTAMPS) {
+                reuse: match chosen.has(Flags::TIMESTAMPS) {
                     false => Reuse::Streams,
-                    true if chosen.has(QUARANTINE) => Reuse::Quarantine,
+                    true if chosen.has(Flags::QUARANTINE) => Reuse::Quarantine,
                     true => Reuse::Stamps,
                 },
                 coalesce_regions: backend.get().coalesces(),
@@ -153,8 +150,8 @@ impl Options<'_> {
     }
 
     /// Returns the backend of the caller's own functions.
-    fn custom(&self) -> Result<Custom, Error> {
-        let missing = || fail!(Error::InvalidArgument, "{} needs a suballocator", self.backend.c_name());
+    fn custom(&self) -> Result<Custom, ErrorKind> {
+        let missing = || fail!(ErrorKind::InvalidArgument, "{} needs a suballocator", self.backend.c_name());
         let functions = self.suballocator.ok_or_else(missing)?;
         Ok(Custom {
             user_data: functions.user_data,
@@ -168,7 +165,7 @@ impl Options<'_> {
 impl<'a> Chosen<'a> {
     /// Opens the backend. Returns which one it is, where the device decides.
     #[inline(never)]
-    fn open_backend(&self, device: i32) -> Result<(Owned, BackendKind), Error> {
+    fn open_backend(&self, device: i32) -> Result<(Owned, BackendKind), ErrorKind> {
         let options = &self.options;
         let kind = options.kind_on(device)?;
         let backend = match kind {
@@ -185,7 +182,11 @@ impl<'a> Chosen<'a> {
             BackendKind::Custom => AnyBackend::Custom(options.custom()?),
             // It was rejected before.
             BackendKind::Auto => {
-                return Err(fail!(Error::InvalidArgument, "cannot resolve {} to a backend", kind.c_name()));
+                return Err(fail!(
+                    ErrorKind::InvalidArgument,
+                    "cannot resolve {} to a backend",
+                    kind.c_name()
+                ));
             }
         };
         let kind = match backend {
@@ -202,7 +203,7 @@ impl<'a> Chosen<'a> {
         &self,
         given: &Options<'_>,
         backend: BackendKind,
-    ) -> Result<(Chosen<'a>, Option<Box<PlacementPlan>>), Error> {
+    ) -> Result<(Chosen<'a>, Option<Box<PlacementPlan>>), ErrorKind> {
         let mut chosen = *self;
         let dropped = chosen.drop_ineffective(backend);
         warn_of_dropped(&dropped, self, given);
@@ -241,24 +242,25 @@ mod tests {
     #[test]
     fn auto_is_never_silently_host_memory() {
         let open = |options: Options<'_>, device| {
-            options.choose(0, Warnings::Silent).open_backend(device).map(|(backend, _)| backend)
+            options.choose(Flags::empty(), Warnings::Silent).open_backend(device).map(|(backend, _)| backend)
         };
         let choose = |device| open(Options::default(), device);
         assert!(matches!(choose(256).as_deref(), Ok(AnyBackend::Host(_))));
         for device in [0, 1, LAST_CUDA_DEVICE, 257] {
             // On a machine with this device, the backend is CUDA.
             let chosen = choose(device);
-            let fine = matches!(chosen.as_deref(), Err(Error::BackendUnavailable) | Ok(AnyBackend::Cuda(_)));
+            let fine =
+                matches!(chosen.as_deref(), Err(ErrorKind::BackendUnavailable) | Ok(AnyBackend::Cuda(_)));
             assert!(fine, "{device}");
         }
-        assert!(matches!(choose(257), Err(Error::BackendUnavailable)));
+        assert!(matches!(choose(257), Err(ErrorKind::BackendUnavailable)));
         crate::error::with_last_error(|words| assert!(words.contains("pinned"), "{words}"));
         for device in [258, 1023] {
-            assert!(matches!(choose(device), Err(Error::InvalidArgument)), "{device}");
+            assert!(matches!(choose(device), Err(ErrorKind::InvalidArgument)), "{device}");
         }
         for device in [256, 257, 258, 1023] {
             let cuda = Options { backend: BackendKind::Cuda, ..Options::default() };
-            assert!(matches!(open(cuda, device), Err(Error::InvalidArgument)), "{device}");
+            assert!(matches!(open(cuda, device), Err(ErrorKind::InvalidArgument)), "{device}");
         }
     }
 
@@ -269,7 +271,7 @@ mod tests {
             Settings { seed: 0, ..resolved }
         };
         let [recommended, without] =
-            [settings(Options::recommended(), 0), settings(Options::default(), DEFAULT_FLAGS)];
+            [settings(Options::recommended(), Flags::empty()), settings(Options::default(), DEFAULT_FLAGS)];
         assert_eq!(format!("{recommended:?}"), format!("{without:?}"));
         assert_eq!((without.growth, without.split_always), (RegionGrowth::ByNeed, true));
     }
@@ -279,7 +281,7 @@ mod tests {
         for value in [f64::NAN, -0.1, 1.1, f64::INFINITY, f64::NEG_INFINITY] {
             assert!(!is_fraction(value));
             let options = Options { memory_fraction: value, memory_limit: 1, ..Options::default() };
-            assert_eq!(options.check(), Err(Error::InvalidArgument));
+            assert_eq!(options.check(), Err(ErrorKind::InvalidArgument));
         }
         assert_eq!((fraction("0.5"), fraction("nan"), fraction("2")), (Some(0.5), None, None));
     }

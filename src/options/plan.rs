@@ -3,7 +3,7 @@
 use super::environment::{Warnings, ignored};
 use super::types::{Chosen, Options};
 use super::variables as names;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys::file::{self, Unreadable};
 use bfc_core::plan::{Malformed, PlacementPlan};
 use bfc_hostmem::try_box;
@@ -38,7 +38,7 @@ impl Chosen<'_> {
     /// Reads the plan, if there is one. A plan of the caller's options that cannot be used is an error; one of the
     /// environment is ignored with a warning.
     #[inline(never)]
-    pub(super) fn read_plan(&self, given: &Options<'_>) -> Result<Option<Box<PlacementPlan>>, Error> {
+    pub(super) fn read_plan(&self, given: &Options<'_>) -> Result<Option<Box<PlacementPlan>>, ErrorKind> {
         let Some(path) = self.options.plan else { return Ok(None) };
         let read = read(path).and_then(|plan| Ok(try_box(plan).map_err(Malformed::from)?));
         let why = match read {
@@ -49,7 +49,8 @@ impl Chosen<'_> {
             ignored(&names::PLAN, text_of(path), Warnings::Logged, &format_args!(": {why}"));
             return Ok(None);
         }
-        let error = if why.is_for_lack_of_memory() { Error::OutOfMemory } else { Error::InvalidArgument };
+        let error =
+            if why.is_for_lack_of_memory() { ErrorKind::OutOfMemory } else { ErrorKind::InvalidArgument };
         Err(fail!(error, "the plan {}: {why}", path.display()))
     }
 }

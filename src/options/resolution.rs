@@ -3,10 +3,10 @@
 use super::chosen::{Dropped, reason};
 use super::environment::{PRIVILEGED, Warnings, setting};
 use super::table::{Rule, Setting, TABLE, Value};
-use super::types::{BackendKind, Chosen, Options};
+use super::types::{BackendKind, Chosen, Flags, Options};
 use super::values::switch;
 use super::variables::{self as names, Kind, Variable};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use os::variables;
 use std::fmt;
 
@@ -63,7 +63,7 @@ impl fmt::Display for Remark {
 impl<'a> Resolution<'a> {
     /// Resolves options for a device as its creation does, but without opening the backend. `default_flags` apply where
     /// neither the options nor the environment set anything.
-    pub(crate) fn new(given: &'a Options<'a>, device: i32, default_flags: u32) -> Result<Self, Error> {
+    pub(crate) fn new(given: &'a Options<'a>, device: i32, default_flags: Flags) -> Result<Self, ErrorKind> {
         given.check()?;
         let mut chosen = given.choose(default_flags, Warnings::Silent);
         chosen.check(given)?;

@@ -1,10 +1,7 @@
 //! The settings of an allocator in one table: the option and the variable that set each, and with which others it has no
 //! effect. Creation, [`super::Resolution`] and docs/environment.md follow it.
 
-use super::types::{
-    ALLOW_GROWTH, BackendKind, Chosen, DebugMode, GARBAGE_COLLECTION, GrowthPolicy, Options, QUARANTINE,
-    SPLIT_ALWAYS, TIMESTAMPS, TWO_ENDS,
-};
+use super::types::{BackendKind, Chosen, DebugMode, Flags, GrowthPolicy, Options};
 use super::values::{fraction, huge_pages, numa, seconds, size, switch};
 use super::variables::{self as names, Variable, debug_words, is_guard};
 use crate::backend::HugePages;
@@ -29,7 +26,7 @@ pub(super) struct Setting {
 /// Where a setting is kept.
 enum Place {
     /// A bit of the options' flags.
-    Flag(u32),
+    Flag(Flags),
     Field(for<'c, 'a> fn(&'c mut Chosen<'a>) -> &'c mut (dyn Field + 'c)),
 }
 
@@ -84,7 +81,7 @@ pub(crate) enum Fact {
 use Fact::*;
 use Rule::*;
 
-const fn flag(key: &'static str, variable: Variable, bit: u32, rules: &'static [Rule]) -> Setting {
+const fn flag(key: &'static str, variable: Variable, bit: Flags, rules: &'static [Rule]) -> Setting {
     Setting { key, variable, place: Place::Flag(bit), rules }
 }
 
@@ -104,7 +101,7 @@ pub(super) const TABLE: &[Setting] = &[
     field!("backend", BACKEND, it => it.options.backend, &[]),
     field!("memory_limit", MEMORY_LIMIT, it => it.options.memory_limit, &[]),
     field!("memory_fraction", MEMORY_FRACTION, it => it.options.memory_fraction, &[With(MemoryLimit)]),
-    flag("allow_growth", names::ALLOW_GROWTH, ALLOW_GROWTH, &[]),
+    flag("allow_growth", names::ALLOW_GROWTH, Flags::ALLOW_GROWTH, &[]),
     field!("growth_policy", GROWTH, it => it.options.growth_policy, &[Without(Growth), With(Range)]),
     field!(
         "initial_region_bytes",
@@ -112,13 +109,13 @@ pub(super) const TABLE: &[Setting] = &[
         it => it.options.initial_region_bytes,
         &[Without(Growth)]
     ),
-    flag("garbage_collection", names::GARBAGE_COLLECTION, GARBAGE_COLLECTION, &[With(Range)]),
-    flag("timestamps", names::TIMESTAMPS, TIMESTAMPS, &[]),
-    flag("quarantine", names::QUARANTINE, QUARANTINE, &[Without(Timestamps)]),
+    flag("garbage_collection", names::GARBAGE_COLLECTION, Flags::GARBAGE_COLLECTION, &[With(Range)]),
+    flag("timestamps", names::TIMESTAMPS, Flags::TIMESTAMPS, &[]),
+    flag("quarantine", names::QUARANTINE, Flags::QUARANTINE, &[Without(Timestamps)]),
     field!("guard", DEBUG, it => it.guard, &[With(Custom), With(StampsAlone)]),
     field!("plan", PLAN, it => it.options.plan, &[With(Timestamps), With(Guard)]),
-    flag("two_ends", names::TWO_ENDS, TWO_ENDS, &[With(Timestamps), With(Range), With(Plan)]),
-    flag("split_always", names::SPLIT_ALWAYS, SPLIT_ALWAYS, &[OnWith(TwoEnds), OnWith(RangeAlone)]),
+    flag("two_ends", names::TWO_ENDS, Flags::TWO_ENDS, &[With(Timestamps), With(Range), With(Plan)]),
+    flag("split_always", names::SPLIT_ALWAYS, Flags::SPLIT_ALWAYS, &[OnWith(TwoEnds), OnWith(RangeAlone)]),
     field!(
         "fragmentation_fraction",
         FRAGMENTATION_FRACTION,
@@ -232,7 +229,7 @@ impl Setting {
     /// value.
     pub(super) fn is_given(&self, options: &Options<'_>) -> bool {
         match self.place {
-            Place::Flag(_) => options.flags != 0,
+            Place::Flag(_) => !options.flags.is_empty(),
             Place::Field(_) => self.is_asked(options),
         }
     }
@@ -240,7 +237,7 @@ impl Setting {
     /// Returns whether the caller's options ask for it.
     pub(super) fn is_asked(&self, options: &Options<'_>) -> bool {
         match self.place {
-            Place::Flag(bit) => options.flags & bit != 0,
+            Place::Flag(bit) => options.flags.contains(bit),
             Place::Field(field) => field(&mut Chosen::of(options)).clear(),
         }
     }
@@ -297,13 +294,13 @@ impl Fact {
         let is_of_host = matches!(options.backend, BackendKind::Host | BackendKind::HostVmm);
         match self {
             MemoryLimit => options.memory_limit != 0,
-            Growth => chosen.has(ALLOW_GROWTH),
-            Timestamps => chosen.has(TIMESTAMPS),
-            StampsAlone => chosen.has(TIMESTAMPS) && is_of_host,
+            Growth => chosen.has(Flags::ALLOW_GROWTH),
+            Timestamps => chosen.has(Flags::TIMESTAMPS),
+            StampsAlone => chosen.has(Flags::TIMESTAMPS) && is_of_host,
             Guard => chosen.guard.0,
             Plan => options.plan.is_some(),
-            TwoEnds => chosen.has(TWO_ENDS),
-            SplitAlways => chosen.has(SPLIT_ALWAYS),
+            TwoEnds => chosen.has(Flags::TWO_ENDS),
+            SplitAlways => chosen.has(Flags::SPLIT_ALWAYS),
             Hugetlb => chosen.huge_pages == HugePages::Hugetlb,
             Range => has_range,
             RangeAlone => has_range && options.fragmentation_fraction == 0.0,
@@ -377,7 +374,7 @@ mod tests {
         for backend in [BackendKind::Host, BackendKind::HostVmm, BackendKind::Custom, BackendKind::CudaVmm] {
             for bits in 0..1 << 8 {
                 let options = Options {
-                    flags: bits & 0x3f,
+                    flags: Flags::from_bits_truncate(bits),
                     fragmentation_fraction: if bits & 1 << 6 == 0 { 0.0 } else { 0.5 },
                     plan: Some(Path::new("x")),
                     ..Options::default()

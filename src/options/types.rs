@@ -2,32 +2,39 @@
 
 use super::values::is_fraction;
 use crate::backend::{AllocCallback, FreeCallback, HugePages};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys::numa::Placement;
 use std::ffi::c_void;
 use std::path::Path;
 use std::time::Duration;
 
-/// Obtain regions on demand. Without this flag, one region of the whole limit is obtained at the first allocation.
-pub const ALLOW_GROWTH: u32 = 1 << 0;
-/// Release wholly free regions before a request fails.
-pub const GARBAGE_COLLECTION: u32 = 1 << 1;
-/// Stamp frees. See the safe frontier.
-pub const TIMESTAMPS: u32 = 1 << 2;
-/// Split off any remainder of 256 bytes or more.
-pub const SPLIT_ALWAYS: u32 = 1 << 3;
-/// With [`TIMESTAMPS`]: never hand out a chunk whose stamp is not safe.
-pub const QUARANTINE: u32 = 1 << 4;
-/// Learn which sizes are usually freed soon, and take these from the upper end of a free chunk. Includes
-/// [`SPLIT_ALWAYS`]. No effect with [`TIMESTAMPS`], on a virtual range, with a plan, and from the second stream on.
-pub const TWO_ENDS: u32 = 1 << 5;
+bitflags::bitflags! {
+    /// How an allocator places, grows and reuses. The bits are those of the C ABI.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Flags: u32 {
+        /// Obtain regions on demand. Without this flag, one region of the whole limit is obtained at the first
+        /// allocation.
+        const ALLOW_GROWTH = 1 << 0;
+        /// Release wholly free regions before a request fails.
+        const GARBAGE_COLLECTION = 1 << 1;
+        /// Stamp frees. See the safe frontier.
+        const TIMESTAMPS = 1 << 2;
+        /// Split off any remainder of 256 bytes or more.
+        const SPLIT_ALWAYS = 1 << 3;
+        /// With [`Flags::TIMESTAMPS`]: never hand out a chunk whose stamp is not safe.
+        const QUARANTINE = 1 << 4;
+        /// Learn which sizes are usually freed soon, and take these from the upper end of a free chunk. Includes
+        /// [`Flags::SPLIT_ALWAYS`]. No effect with [`Flags::TIMESTAMPS`], on a virtual range, with a plan, and from
+        /// the second stream on.
+        const TWO_ENDS = 1 << 5;
+    }
+}
 
 /// The flags of an allocator that is created without options, if the environment says nothing else. On the recorded
 /// programs a pool that splits every remainder holds less (docs/algorithm.md, Growth), and callers without options do
 /// not expect TensorFlow's placements.
-pub(crate) const DEFAULT_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | SPLIT_ALWAYS;
-
-const ALL_FLAGS: u32 = ALLOW_GROWTH | GARBAGE_COLLECTION | TIMESTAMPS | SPLIT_ALWAYS | QUARANTINE | TWO_ENDS;
+pub(crate) const DEFAULT_FLAGS: Flags =
+    Flags::ALLOW_GROWTH.union(Flags::GARBAGE_COLLECTION).union(Flags::SPLIT_ALWAYS);
 
 /// The source of regions. The numbers are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -108,7 +115,7 @@ impl BackendKind {
 #[repr(u32)]
 #[non_exhaustive]
 pub enum GrowthPolicy {
-    /// What `BFC_GROWTH` says. Without it `TensorFlow` where the caller set [`ALLOW_GROWTH`], and otherwise `Need`.
+    /// What `BFC_GROWTH` says. Without it `TensorFlow` where the caller set [`Flags::ALLOW_GROWTH`], and otherwise `Need`.
     #[default]
     Default = 0,
     /// Regions double, as in TensorFlow.
@@ -185,8 +192,8 @@ impl SubAllocator {
 pub struct Options<'a> {
     /// The source of regions.
     pub backend: BackendKind,
-    /// [`ALLOW_GROWTH`] and the other flags.
-    pub flags: u32,
+    /// How it places, grows and reuses.
+    pub flags: Flags,
     /// The most bytes held from the backend. 0 stands for the available memory.
     pub memory_limit: u64,
     /// The limit as a fraction of the device's total memory, if `memory_limit` is 0.
@@ -218,11 +225,11 @@ impl Options<'_> {
     /// Returns options with growth and garbage collection on. Regions double and small remainders are not split off, as
     /// in TensorFlow: [`Options::recommended`] holds less.
     pub fn growing() -> Self {
-        Options { flags: ALLOW_GROWTH | GARBAGE_COLLECTION, ..Options::default() }
+        Options { flags: Flags::ALLOW_GROWTH | Flags::GARBAGE_COLLECTION, ..Options::default() }
     }
 
     /// Returns the backend that the options mean on a device.
-    pub(super) fn kind_on(&self, device: i32) -> Result<BackendKind, Error> {
+    pub(super) fn kind_on(&self, device: i32) -> Result<BackendKind, ErrorKind> {
         let backend = match self.backend {
             BackendKind::PreferCudaVmm if device > LAST_CUDA_DEVICE => BackendKind::Auto,
             backend => backend,
@@ -232,21 +239,21 @@ impl Options<'_> {
             (BackendKind::Auto, 0..=LAST_CUDA_DEVICE) => BackendKind::Cuda,
             (BackendKind::Auto, PINNED_DEVICE) => {
                 return Err(fail!(
-                    Error::BackendUnavailable,
+                    ErrorKind::BackendUnavailable,
                     "pinned host memory (ordinal 257) is not in this version of libbfc; \
                      name BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM"
                 ));
             }
             (BackendKind::Auto, _) => {
                 return Err(fail!(
-                    Error::InvalidArgument,
+                    ErrorKind::InvalidArgument,
                     "BFC_BACKEND_AUTO has no meaning on ordinal {device}, which is the caller's to use: name a backend"
                 ));
             }
             (kind @ (BackendKind::Cuda | BackendKind::CudaVmm), _) if device > LAST_CUDA_DEVICE => {
                 let name = kind.c_name();
                 return Err(fail!(
-                    Error::InvalidArgument,
+                    ErrorKind::InvalidArgument,
                     "{name} on ordinal {device}: it goes with the ordinals 0 to {LAST_CUDA_DEVICE}, which are CUDA's devices; name \
                      BFC_BACKEND_HOST or BFC_BACKEND_CUSTOM here"
                 ));
@@ -256,34 +263,34 @@ impl Options<'_> {
     }
 
     /// Checks that the options are valid.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.flags & !ALL_FLAGS != 0 {
-            let unknown = self.flags & !ALL_FLAGS;
+    pub(crate) fn check(&self) -> Result<(), ErrorKind> {
+        let unknown = self.flags.bits() & !Flags::all().bits();
+        if unknown != 0 {
             return Err(fail!(
-                Error::InvalidArgument,
+                ErrorKind::InvalidArgument,
                 "unknown flags {unknown:#x} in bfc_options_t: use a newer libbfc, or leave them unset"
             ));
         }
-        if self.flags & QUARANTINE != 0 && self.flags & TIMESTAMPS == 0 {
-            return Err(fail!(Error::InvalidArgument, "BFC_QUARANTINE needs BFC_TIMESTAMPS"));
+        if self.flags.contains(Flags::QUARANTINE) && !self.flags.contains(Flags::TIMESTAMPS) {
+            return Err(fail!(ErrorKind::InvalidArgument, "BFC_QUARANTINE needs BFC_TIMESTAMPS"));
         }
         for (name, value) in [
             ("memory_fraction", self.memory_fraction),
             ("fragmentation_fraction", self.fragmentation_fraction),
         ] {
             if !is_fraction(value) {
-                return Err(fail!(Error::InvalidArgument, "{name} is {value}: it must be from 0 to 1"));
+                return Err(fail!(ErrorKind::InvalidArgument, "{name} is {value}: it must be from 0 to 1"));
             }
         }
         if self.suballocator.is_some() && self.backend != BackendKind::Custom {
             return Err(fail!(
-                Error::InvalidArgument,
+                ErrorKind::InvalidArgument,
                 "a suballocator goes with BFC_BACKEND_CUSTOM only: name that backend, or leave suballocator NULL"
             ));
         }
         if self.backend == BackendKind::Custom && self.suballocator.is_none() {
             return Err(fail!(
-                Error::InvalidArgument,
+                ErrorKind::InvalidArgument,
                 "BFC_BACKEND_CUSTOM needs a suballocator: set it to a bfc_suballocator_t"
             ));
         }
@@ -341,14 +348,14 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    pub(crate) fn has(&self, flag: u32) -> bool {
-        self.options.flags & flag != 0
+    pub(crate) fn has(&self, flag: Flags) -> bool {
+        self.options.flags.contains(flag)
     }
 
     /// Returns whether that changes the flag.
-    pub(super) fn set_flag(&mut self, flag: u32, is_on: bool) -> bool {
+    pub(super) fn set_flag(&mut self, flag: Flags, is_on: bool) -> bool {
         let before = self.has(flag);
-        self.options.flags = if is_on { self.options.flags | flag } else { self.options.flags & !flag };
+        self.options.flags.set(flag, is_on);
         before != is_on
     }
 }

@@ -12,7 +12,7 @@ use std::thread::yield_now;
 use std::time::Duration;
 
 use crate::backend::Backend;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys::clock::monotonic_ms;
 use os::counting::take_one;
 
@@ -97,8 +97,8 @@ impl Permission {
 pub(super) fn call_with_permission<T>(
     backend: &dyn Backend,
     held: Option<&Permission>,
-    call: impl FnOnce() -> Result<T, Error>,
-) -> Result<T, Error> {
+    call: impl FnOnce() -> Result<T, ErrorKind>,
+) -> Result<T, ErrorKind> {
     let own = if held.is_none() { Permission::of(backend) } else { None };
     let Some(permission) = held.or(own.as_ref()) else { return Err(refuse_for_a_capture()) };
     permission.enter();
@@ -114,9 +114,9 @@ impl Drop for Permission {
 }
 
 /// Returns the error of a call that would give memory back, or wait for the device, while a capture may be under way.
-pub(super) fn refuse_for_a_capture() -> Error {
+pub(super) fn refuse_for_a_capture() -> ErrorKind {
     fail!(
-        Error::BackendFailed,
+        ErrorKind::BackendFailed,
         "a stream is being captured, or bfc_pool_begin or bfc_capture_begin has announced it: giving memory back would break that capture"
     )
 }

@@ -8,16 +8,16 @@
 
 use super::slot::{CallKind, Guard, Outside, Slot, forget_if_over};
 use crate::backend::{AnyBackend, Granted};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use bfc_core::request::Request;
 
 /// Declares that the device's context was reset or destroyed.
-pub(crate) fn declare_lost(slot: &Slot) -> Result<(), Error> {
+pub(crate) fn declare_lost(slot: &Slot) -> Result<(), ErrorKind> {
     let mut guard = slot.enter()?;
     if guard.backend.get().life().is_none() {
         let backend = guard.backend.get().name();
         return Err(fail!(
-            Error::Unsupported,
+            ErrorKind::Unsupported,
             "bfc_device_lost: the memory of the {backend} backend belongs to no device's context"
         ));
     }

@@ -3,12 +3,12 @@
 use super::guarded;
 use super::slot::{FastGuard, Slot};
 use super::take_back::take_back;
-use crate::error::Error;
+use crate::error::ErrorKind;
 use bfc_core::stream_id::Stream;
 
 /// Frees a chunk.
 #[inline(always)]
-pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
+pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), ErrorKind> {
     match try_free(slot, addr, Stream::NONE) {
         Ok(()) => Ok(()),
         Err(entered) => free_recorded::<true>(slot, entered, addr, Stream::NONE, false),
@@ -17,7 +17,7 @@ pub(crate) fn free(slot: &Slot, addr: u64) -> Result<(), Error> {
 
 /// Frees a chunk in the order of a stream. `is_current` says that the device's context was found current in this call.
 #[inline(always)]
-pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) -> Result<(), Error> {
+pub(crate) fn free_on(slot: &Slot, addr: u64, stream: Stream, is_current: bool) -> Result<(), ErrorKind> {
     match try_free(slot, addr, stream) {
         Ok(()) => Ok(()),
         Err(entered) => free_recorded::<false>(slot, entered, addr, stream, is_current),
@@ -45,7 +45,7 @@ fn free_recorded<const NO_STREAM: bool>(
     addr: u64,
     stream: Stream,
     is_current: bool,
-) -> Result<(), Error> {
+) -> Result<(), ErrorKind> {
     let (stream, is_current) = if NO_STREAM { (Stream::NONE, false) } else { (stream, is_current) };
     let Some(mut entered) = entered else { return free_with_guard(slot, None, addr, stream, is_current) };
     // Without a closure, which the compiler would not inline.
@@ -82,7 +82,7 @@ fn free_with_guard(
     addr: u64,
     stream: Stream,
     is_current: bool,
-) -> Result<(), Error> {
+) -> Result<(), ErrorKind> {
     let guard = slot.enter_after(entered)?;
     if stream != Stream::NONE {
         guard.require_no_timestamps()?;

@@ -11,7 +11,7 @@ use super::region_io::{give_back, log_release};
 use super::slot::waiting::busy;
 use super::slot::{CallKind, Guard, Phase, Slot, deferred, or_reborn, waiting};
 use super::{order, remap};
-use crate::error::{DeferredError, Error, fail, keeping_last_error};
+use crate::error::{DeferredError, ErrorKind, fail, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::Resolved;
 use crate::report::live::LargestHolders;
@@ -24,19 +24,19 @@ use bfc_hostmem::{try_box, try_box_with};
 use std::ffi::c_void;
 
 /// Returns an error if the slot holds an allocator already.
-pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), Error> {
+pub(crate) fn require_vacant(slot: &Slot, device: i32) -> Result<(), ErrorKind> {
     if !slot.is_taken()? {
         return Ok(());
     }
     Err(fail!(
-        Error::AlreadyExists,
+        ErrorKind::AlreadyExists,
         "device {device} has an allocator already: share it, or destroy it first"
     ))
 }
 
 /// Puts an allocator into an empty slot. No region is obtained before the first allocation.
 #[inline(never)]
-pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), Error> {
+pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(), ErrorKind> {
     let (limit, backend) = (resolved.settings.limit, *resolved.backend);
     let plan = resolved.placement.plan().map(|plan| (plan.len(), plan.bytes()));
     install_pool(slot, device, new_pool(device, resolved)?)?;
@@ -59,7 +59,7 @@ pub(crate) fn create(slot: &Slot, device: i32, resolved: Resolved) -> Result<(),
 
 /// Creates a pool. Out of line, because the compiler may build the pool on the stack before it moves it into its box.
 #[inline(never)]
-fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
+fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, ErrorKind> {
     let parts = Parts::new(resolved.settings.seed)?;
     let guards = if resolved.guard { Some(try_box(Guards::new()?)?) } else { None };
     let mut pool = try_box_with(|| Pool {
@@ -88,7 +88,7 @@ fn new_pool(device: i32, resolved: Resolved) -> Result<Box<Pool>, Error> {
 }
 
 #[inline(never)]
-fn install_pool(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Error> {
+fn install_pool(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), ErrorKind> {
     let mut guard = slot.lock().map_err(busy)?;
     while guard.inner().phase != Phase::Empty {
         drop(guard);
@@ -104,7 +104,7 @@ fn install_pool(slot: &Slot, device: i32, mut pool: Box<Pool>) -> Result<(), Err
 }
 
 /// Begins to record a pool's events in the history, if the slot has a pool.
-pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
+pub(crate) fn begin_history(slot: &Slot) -> Result<(), ErrorKind> {
     let mut guard = slot.lock().map_err(busy)?;
     if guard.inner().phase.is_live() {
         guard.begin_history();
@@ -114,7 +114,7 @@ pub(crate) fn begin_history(slot: &Slot) -> Result<(), Error> {
 }
 
 /// Stops recording a pool's events. A call under way may still have its recorder, which is of a recording that is over.
-pub(crate) fn end_history(slot: &Slot) -> Result<(), Error> {
+pub(crate) fn end_history(slot: &Slot) -> Result<(), ErrorKind> {
     let mut guard = slot.lock().map_err(busy)?;
     if guard.has_pool() {
         guard.end_history();
@@ -126,7 +126,7 @@ pub(crate) fn end_history(slot: &Slot) -> Result<(), Error> {
 }
 
 /// Destroys an allocator and gives its regions back. Wakes waiting threads, and waits for calls under way.
-pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
+pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), ErrorKind> {
     let mut guard = slot.enter()?;
     require_unused(&guard, forced)?;
     callback::refuse_inside(&guard)?;
@@ -167,7 +167,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     }
     let listener = report_all_returning(&mut guard);
     if guard.is_of_parent() {
-        return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
+        return Err(guard.check_entry().err().unwrap_or(ErrorKind::ShuttingDown));
     }
     // Until the end no announcement of a capture completes. One that came before ends the attempt with nothing lost.
     let permission = Permission::of(guard.backend.get());
@@ -177,7 +177,7 @@ pub(crate) fn destroy(slot: &Slot, forced: bool) -> Result<(), Error> {
     order::end(&mut guard);
     give_back_regions(&mut guard, listener, waited, permission.as_ref());
     if guard.is_of_parent() {
-        return Err(guard.check_entry().err().unwrap_or(Error::ShuttingDown));
+        return Err(guard.check_entry().err().unwrap_or(ErrorKind::ShuttingDown));
     }
     if let Some(history) = &guard.history {
         history.ended();
@@ -246,14 +246,14 @@ fn report_all(guard: &mut Guard<'_>, event: RegionEvent) {
 /// Ends a destruction before anything was taken apart, because a capture is announced. The allocator stays as it was.
 #[cold]
 #[inline(never)]
-fn cancel_destruction(mut guard: Guard<'_>, listener: Listener) -> Error {
+fn cancel_destruction(mut guard: Guard<'_>, listener: Listener) -> ErrorKind {
     guard.listener = listener;
     report_all(&mut guard, RegionEvent::Obtained);
     resume_service(guard, listener)
 }
 
 /// Makes an allocator usable again that was to be destroyed.
-fn resume_service(mut guard: Guard<'_>, listener: Listener) -> Error {
+fn resume_service(mut guard: Guard<'_>, listener: Listener) -> ErrorKind {
     if !guard.is_of_parent() {
         // The recording may have ended meanwhile.
         let recorder = guard.history.as_ref().and(listener.recorder);
@@ -308,7 +308,7 @@ fn give_back_regions(
     log_release(guard, &released);
 }
 
-fn require_unused(guard: &Guard<'_>, forced: bool) -> Result<(), Error> {
+fn require_unused(guard: &Guard<'_>, forced: bool) -> Result<(), ErrorKind> {
     let live = guard.arena.counters().live();
     if live == 0 || forced {
         return Ok(());
@@ -317,7 +317,7 @@ fn require_unused(guard: &Guard<'_>, forced: bool) -> Result<(), Error> {
     let live = Counted(live, "allocation");
     let holders = LargestHolders(guard.arena.view());
     Err(fail!(
-        Error::Busy,
+        ErrorKind::Busy,
         "{name}: {live} {are} live{holders}; free what is live, or destroy the allocator by force"
     ))
 }
@@ -335,11 +335,11 @@ pub(crate) fn set_region_callback(
     slot: &Slot,
     callback: Option<RegionCallback>,
     user_data: *mut c_void,
-) -> Result<(), Error> {
+) -> Result<(), ErrorKind> {
     let mut guard = slot.enter()?;
     if callback.is_some() && (guard.arena.growth().pool_bytes() != 0 || guard.is_bringing(u64::MAX)) {
         return Err(fail!(
-            Error::Busy,
+            ErrorKind::Busy,
             "the allocator holds memory already: set the callback before the first allocation, or after a bfc_trim \
              that gave everything back"
         ));

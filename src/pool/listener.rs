@@ -1,7 +1,7 @@
 //! The callback for memory that is obtained from the backend or given back, for registration with NCCL or RDMA.
 
 use crate::backend::granules::Granules;
-use crate::error::{Error, call_back};
+use crate::error::{ErrorKind, call_back};
 use crate::history::{Entry, Kind, Recorder};
 use bfc_core::units::Span;
 use bfc_core::vmm::Range;
@@ -100,23 +100,23 @@ impl Granules for ReportedGranules<'_> {
         self.granules.range()
     }
 
-    fn wait_until_idle(&self) -> Result<(), Error> {
+    fn wait_until_idle(&self) -> Result<(), ErrorKind> {
         self.granules.wait_until_idle()
     }
 
-    fn map(&self, span: Span) -> Result<(), Error> {
+    fn map(&self, span: Span) -> Result<(), ErrorKind> {
         self.listener.obtained(span, || self.granules.map(span))
     }
 
-    fn release(&self, span: Span) -> Result<(), Error> {
+    fn release(&self, span: Span) -> Result<(), ErrorKind> {
         self.listener.returning(span, || self.granules.release(span))
     }
 
-    fn detach(&self, span: Span) -> Result<(), Error> {
+    fn detach(&self, span: Span) -> Result<(), ErrorKind> {
         self.listener.returning(span, || self.granules.detach(span))
     }
 
-    fn attach(&self, span: Span) -> Result<(), Error> {
+    fn attach(&self, span: Span) -> Result<(), ErrorKind> {
         self.listener.obtained(span, || self.granules.attach(span))
     }
 

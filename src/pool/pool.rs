@@ -9,7 +9,7 @@ use super::limit_share::LimitShare;
 use super::listener::Listener;
 use super::mutation;
 use crate::backend::Owned;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::history;
 use bfc_core::arena::Arena;
 use bfc_core::request::Request;
@@ -46,21 +46,24 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Returns an error unless the pool has timestamps. `what` names the feature that needs them.
-    pub(crate) fn require_timestamps(&self, what: &str) -> Result<(), Error> {
+    pub(crate) fn require_timestamps(&self, what: &str) -> Result<(), ErrorKind> {
         if self.arena.settings().reuse.has_stamps() {
             return Ok(());
         }
-        Err(fail!(Error::Unsupported, "{what} needs BFC_TIMESTAMPS, without which the allocator was created"))
+        Err(fail!(
+            ErrorKind::Unsupported,
+            "{what} needs BFC_TIMESTAMPS, without which the allocator was created"
+        ))
     }
 
     /// Returns an error if the pool has timestamps, which exclude stream order.
     #[inline]
-    pub(crate) fn require_no_timestamps(&self) -> Result<(), Error> {
+    pub(crate) fn require_no_timestamps(&self) -> Result<(), ErrorKind> {
         if !self.arena.settings().reuse.has_stamps() {
             return Ok(());
         }
         Err(fail!(
-            Error::Unsupported,
+            ErrorKind::Unsupported,
             "the allocator was created with BFC_TIMESTAMPS, which excludes stream order: create it without that flag"
         ))
     }

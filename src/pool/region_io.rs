@@ -6,7 +6,7 @@ use super::listener::RegionEvent;
 use super::populating;
 use super::slot::{CallKind, Guard, Interrupted, Outside, unsaid_outside, waiting};
 use crate::backend::{Backend, Granted};
-use crate::error::{DeferredError, Error, LastError, fail, keeping_last_error};
+use crate::error::{DeferredError, ErrorKind, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 use bfc_core::arena::Detached;
 use bfc_core::arena::usable;
@@ -48,7 +48,7 @@ pub(super) struct Released {
     pub(super) bytes: u64,
     /// Why some regions were not given back, if any. Its message is stored, and those regions are free memory as
     /// before.
-    pub(super) failure: Option<Error>,
+    pub(super) failure: Option<ErrorKind>,
 }
 
 /// Gives detached regions back to the backend on behalf of a request of a stream, or of none. Stops when a capture is
@@ -122,7 +122,7 @@ pub(super) fn give_back(
     region: &Detached,
     call: u64,
     held: Option<&Permission>,
-) -> Result<(), Error> {
+) -> Result<(), ErrorKind> {
     if guard.is_of_parent() {
         // A callback has forked, and in the child the memory belongs to the parent.
         return Ok(());
@@ -204,7 +204,7 @@ enum Obtained {
     Nothing,
     Region(Granted),
     /// The backend failed, or violated its contract. A region that it returned was given back if possible.
-    Failed(Error),
+    Failed(ErrorKind),
 }
 
 /// The outcome of an extension.
@@ -278,7 +278,7 @@ fn obtain_planned_region(
     request: &Request<'_>,
     plan: Extension,
     refused: &mut Option<Refusal>,
-) -> Outside<Result<Extended, Error>> {
+) -> Outside<Result<Extended, ErrorKind>> {
     let listener = guard.listener;
     let mut refusal = Refusal::of(guard, u64::MAX);
     let ask = |backend: &dyn Backend| {
@@ -375,14 +375,17 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
     let error = if bytes > u64::MAX - base {
         // Such a region cannot exist, so it is not given back either.
         return Obtained::Failed(fail!(
-            Error::BackendFailed,
+            ErrorKind::BackendFailed,
             "the backend gave {bytes} bytes at {base:#x}, which ends beyond the address space"
         ));
     } else if !base.is_multiple_of(UNIT) {
-        fail!(Error::BackendFailed, "the backend gave a region at {base:#x}, which is not a multiple of 256")
+        fail!(
+            ErrorKind::BackendFailed,
+            "the backend gave a region at {base:#x}, which is not a multiple of 256"
+        )
     } else if usable(bytes) < plan.least {
         let least = plan.least;
-        fail!(Error::BackendFailed, "the backend returned {bytes} bytes; at least {least} are required")
+        fail!(ErrorKind::BackendFailed, "the backend returned {bytes} bytes; at least {least} are required")
     } else {
         return Obtained::Region(granted);
     };
@@ -391,13 +394,13 @@ fn examine(granted: Granted, plan: &Extension, backend: &dyn Backend) -> Obtaine
     Obtained::Failed(error)
 }
 
-fn add(guard: &mut Guard<'_>, plan: &Extension, granted: Granted) -> Result<(), Error> {
+fn add(guard: &mut Guard<'_>, plan: &Extension, granted: Granted) -> Result<(), ErrorKind> {
     let Granted { base, bytes } = granted;
     if guard.arena.overlaps(base, bytes) {
         guard.arena.cancel_extension(plan);
         // Giving the region back would free memory that is in use.
         let error = fail!(
-            Error::BackendFailed,
+            ErrorKind::BackendFailed,
             "the backend gave {bytes} bytes at {base:#x}, which overlap a region that it gave before"
         );
         guard.report_region(RegionEvent::Returning, Span { base, bytes });

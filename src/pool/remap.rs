@@ -21,7 +21,7 @@ use super::region_io::{Extended, Refusal};
 use super::slot::{CallKind, Guard, Interrupted, Outside};
 use crate::backend::Backend;
 use crate::backend::granules::Granules;
-use crate::error::{DeferredError, Error, LastError, keeping_last_error, unsaid};
+use crate::error::{DeferredError, ErrorKind, LastError, keeping_last_error, unsaid};
 use crate::log::{self, Level};
 use bfc_core::arena::{NewMemory, Piece, Plan, bytes};
 use bfc_core::request::Request;
@@ -120,7 +120,7 @@ fn serve(
         guard.check(life)?;
         match outcome {
             Ok(()) => return Ok(Extended::Grown),
-            Err(failure) if failure.is(Error::OutOfMemory) => {
+            Err(failure) if failure.is(ErrorKind::OutOfMemory) => {
                 failed = true;
                 *refused = if asked == 0 { *refused } else { Some(refusal) };
             }
@@ -163,7 +163,7 @@ fn abandon(guard: &mut Guard<'_>, plan: &Plan) {
     guard.report_regions(call, RegionEvent::Returning, mapped(pieces));
 }
 
-fn move_pieces(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+fn move_pieces(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) -> Result<(), ErrorKind> {
     let moves = !plan.sources.is_empty();
     let mut moved = set_mapped(&mut plan.fresh, true, |piece| granules.map(piece.span));
     if moves && moved.is_ok() {
@@ -187,7 +187,7 @@ fn move_pieces(backend: &dyn Backend, granules: &dyn Granules, plan: &mut Plan) 
     moved
 }
 
-fn move_idle_pieces(granules: &dyn Granules, plan: &mut Plan) -> Result<(), Error> {
+fn move_idle_pieces(granules: &dyn Granules, plan: &mut Plan) -> Result<(), ErrorKind> {
     set_mapped(&mut plan.sources, false, |piece| granules.detach(piece.span))?;
     set_mapped(&mut plan.targets, true, |piece| granules.attach(piece.span))
 }
@@ -210,8 +210,8 @@ fn restore_pieces(granules: &dyn Granules, plan: &mut Plan) {
 fn set_mapped(
     pieces: &mut [Piece],
     mapped: bool,
-    mut work: impl FnMut(&Piece) -> Result<(), Error>,
-) -> Result<(), Error> {
+    mut work: impl FnMut(&Piece) -> Result<(), ErrorKind>,
+) -> Result<(), ErrorKind> {
     for piece in pieces {
         work(piece)?;
         piece.mapped = mapped;
@@ -219,7 +219,7 @@ fn set_mapped(
     Ok(())
 }
 
-fn log_outcome(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>) {
+fn log_outcome(device: i32, asked: u64, plan: &Plan, outcome: Result<(), ErrorKind>) {
     let (new, moved) = (bytes(&plan.fresh), bytes(&plan.targets));
     match outcome {
         Ok(()) => log::emit(
@@ -229,7 +229,7 @@ fn log_outcome(device: i32, asked: u64, plan: &Plan, outcome: Result<(), Error>)
             ),
         ),
         Err(error) => {
-            let level = if error == Error::OutOfMemory { Level::Debug } else { Level::Error };
+            let level = if error == ErrorKind::OutOfMemory { Level::Debug } else { Level::Error };
             log::emit(level, format_args!("device {device}: {LastError}"));
         }
     }
@@ -248,7 +248,7 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
         let due = guard.arena.could_trim(keep);
         return if due { Err(Interrupted::failure(refuse_for_a_capture)) } else { Ok(0) };
     }
-    let mut plan = guard.arena.plan_trim(keep).map_err(Error::from)?;
+    let mut plan = guard.arena.plan_trim(keep).map_err(ErrorKind::from)?;
     if plan.sources.is_empty() {
         return Ok(0);
     }
@@ -292,7 +292,7 @@ pub(super) fn trim(guard: &mut Guard<'_>, keep: u64, mut is_settled: bool) -> Ou
     guard.check_entry()?;
     match outcome {
         // The system has no memory for that many mappings. The granules given back so far count.
-        Err(failure) if !failure.is(Error::OutOfMemory) => Err(Interrupted::Driver(failure)),
+        Err(failure) if !failure.is(ErrorKind::OutOfMemory) => Err(Interrupted::Driver(failure)),
         _ => Ok(released),
     }
 }

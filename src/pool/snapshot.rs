@@ -2,7 +2,7 @@
 
 use super::pool::Pool;
 use super::slot::{Guard, Slot};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::report::{Guarding, Subject};
 use bfc_core::arena::{Room, Snapshot};
 use bfc_core::stats::Stats;
@@ -23,7 +23,7 @@ pub(crate) struct PoolSnapshot {
 
 /// Writes a report about a pool, from a copy with the lock open. Without host memory for a copy, it writes the report
 /// with the lock held.
-pub(crate) fn report<T>(slot: &Slot, write: impl FnOnce(&Subject<'_>) -> T) -> Result<T, Error> {
+pub(crate) fn report<T>(slot: &Slot, write: impl FnOnce(&Subject<'_>) -> T) -> Result<T, ErrorKind> {
     // The pool may outgrow the memory for its copy in the meantime. Each attempt reserves a sixteenth more than needed.
     const ATTEMPTS: u32 = 8;
     let mut snapshot = PoolSnapshot::new();

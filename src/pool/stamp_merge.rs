@@ -38,7 +38,7 @@ pub(super) fn merge_forced_piece(
 
 #[cfg(test)]
 mod tests {
-    use crate::options::{BackendKind, Options, SPLIT_ALWAYS, TIMESTAMPS};
+    use crate::options::{BackendKind, Flags, Options};
     use crate::pool::slot::Slot;
     use crate::pool::{alloc, free, lifecycle};
     use bfc_core::stream_id::Stream;
@@ -55,11 +55,11 @@ mod tests {
         let options = Options {
             backend: BackendKind::Host,
             memory_limit: COUNT * UNIT,
-            flags: TIMESTAMPS | SPLIT_ALWAYS,
+            flags: Flags::TIMESTAMPS | Flags::SPLIT_ALWAYS,
             ..Options::default()
         };
         let slot = Box::leak(Box::new(Slot::new()));
-        lifecycle::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
+        lifecycle::create(slot, 0, options.resolve(0, Flags::empty()).unwrap()).unwrap();
         let addrs: Vec<u64> = (0..COUNT).map(|_| take(slot, 1).unwrap()).collect();
         // Neighbours are not freed one after the other, so that forced merges leave many chunks.
         for first in 0..7 {

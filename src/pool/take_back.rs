@@ -2,7 +2,7 @@
 
 use super::order;
 use super::slot::Guard;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::report::Counted;
 use bfc_core::heap::Refused;
 use bfc_core::stream_id::Stream;
@@ -15,7 +15,7 @@ pub(super) fn take_back(
     addr: u64,
     stream: Stream,
     is_current: bool,
-) -> Result<(), Error> {
+) -> Result<(), ErrorKind> {
     let before = guard.arena.counters().bytes_in_use;
     let freed = match stream {
         // Needs no memory.
@@ -35,7 +35,7 @@ pub(super) fn take_back(
 }
 
 #[cold]
-fn refuse_free(guard: &Guard<'_>, addr: u64, refused: Refused) -> Error {
+fn refuse_free(guard: &Guard<'_>, addr: u64, refused: Refused) -> ErrorKind {
     let name = &guard.name;
     let around = match refused {
         Refused::AlreadyFree(id) => Some(id),
@@ -44,12 +44,12 @@ fn refuse_free(guard: &Guard<'_>, addr: u64, refused: Refused) -> Error {
     match refused {
         _ if around.is_some_and(|id| guard.arena.is_unmapped(id)) => {
             fail!(
-                Error::InvalidPointer,
+                ErrorKind::InvalidPointer,
                 "{name}: {addr:#x} is in a granule that is not mapped; was it freed already?"
             )
         }
         Refused::AlreadyFree(_) => {
-            fail!(Error::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already")
+            fail!(ErrorKind::DoubleFree, "{name}: {addr:#x} is the start of a chunk that is free already")
         }
         Refused::NotAChunk(_) => match around {
             Some(id) => {
@@ -59,11 +59,11 @@ fn refuse_free(guard: &Guard<'_>, addr: u64, refused: Refused) -> Error {
                     (Counted(addr - start, "byte"), if in_use { "chunk" } else { "free chunk" });
                 let guess = if in_use { "" } else { "; was it freed already?" };
                 fail!(
-                    Error::InvalidPointer,
+                    ErrorKind::InvalidPointer,
                     "{name}: {addr:#x} lies {offset} inside the {which} at {start:#x}{guess}"
                 )
             }
-            None => fail!(Error::InvalidPointer, "{name}: {addr:#x} is in no region of this allocator"),
+            None => fail!(ErrorKind::InvalidPointer, "{name}: {addr:#x} is in no region of this allocator"),
         },
     }
 }

@@ -1,7 +1,7 @@
 //! Zeroed memory, for the adapters of host frameworks.
 
 use super::slot::Slot;
-use crate::error::Error;
+use crate::error::ErrorKind;
 use bfc_core::units::Span;
 
 /// From this size on new pages are obtained instead of writing to the old ones: a huge page.
@@ -11,7 +11,7 @@ const LEAST_DISCARDED: u64 = 2 << 20;
 ///
 /// # Safety
 /// The caller has just allocated these bytes and nothing else uses them. They are accessible from the host.
-pub(crate) unsafe fn zero(slot: &Slot, addr: u64, bytes: u64) -> Result<(), Error> {
+pub(crate) unsafe fn zero(slot: &Slot, addr: u64, bytes: u64) -> Result<(), ErrorKind> {
     let (backend, may_discard) = {
         let guard = slot.enter()?;
         (*guard.backend, guard.may_discard())

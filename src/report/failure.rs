@@ -2,6 +2,7 @@
 
 use super::tally::{self, BinTally};
 use super::{Bytes, Counted, Guarding, Subject, costs, occupancy};
+use crate::error::OutOfMemory;
 use crate::sys::clock::monotonic_ms;
 use bfc_core::arena::{Arena, RegionGrowth, Reuse, View};
 use bfc_core::request::Request;
@@ -121,8 +122,17 @@ impl Verdict {
         !self.refused && self.wanted > self.limit
     }
 
-    fn would_fit(&self) -> u64 {
-        self.largest.max(self.available)
+    /// Returns the numbers for a program.
+    pub(crate) fn numbers(&self) -> OutOfMemory {
+        OutOfMemory {
+            requested: self.requested,
+            free: self.free,
+            largest_free: self.largest,
+            waiting: self.waiting,
+            room_to_grow: self.available,
+            limit: self.limit,
+            cause: self.cause(),
+        }
     }
 
     fn remedy(&self) -> Option<&'static str> {
@@ -255,7 +265,7 @@ fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
 
 fn write_verdict(out: &mut dyn Write, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
-    let (cause, fits) = (verdict.cause(), Bytes(verdict.would_fit()));
+    let (cause, fits) = (verdict.cause(), Bytes(verdict.numbers().would_fit()));
     match cause {
         FailureCause::Exhaustion => {
             let why = if verdict.refused {

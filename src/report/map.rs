@@ -1,10 +1,10 @@
 //! The memory map as JSON. The schema is in docs/memory-map.md. `schema` counts its versions.
 
+use super::layout::{ChunkState, each_chunk};
 use super::tally::{self, BinTally};
 use super::{Guarding, Subject, costs, failure};
 use bfc_core::arena::View;
-use bfc_core::heap::State;
-use bfc_core::ids::{ChunkId, NIL};
+use bfc_core::ids::ChunkId;
 use bfc_core::stats::{Failures, Stats};
 use bfc_core::streams::Order;
 use bfc_core::units::{NUM_BINS, bin_floor, bin_of};
@@ -26,15 +26,12 @@ pub(crate) fn write(out: &mut dyn Write, subject: &Subject<'_>) -> fmt::Result {
         let size = view.extent(region);
         write!(out, "{comma}{{\"address\":\"{:#x}\",\"size\":{size},", region.base)?;
         write!(out, "\"received\":{},\"chunks\":[", region.given)?;
-        let mut chunk = region.first;
-        while chunk != NIL {
-            write_chunk(out, view, chunk)?;
-            chunk = view.chunks.next(chunk);
-            // The end of a reserved range that was never used is left out.
-            let ends = chunk == NIL || view.is_tail(chunk);
-            out.write_str(if ends { "]}" } else { "," })?;
-            chunk = if ends { NIL } else { chunk };
-        }
+        let mut comma = "";
+        each_chunk(view, region.first, |chunk| {
+            out.write_str(std::mem::replace(&mut comma, ","))?;
+            write_chunk(out, view, chunk)
+        })?;
+        out.write_str("]}")?;
     }
     out.write_str("]}")
 }
@@ -97,15 +94,9 @@ fn write_chunk(out: &mut dyn Write, view: &View<'_>, id: ChunkId) -> fmt::Result
     let chunks = view.chunks;
     let size = chunks.size(id);
     write!(out, "{{\"address\":\"{:#x}\",\"size\":{size},\"bin\":{},", chunks.addr(id), bin_of(size))?;
-    if chunks.state(id) != State::InUse {
-        let state = match chunks.state(id) {
-            State::Unmapped | State::BeingMapped => "unmapped",
-            // Memory that only its own stream may reuse is free for that stream.
-            State::Held if view.is_own(id) => "free",
-            State::Held | State::Withheld => "held",
-            _ => "free",
-        };
-        write!(out, "\"state\":\"{state}\",\"stamp\":{}", chunks.stamp(id))?;
+    let state = ChunkState::of(view, id);
+    if state != ChunkState::InUse {
+        write!(out, "\"state\":\"{}\",\"stamp\":{}", state.name(), chunks.stamp(id))?;
         write_stream(out, view, id)?;
         return out.write_str("}");
     }

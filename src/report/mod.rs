@@ -5,6 +5,7 @@
 
 mod costs;
 pub(crate) mod failure;
+pub(crate) mod layout;
 pub(crate) mod live;
 pub(crate) mod map;
 pub(crate) mod metrics;

@@ -2,7 +2,7 @@
 
 use super::costs::{Choice, LEAST};
 use super::map::string;
-use crate::options::{ALLOW_GROWTH, BackendKind, GrowthPolicy, Resolution, SPLIT_ALWAYS, SetVariable, Value};
+use crate::options::{BackendKind, Flags, GrowthPolicy, Resolution, SetVariable, Value};
 use std::fmt::{self, Write};
 
 pub(crate) fn write(out: &mut dyn Write, device: i32, resolution: &Resolution<'_>) -> fmt::Result {
@@ -43,12 +43,12 @@ fn choices(resolution: &Resolution<'_>) -> [Option<Choice>; 2] {
         return [None; 2];
     }
     let growth = match options.growth_policy {
-        _ if !chosen.has(ALLOW_GROWTH) => Some(Choice::NoGrowth),
+        _ if !chosen.has(Flags::ALLOW_GROWTH) => Some(Choice::NoGrowth),
         // A device may decide for a virtual range, where regions do not double.
         GrowthPolicy::TensorFlow if options.backend != BackendKind::PreferCudaVmm => Some(Choice::Doubling),
         _ => None,
     };
-    [growth, (!chosen.has(SPLIT_ALWAYS)).then_some(Choice::Remainders)]
+    [growth, (!chosen.has(Flags::SPLIT_ALWAYS)).then_some(Choice::Remainders)]
 }
 
 fn write_variable(out: &mut dyn Write, variable: &SetVariable<'_>) -> fmt::Result {

@@ -2,6 +2,7 @@
 
 /// Why a request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum FailureCause {
     /// There is not enough free memory in total.
     Exhaustion,
@@ -202,6 +203,7 @@ with_statistics!(named_fields);
 
 /// The statistics of an arena at one moment, in bytes and counts.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stats {
     /// Successful allocations since creation or the last reset.
     pub num_allocs: u64,

@@ -1,7 +1,7 @@
 //! Safe wrappers of the driver's functions, with results instead of codes.
 
 use super::WITHOUT_A_DEVICE;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use cuda_sys::*;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -36,30 +36,30 @@ impl Failure {
     }
 
     /// Sets the message for a failed call of an open pool, and returns the error.
-    pub(super) fn explain(self, driver: Driver) -> Error {
-        let error = if self.is_the_end() { Error::ShuttingDown } else { Error::BackendFailed };
+    pub(super) fn explain(self, driver: Driver) -> ErrorKind {
+        let error = if self.is_the_end() { ErrorKind::ShuttingDown } else { ErrorKind::BackendFailed };
         self.say(driver, error, "")
     }
 
     /// Sets the message for a context that could not be retained again, and returns the error.
-    pub(super) fn explain_renewal(self, driver: Driver) -> Error {
+    pub(super) fn explain_renewal(self, driver: Driver) -> ErrorKind {
         let error = match self {
-            _ if self.is_the_end() => Error::ShuttingDown,
-            _ if self.is(CUDA_ERROR_OUT_OF_MEMORY) => Error::OutOfMemory,
-            _ => Error::BackendFailed,
+            _ if self.is_the_end() => ErrorKind::ShuttingDown,
+            _ if self.is(CUDA_ERROR_OUT_OF_MEMORY) => ErrorKind::OutOfMemory,
+            _ => ErrorKind::BackendFailed,
         };
         self.say(driver, error, "; the device's primary context was reset or destroyed before")
     }
 
     /// Sets the message for a pool that could not be created, and returns the error.
-    pub(super) fn explain_absence(self, driver: Driver) -> Error {
+    pub(super) fn explain_absence(self, driver: Driver) -> ErrorKind {
         if self.is(CUDA_ERROR_OUT_OF_MEMORY) {
-            return self.say(driver, Error::OutOfMemory, "");
+            return self.say(driver, ErrorKind::OutOfMemory, "");
         }
-        self.say(driver, Error::BackendUnavailable, WITHOUT_A_DEVICE)
+        self.say(driver, ErrorKind::BackendUnavailable, WITHOUT_A_DEVICE)
     }
 
-    fn say(self, driver: Driver, error: Error, advice: &str) -> Error {
+    fn say(self, driver: Driver, error: ErrorKind, advice: &str) -> ErrorKind {
         match self {
             Failure::Missing(missing) => fail!(error, "{missing}{advice}"),
             Failure::Gone => fail!(

@@ -1,12 +1,12 @@
 //! The current context, and the device used for a thread that names none.
 
 use super::calls::{self, Failure};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use cuda_sys::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_NOT_INITIALIZED, Driver};
 
 /// Returns the ordinal of the device whose context is current in the calling thread. Returns `None` if there is no
 /// driver or no current context.
-pub(crate) fn current_device() -> Result<Option<i32>, Error> {
+pub(crate) fn current_device() -> Result<Option<i32>, ErrorKind> {
     let Ok(driver) = Driver::load() else { return Ok(None) };
     match ordinal_of_current(driver) {
         Err(failure) if failure.is(CUDA_ERROR_INVALID_CONTEXT) => Ok(None),

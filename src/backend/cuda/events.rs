@@ -6,7 +6,7 @@ use super::context::{self, RelaxedMode, inside_in_any_mode};
 use super::other_contexts;
 use crate::backend::life::Life;
 use crate::backend::order::{Capture, Context, Current, Event, Order, State, Stream, Streams};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use cuda_sys::{
     CU_EVENT_DISABLE_TIMING, CU_STREAM_PER_THREAD, CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_INVALID_HANDLE,
     CUDA_ERROR_STREAM_DETACHED, CUcontext, CUevent, CUstream, Driver,
@@ -37,8 +37,8 @@ impl Streams for Cuda {
     fn enter(
         &self,
         is_current: bool,
-        work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        work: &mut dyn FnMut(&dyn Order) -> Result<(), ErrorKind>,
+    ) -> Result<(), ErrorKind> {
         let mut result = Ok(());
         let entered = inside_in_any_mode(self, is_current, |driver| {
             result = work(&Inside { cuda: self, driver, relaxed: OnceCell::new() });
@@ -51,7 +51,7 @@ impl Streams for Cuda {
         self.context as u64
     }
 
-    fn current(&self) -> Result<Current, Error> {
+    fn current(&self) -> Result<Current, ErrorKind> {
         let current = calls::current(self.driver).map_err(|failure| failure.explain(self.driver))?;
         if current == self.context {
             return Ok(Current::Own);
@@ -83,13 +83,13 @@ struct Inside<'a> {
 }
 
 impl Inside<'_> {
-    fn ordering<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
+    fn ordering<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, ErrorKind> {
         let done = if self.cuda.is_over() { Err(Failure::Gone) } else { work(self.driver) };
         done.map_err(|failure| self.cuda.detect_loss(failure).explain(self.driver))
     }
 
     /// Like [`Self::ordering`], in the relaxed mode.
-    fn relaxed<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
+    fn relaxed<T>(&self, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, ErrorKind> {
         self.ordering(|driver| {
             if self.relaxed.get().is_none() {
                 let _ = self.relaxed.set(RelaxedMode::begin(driver)?);
@@ -99,7 +99,7 @@ impl Inside<'_> {
     }
 
     /// Like [`Self::ordering`], with the context current that the stream belongs to if it is a default stream.
-    fn on<T>(&self, stream: Stream, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, Error> {
+    fn on<T>(&self, stream: Stream, work: impl FnOnce(Driver) -> Result<T, Failure>) -> Result<T, ErrorKind> {
         if stream.context == 0 {
             return self.ordering(work);
         }
@@ -119,7 +119,7 @@ impl Inside<'_> {
         &self,
         context: Context,
         work: impl FnOnce(Driver) -> Result<T, Failure>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, ErrorKind> {
         self.relaxed(|driver| {
             if context == Context::OWN {
                 return work(driver);
@@ -134,12 +134,12 @@ impl Inside<'_> {
 }
 
 #[cold]
-fn no_context() -> Error {
-    fail!(Error::BackendFailed, "a context was destroyed whose default stream the allocator knows")
+fn no_context() -> ErrorKind {
+    fail!(ErrorKind::BackendFailed, "a context was destroyed whose default stream the allocator knows")
 }
 
 impl Order for Inside<'_> {
-    fn context_of(&self, stream: Stream) -> Result<Context, Error> {
+    fn context_of(&self, stream: Stream) -> Result<Context, ErrorKind> {
         if stream.is_default() {
             return match stream.context {
                 0 => Ok(Context::OWN),
@@ -172,7 +172,7 @@ impl Order for Inside<'_> {
         })
     }
 
-    fn create_event(&self, context: Context) -> Result<Event, Error> {
+    fn create_event(&self, context: Context) -> Result<Event, ErrorKind> {
         let event = self.within(context, |driver| calls::create_event(driver, CU_EVENT_DISABLE_TIMING))?;
         Ok(Event { handle: event as u64, context })
     }
@@ -182,12 +182,12 @@ impl Order for Inside<'_> {
         let _ = unsafe { calls::destroy_event(self.driver, event.handle()) };
     }
 
-    fn record(&self, event: Event, on: Stream) -> Result<(), Error> {
+    fn record(&self, event: Event, on: Stream) -> Result<(), ErrorKind> {
         // SAFETY: the event is the pool's; the stream exists until the program reports its destruction.
         self.on(on, |driver| unsafe { calls::record(driver, event.handle(), on.handle()) })
     }
 
-    fn record_across(&self, event: Event, on: Stream) -> Result<(), Error> {
+    fn record_across(&self, event: Event, on: Stream) -> Result<(), ErrorKind> {
         let there = self.create_event(self.context_of(on)?)?;
         let recorded = self.record(there, on).and_then(|()| {
             self.relaxed(|driver| {
@@ -207,7 +207,7 @@ impl Order for Inside<'_> {
         recorded
     }
 
-    fn state(&self, event: Event) -> Result<State, Error> {
+    fn state(&self, event: Event) -> Result<State, ErrorKind> {
         // SAFETY: the event is the pool's.
         self.relaxed(|driver| match unsafe { calls::is_done(driver, event.handle()) } {
             Ok(true) => Ok(State::Done),
@@ -221,21 +221,21 @@ impl Order for Inside<'_> {
         })
     }
 
-    fn wait_for(&self, event: Event) -> Result<(), Error> {
+    fn wait_for(&self, event: Event) -> Result<(), ErrorKind> {
         // SAFETY: the event is the pool's.
         self.relaxed(|driver| unsafe { calls::wait_for(driver, event.handle()) })
     }
 
-    fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
+    fn make_wait(&self, stream: Stream, event: Event) -> Result<(), ErrorKind> {
         // SAFETY: the event is the pool's; the stream exists until the program reports its destruction.
         self.on(stream, |driver| unsafe { calls::make_wait(driver, stream.handle(), event.handle()) })
     }
 
-    fn synchronize(&self) -> Result<(), Error> {
+    fn synchronize(&self) -> Result<(), ErrorKind> {
         self.relaxed(context::synchronize)
     }
 
-    fn is_idle(&self, event: Event) -> Result<bool, Error> {
+    fn is_idle(&self, event: Event) -> Result<bool, ErrorKind> {
         // SAFETY: the context exists, and the event is of it.
         let record = |driver| unsafe { calls::record_all(driver, self.cuda.context, event.handle()) };
         let is_recorded = self.relaxed(|driver| match record(driver) {
@@ -245,7 +245,7 @@ impl Order for Inside<'_> {
         Ok(is_recorded && self.state(event)? == State::Done)
     }
 
-    fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
+    fn capture_of(&self, stream: Stream) -> Result<Capture, ErrorKind> {
         // SAFETY: the stream exists until the program reports its destruction.
         let ask = |driver: Driver| match unsafe { calls::is_capturing(driver, stream.handle()) } {
             Ok(captured) => Ok(if captured { Capture::Active } else { Capture::None }),

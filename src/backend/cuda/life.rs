@@ -18,7 +18,7 @@ use super::calls::{self, Failure};
 use super::context::within;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Granted};
-use crate::error::{Error, LastError};
+use crate::error::{ErrorKind, LastError};
 use crate::log::{self, Level};
 use cuda_sys::{
     CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE,
@@ -173,7 +173,7 @@ impl Life for Cuda {
         let _ = self.over().compare_exchange(self.life, self.life + 1, AcqRel, Acquire);
     }
 
-    fn renew(&self) -> Result<AnyBackend, Error> {
+    fn renew(&self) -> Result<AnyBackend, ErrorKind> {
         let renewed = self.renew_context();
         renewed.map(AnyBackend::Cuda).map_err(|failure| failure.explain_renewal(self.driver))
     }

@@ -21,7 +21,7 @@ use super::life::Life;
 use super::memory::Memory;
 use super::order::Streams;
 use super::{AnyBackend, Backend, Granted};
-use crate::error::{Error, LastError, fail, keeping_last_error};
+use crate::error::{ErrorKind, LastError, fail, keeping_last_error};
 use crate::log::{self, Level};
 use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, Driver, Missing};
 use std::ffi::c_int;
@@ -53,9 +53,9 @@ unsafe impl Sync for Cuda {}
 
 impl Cuda {
     /// Opens the device with a CUDA ordinal.
-    pub(crate) fn open(ordinal: i32) -> Result<Self, Error> {
+    pub(crate) fn open(ordinal: i32) -> Result<Self, ErrorKind> {
         let driver = Driver::load()
-            .map_err(|missing| fail!(Error::BackendUnavailable, "{missing}{WITHOUT_A_DEVICE}"))?;
+            .map_err(|missing| fail!(ErrorKind::BackendUnavailable, "{missing}{WITHOUT_A_DEVICE}"))?;
         let absent = |failure: Failure| failure.explain_absence(driver);
         calls::init(driver).map_err(absent)?;
         let count = calls::device_count(driver).map_err(absent)?;
@@ -85,12 +85,12 @@ impl Cuda {
 /// otherwise for memory from `cuMemAlloc`. The log gives the reason. `limit` is called once the device is open.
 pub(crate) fn open_preferring_vmm(
     ordinal: i32,
-    limit: impl FnOnce(&Cuda) -> Result<u64, Error>,
-) -> Result<AnyBackend, Error> {
+    limit: impl FnOnce(&Cuda) -> Result<u64, ErrorKind>,
+) -> Result<AnyBackend, ErrorKind> {
     let cuda = Cuda::open(ordinal)?;
     match limit(&cuda).and_then(|limit| CudaVmm::on_all_peers(cuda, limit)) {
         Ok(vmm) => Ok(AnyBackend::CudaVmm(vmm)),
-        Err(Error::BackendUnavailable) => {
+        Err(ErrorKind::BackendUnavailable) => {
             log::emit(
                 Level::Info,
                 format_args!("device {ordinal}: cuda is used instead of cuda_vmm: {LastError}"),
@@ -105,15 +105,15 @@ pub(crate) fn open_preferring_vmm(
 }
 
 #[cold]
-fn no_such_device(ordinal: c_int, count: c_int) -> Error {
+fn no_such_device(ordinal: c_int, count: c_int) -> ErrorKind {
     if count == 0 {
         return fail!(
-            Error::BackendUnavailable,
+            ErrorKind::BackendUnavailable,
             "the NVIDIA driver shows no device: look at nvidia-smi and at CUDA_VISIBLE_DEVICES{WITHOUT_A_DEVICE}"
         );
     }
     fail!(
-        Error::BackendUnavailable,
+        ErrorKind::BackendUnavailable,
         "there is no CUDA device {ordinal}: the NVIDIA driver shows {count}, counted from 0; look at nvidia-smi and \
          at CUDA_VISIBLE_DEVICES{WITHOUT_A_DEVICE}"
     )
@@ -139,7 +139,7 @@ fn require_all(driver: Driver) -> Result<(), Missing> {
 }
 
 impl Backend for Cuda {
-    fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+    fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, ErrorKind> {
         let given = inside(self, |driver| {
             let base = calls::alloc(driver, bytes)?;
             match self.require_same(driver) {
@@ -160,7 +160,7 @@ impl Backend for Cuda {
         }
     }
 
-    fn free(&self, granted: Granted) -> Result<(), Error> {
+    fn free(&self, granted: Granted) -> Result<(), ErrorKind> {
         // SAFETY: the pool frees what `alloc` returned, once. No chunk of it is in use, and no work is under way.
         let freed = inside(self, |driver| unsafe { calls::free(driver, granted.base) });
         match freed {

@@ -8,7 +8,7 @@
 
 use super::calls::{self, Failure};
 use crate::backend::order::Context;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys::lock::HeldByThisThread;
 use crate::sys::mutex::Mutex;
 use bfc_hostmem::HostMemoryExhausted;
@@ -26,10 +26,10 @@ struct KnownContext {
 static KNOWN: Mutex<Vec<KnownContext>> = Mutex::new(Vec::new());
 
 /// Returns the number of a context that exists. An earlier one with its handle has ended.
-pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, Error> {
+pub(super) fn number_of(context: Context, id: u64) -> Result<Option<u32>, ErrorKind> {
     let mut known = KNOWN.lock().map_err(|HeldByThisThread| {
         fail!(
-            Error::Busy,
+            ErrorKind::Busy,
             "a signal handler interrupted a call of this thread that named a default stream: call again after the handler has returned"
         )
     })?;
@@ -109,13 +109,13 @@ pub(super) fn inside<T>(
 mod tests {
     use super::{KNOWN, number_of};
     use crate::backend::order::Context;
-    use crate::error::Error;
+    use crate::error::ErrorKind;
 
     /// 0 would be the default stream of the pool's own context.
     #[test]
     fn a_signal_handler_is_told_to_call_again() {
         let known = KNOWN.lock().expect("no call is under way");
-        assert_eq!(number_of(Context { handle: 8, number: 1 }, 1), Err(Error::Busy));
+        assert_eq!(number_of(Context { handle: 8, number: 1 }, 1), Err(ErrorKind::Busy));
         drop(known);
         assert!(number_of(Context { handle: 8, number: 1 }, 1).is_ok_and(|number| number.is_some()));
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::backend::order::{Capture, Context, Event, Order, State, Stream, Streams};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use cuda_sys::*;
 use std::ptr;
 
@@ -52,7 +52,7 @@ fn new_stream(cuda: &Cuda, flags: CUstream_flags) -> Stream {
     Stream { handle: stream as u64, context: 0 }
 }
 
-fn order<T>(cuda: &Cuda, work: impl FnOnce(&dyn Order) -> Result<T, Error>) -> Result<T, Error> {
+fn order<T>(cuda: &Cuda, work: impl FnOnce(&dyn Order) -> Result<T, ErrorKind>) -> Result<T, ErrorKind> {
     (cuda as &dyn Streams).run(work)
 }
 
@@ -138,7 +138,7 @@ fn a_capture_is_seen_and_breaks_no_event_of_others() {
         assert_eq!(seen(), [false; 3]);
         captured(blocking, &|| {
             assert_eq!(seen(), [true, false, true]);
-            assert_eq!(order(&cuda, |order| order.synchronize()), Err(Error::BackendFailed));
+            assert_eq!(order(&cuda, |order| order.synchronize()), Err(ErrorKind::BackendFailed));
             // Calls that concern other streams are legal.
             order(&cuda, |order| order.record(event, free)).unwrap();
             assert_eq!(order(&cuda, |order| order.state(event)), Ok(State::Done));
@@ -159,17 +159,17 @@ fn a_driver_past_its_end_is_told_from_one_that_fails() {
         let cuda = Cuda::open(0).unwrap();
         let event = order(&cuda, |order| order.create_event(Context::OWN)).unwrap();
         sim.fail(Some("cuEventQuery"), 1, CUDA_ERROR_UNKNOWN);
-        assert_eq!(order(&cuda, |order| order.state(event)), Err(Error::BackendFailed));
+        assert_eq!(order(&cuda, |order| order.state(event)), Err(ErrorKind::BackendFailed));
         crate::error::with_last_error(|words| {
             assert!(words.contains("cuEventQuery failed with CUDA_ERROR_UNKNOWN (999)"), "{words}");
         });
         sim.shutdown();
-        assert_eq!(order(&cuda, |order| order.state(event)), Err(Error::ShuttingDown));
+        assert_eq!(order(&cuda, |order| order.state(event)), Err(ErrorKind::ShuttingDown));
         assert_eq!(
             order(&cuda, |order| order.record(event, Stream { handle: 1, context: 0 })),
-            Err(Error::ShuttingDown)
+            Err(ErrorKind::ShuttingDown)
         );
-        assert_eq!(order(&cuda, |order| order.create_event(Context::OWN)), Err(Error::ShuttingDown));
+        assert_eq!(order(&cuda, |order| order.create_event(Context::OWN)), Err(ErrorKind::ShuttingDown));
         destroy(&cuda, event);
         cuda.close();
     });

@@ -23,7 +23,7 @@ use crate::backend::life::Life;
 use crate::backend::memory::Memory;
 use crate::backend::order::Streams;
 use crate::backend::{Backend, Granted};
-use crate::error::{Error, fail, keeping_last_error};
+use crate::error::{ErrorKind, fail, keeping_last_error};
 use bfc_core::units::Span;
 use bfc_core::vmm::Range;
 use bfc_hostmem::{HostMemoryExhausted, try_box};
@@ -55,8 +55,8 @@ impl CudaVmm {
     /// once the device is open.
     pub(crate) fn open(
         ordinal: i32,
-        limit: impl FnOnce(&Cuda) -> Result<u64, Error>,
-    ) -> Result<&'static Self, Error> {
+        limit: impl FnOnce(&Cuda) -> Result<u64, ErrorKind>,
+    ) -> Result<&'static Self, ErrorKind> {
         let cuda = Cuda::open(ordinal)?;
         let opened = limit(&cuda).and_then(|limit| Self::on(cuda, limit));
         opened.inspect_err(|_| keeping_last_error(|| cuda.close()))
@@ -65,24 +65,24 @@ impl CudaVmm {
     /// Creates a range like [`Self::on`] if each device of the process can access the others' memory. Without access,
     /// `cudaMemcpy` copies memory from `cuMemAlloc` between devices and refuses memory that is mapped, so programs
     /// could lose by it.
-    pub(super) fn on_all_peers(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
+    pub(super) fn on_all_peers(cuda: Cuda, limit: u64) -> Result<&'static Self, ErrorKind> {
         let mut notices = Notices::default();
         let reaches_all = Access::of(&cuda, &mut notices)?.is_of_all_devices();
         notices.log(&cuda);
         if !reaches_all {
             return Err(fail!(
-                Error::BackendUnavailable,
+                ErrorKind::BackendUnavailable,
                 "not all devices can access its memory, and cudaMemcpy would refuse to copy it to those that cannot"
             ));
         }
         Self::on(cuda, limit)
     }
 
-    fn on(cuda: Cuda, limit: u64) -> Result<&'static Self, Error> {
+    fn on(cuda: Cuda, limit: u64) -> Result<&'static Self, ErrorKind> {
         let absent = |failure: Failure| failure.explain_absence(cuda.driver);
         if !calls::has_virtual_memory(cuda.driver, cuda.device).map_err(absent)? {
             return Err(fail!(
-                Error::BackendUnavailable,
+                ErrorKind::BackendUnavailable,
                 "the device has no virtual memory management; name BFC_BACKEND_CUDA"
             ));
         }
@@ -91,7 +91,7 @@ impl CudaVmm {
         let granule = granule.max(LEAST_GRANULE);
         if !granule.is_power_of_two() {
             return Err(fail!(
-                Error::BackendUnavailable,
+                ErrorKind::BackendUnavailable,
                 "the device's allocation granularity of {granule} bytes is not a power of two; name BFC_BACKEND_CUDA"
             ));
         }
@@ -105,7 +105,7 @@ impl CudaVmm {
         range: Range,
         for_rdma: bool,
         mut notices: Notices,
-    ) -> Result<&'static Self, Error> {
+    ) -> Result<&'static Self, ErrorKind> {
         match Self::make(cuda, range, for_rdma, &mut notices) {
             Ok(made) => {
                 // Logged here, where no part of the new object is in a stack frame.
@@ -141,10 +141,10 @@ impl CudaVmm {
         result
     }
 
-    fn explained<T>(&self, done: Result<T, Failure>) -> Result<T, Error> {
+    fn explained<T>(&self, done: Result<T, Failure>) -> Result<T, ErrorKind> {
         done.map_err(|failure| {
             if failure.is(CUDA_ERROR_OUT_OF_MEMORY) {
-                return fail!(Error::OutOfMemory, "the device has no more memory for granules");
+                return fail!(ErrorKind::OutOfMemory, "the device has no more memory for granules");
             }
             failure.explain(self.cuda.driver)
         })
@@ -180,7 +180,7 @@ impl CudaVmm {
         span: Span,
         mut next: impl FnMut(Driver, &mut MappedMemory) -> Result<u32, Failure>,
         back: impl Fn(Driver, &mut Handles, u32),
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         let numbers = self.range.numbers(span);
         let done = self.with_mapped(|mapped| {
             inside(&self.cuda, |driver| {
@@ -319,11 +319,11 @@ impl Granules for CudaVmm {
     }
 
     /// No work runs after the driver's end.
-    fn wait_until_idle(&self) -> Result<(), Error> {
+    fn wait_until_idle(&self) -> Result<(), ErrorKind> {
         self.explained(inside(&self.cuda, context::synchronize).or_else(unless_it_is_the_end))
     }
 
-    fn map(&self, span: Span) -> Result<(), Error> {
+    fn map(&self, span: Span) -> Result<(), ErrorKind> {
         // Reserved here instead of for each handle, because fewer frames lie above the C library's allocator here.
         self.mapped.with(|mapped| mapped.handles.reserve(self.range.numbers(span).len()))?;
         let granule = self.range.granule;
@@ -333,7 +333,7 @@ impl Granules for CudaVmm {
         self.map_span(span, next, release_when_possible)
     }
 
-    fn release(&self, span: Span) -> Result<(), Error> {
+    fn release(&self, span: Span) -> Result<(), ErrorKind> {
         let unmapped = self.unmap_span(span, |driver, handles, from| {
             handles.give_up_kept(from);
             if let Err(failure) = release_unwanted(driver, handles) {
@@ -345,16 +345,16 @@ impl Granules for CudaVmm {
         self.explained(unmapped?.or_else(unless_it_is_the_end))
     }
 
-    fn detach(&self, span: Span) -> Result<(), Error> {
+    fn detach(&self, span: Span) -> Result<(), ErrorKind> {
         self.explained(self.unmap_span(span, |_, _, _| {})?)
     }
 
-    fn attach(&self, span: Span) -> Result<(), Error> {
+    fn attach(&self, span: Span) -> Result<(), ErrorKind> {
         let wanted = self.range.numbers(span).len();
         let kept = self.mapped.with(|mapped| mapped.handles.kept.len());
         if wanted > kept {
             return Err(fail!(
-                Error::BackendFailed,
+                ErrorKind::BackendFailed,
                 "{wanted} granules were to be mapped again, and {kept} are kept"
             ));
         }
@@ -373,12 +373,12 @@ impl Granules for CudaVmm {
 }
 
 impl Backend for CudaVmm {
-    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, Error> {
+    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, ErrorKind> {
         Ok(None)
     }
 
     /// Frees what is still mapped at the end. Work queued before may still run on it.
-    fn free(&self, _: Granted) -> Result<(), Error> {
+    fn free(&self, _: Granted) -> Result<(), ErrorKind> {
         match self.clear_when_idle() {
             // At the driver's end all memory is freed anyway. What remains after the end of the context is left to
             // `close`.

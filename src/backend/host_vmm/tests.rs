@@ -58,10 +58,10 @@ fn granules_move_with_what_is_in_them() {
     vmm.map(span(&vmm, 10, 5)).unwrap();
     assert!((10..15).all(|number| *word(&vmm, number) == 0), "what was given back comes back as new");
     agrees(&vmm);
-    assert_eq!(vmm.map(span(&vmm, 30, 1)), Err(Error::OutOfMemory), "8 are mapped");
+    assert_eq!(vmm.map(span(&vmm, 30, 1)), Err(ErrorKind::OutOfMemory), "8 are mapped");
     vmm.detach(span(&vmm, 0, 1)).unwrap();
-    assert_eq!(vmm.attach(span(&vmm, 30, 2)), Err(Error::BackendFailed), "one is kept");
-    assert_eq!(vmm.map(span(&vmm, 30, 1)), Err(Error::OutOfMemory));
+    assert_eq!(vmm.attach(span(&vmm, 30, 2)), Err(ErrorKind::BackendFailed), "one is kept");
+    assert_eq!(vmm.map(span(&vmm, 30, 1)), Err(ErrorKind::OutOfMemory));
     vmm.drop_kept();
     vmm.map(span(&vmm, 30, 1)).unwrap();
     agrees(&vmm);
@@ -119,8 +119,8 @@ fn too_many_mappings_are_refused_in_time() {
     agrees(&vmm);
     vmm.mappings.store(100, Relaxed);
     // Other ranges have used up the mappings. Even existing ones cannot be split.
-    assert_eq!(vmm.detach(span(&vmm, 4, 1)), Err(Error::OutOfMemory));
-    assert_eq!(vmm.release(span(&vmm, 4, 1)), Err(Error::OutOfMemory));
+    assert_eq!(vmm.detach(span(&vmm, 4, 1)), Err(ErrorKind::OutOfMemory));
+    assert_eq!(vmm.release(span(&vmm, 4, 1)), Err(ErrorKind::OutOfMemory));
     *word(&vmm, 4) = 5;
     vmm.mappings.store(vmm.layout().unwrap().mappings, Relaxed);
     vmm.detach(span(&vmm, 4, 1)).unwrap();
@@ -139,7 +139,7 @@ fn half_a_span_is_undone() {
     assert_eq!(vmm.attach(span(&vmm, 50, 8)), Ok(()));
     vmm.detach(span(&vmm, 50, 8)).unwrap();
     vmm.mappings.store(37, Relaxed);
-    assert_eq!(vmm.attach(span(&vmm, 50, 8)), Err(Error::OutOfMemory));
+    assert_eq!(vmm.attach(span(&vmm, 50, 8)), Err(ErrorKind::OutOfMemory));
     vmm.mappings.store(before, Relaxed);
     assert_eq!(vmm.layout().unwrap().kept.len(), 8);
     agrees(&vmm);

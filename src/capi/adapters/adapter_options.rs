@@ -5,7 +5,7 @@ use crate::capi::create::given;
 use crate::capi::ffi_result::status;
 use crate::capi::types::{bfc_options_t, bfc_status_t};
 use crate::device::Device;
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::options::{LAST_CUDA_DEVICE, Options};
 use bfc_hostmem::{HostMemoryExhausted, try_box};
 use std::ffi::OsStr;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn bfc_adapter_options(device: i32, options: *const bfc_op
     })
 }
 
-fn set(place: usize, options: Option<Options<'_>>) -> Result<(), Error> {
+fn set(place: usize, options: Option<Options<'_>>) -> Result<(), ErrorKind> {
     let kept = match options {
         Some(options) => {
             options.check()?;

@@ -3,7 +3,7 @@
 use super::adapter_options::options_for;
 use crate::capi::panic_hook;
 use crate::device::Device;
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::options::BackendKind;
 
 /// The backend for frameworks whose users pass memory neither to code that needs legacy IPC handles nor to code that
@@ -18,14 +18,14 @@ pub(super) const SHAREABLE: BackendKind = BackendKind::Auto;
 pub(super) fn served<T>(
     device: Device,
     backend: BackendKind,
-    work: impl Fn() -> Result<T, Error>,
-) -> Result<T, Error> {
+    work: impl Fn() -> Result<T, ErrorKind>,
+) -> Result<T, ErrorKind> {
     if !device.was_created() {
         create(device, backend)?;
     }
     match work() {
         // Another thread is creating the allocator, or the program has destroyed it.
-        Err(Error::NoAllocator) => {
+        Err(ErrorKind::NoAllocator) => {
             create(device, backend)?;
             work()
         }
@@ -33,10 +33,10 @@ pub(super) fn served<T>(
     }
 }
 
-fn create(device: Device, backend: BackendKind) -> Result<(), Error> {
+fn create(device: Device, backend: BackendKind) -> Result<(), ErrorKind> {
     panic_hook::silence_own_panics();
     match device.create_for_framework(options_for(device), backend) {
-        Err(Error::AlreadyExists) => Ok(()),
+        Err(ErrorKind::AlreadyExists) => Ok(()),
         done => done,
     }
 }

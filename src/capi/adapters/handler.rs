@@ -53,6 +53,7 @@ pub extern "C" fn bfc_handler_free(
     let _ = (ctx, size);
     status(|| match ptr.is_null() {
         true => Ok(()),
-        false => Device::owner(ptr as u64)?.free_on(ptr as u64, stream as u64),
+        // SAFETY: the caller gives the memory up.
+        false => unsafe { Device::owner(ptr as u64)?.free_on(ptr as u64, stream as u64) },
     })
 }

@@ -4,12 +4,12 @@ use super::first_use::served;
 use crate::capi::ffi_result::or_log;
 use crate::capi::types::BFC_HOST_DEVICE;
 use crate::device::Device;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::options::BackendKind;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-fn alloc(size: usize) -> Result<(Device, u64), Error> {
+fn alloc(size: usize) -> Result<(Device, u64), ErrorKind> {
     let device = Device::new(BFC_HOST_DEVICE)?;
     // NumPy takes NULL for a failure.
     let allocate = || device.alloc(size.max(1) as u64);
@@ -41,14 +41,15 @@ pub extern "C" fn bfc_numpy_calloc(ctx: *mut c_void, nelem: usize, elsize: usize
     or_log("bfc_numpy_calloc", null_mut(), || {
         let Some(size) = nelem.checked_mul(elsize) else {
             return Err(fail!(
-                Error::OutOfMemory,
+                ErrorKind::OutOfMemory,
                 "{nelem} elements of {elsize} bytes are more than there are addresses"
             ));
         };
         let (device, addr) = alloc(size)?;
         // SAFETY: nothing else has this memory, and it is the host's: NumPy will write to it too.
         if let Err(error) = unsafe { device.zero(addr, size as u64) } {
-            let _ = device.free(addr);
+            // SAFETY: nothing else has this memory.
+            let _ = unsafe { device.free(addr) };
             return Err(error);
         }
         Ok(addr as *mut c_void)
@@ -80,7 +81,8 @@ pub unsafe extern "C" fn bfc_numpy_realloc(
         let new = alloc(new_size)?.1 as *mut c_void;
         // SAFETY: both are different allocations of at least that many bytes, and the caller uses neither.
         unsafe { new.cast::<u8>().copy_from_nonoverlapping(ptr.cast(), old_size.min(new_size)) };
-        device.free(ptr as u64)?;
+        // SAFETY: the caller gives the memory up.
+        unsafe { device.free(ptr as u64)? };
         Ok(new)
     })
 }
@@ -95,6 +97,7 @@ pub unsafe extern "C" fn bfc_numpy_realloc(
 pub extern "C" fn bfc_numpy_free(ctx: *mut c_void, ptr: *mut c_void, size: usize) {
     let _ = (ctx, size);
     if !ptr.is_null() {
-        or_log("bfc_numpy_free", (), || Device::new(BFC_HOST_DEVICE)?.free(ptr as u64));
+        // SAFETY: the caller gives the memory up.
+        or_log("bfc_numpy_free", (), || unsafe { Device::new(BFC_HOST_DEVICE)?.free(ptr as u64) });
     }
 }

@@ -5,7 +5,7 @@ use super::first_use::{MAPPED, served};
 use crate::capi::ffi_result::or_log;
 use crate::capi::types::bfc_stream_t;
 use crate::device::{ClientOrder, Device};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -66,7 +66,7 @@ pub extern "C" fn bfc_ort_free(ptr: *mut c_void) {
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_ort_empty_cache() {
     or_log("bfc_ort_empty_cache", (), || match Device::current()?.trim(0) {
-        Ok(_) | Err(Error::NoAllocator) => Ok(()),
+        Ok(_) | Err(ErrorKind::NoAllocator) => Ok(()),
         Err(error) => Err(error),
     });
 }

@@ -12,7 +12,7 @@ use super::history::Origin;
 use super::slot::{FastGuard, Guard, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail, set_last_shortage};
 use crate::log::{self, Level};
 use crate::report::{self, failure::Verdict};
 use crate::sys::clock::Deadline;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Serves a request without special requirements, in the order of a stream or of none. Returns address 0 for 0 bytes.
 #[inline(always)]
-pub(crate) fn alloc(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, Error> {
+pub(crate) fn alloc(slot: &Slot, bytes: u64, stream: Stream) -> Result<u64, ErrorKind> {
     match try_alloc(slot, bytes, stream) {
         Ok(addr) => Ok(addr),
         Err(entered) if stream == Stream::NONE => alloc_recorded::<true>(slot, entered, bytes, stream),
@@ -56,7 +56,7 @@ fn alloc_recorded<const NO_STREAM: bool>(
     entered: Option<FastGuard<'_>>,
     bytes: u64,
     stream: Stream,
-) -> Result<u64, Error> {
+) -> Result<u64, ErrorKind> {
     let stream = if NO_STREAM { Stream::NONE } else { stream };
     let Some(mut entered) = entered else { return serve_plain_request(slot, None, bytes, stream) };
     // Apart from the other conditions, with which the compiler would evaluate it as a number.
@@ -86,7 +86,7 @@ fn serve_plain_request(
     entered: Option<FastGuard<'_>>,
     bytes: u64,
     stream: Stream,
-) -> Result<u64, Error> {
+) -> Result<u64, ErrorKind> {
     let Some(mut entered) = entered else {
         return serve(slot.enter_after(None)?, &Request::new(bytes, stream));
     };
@@ -112,7 +112,7 @@ fn serve_plain_request(
 }
 
 /// Serves a request without a stream, a bound on stamps and an operation. Returns address 0 for 0 bytes.
-pub(crate) fn alloc_aligned(slot: &Slot, request: &Request<'_>) -> Result<u64, Error> {
+pub(crate) fn alloc_aligned(slot: &Slot, request: &Request<'_>) -> Result<u64, ErrorKind> {
     let Some(mut entered) = slot.try_enter() else { return serve(slot.enter_after(None)?, request) };
     let Request { size, requested, alignment, .. } = *request;
     // The usual case, as in `try_alloc`.
@@ -129,7 +129,7 @@ pub(crate) fn alloc_aligned(slot: &Slot, request: &Request<'_>) -> Result<u64, E
 
 /// Serves a request with the lock held. Returns address 0 for 0 bytes.
 #[inline(never)]
-pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
+pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, ErrorKind> {
     if request.max_stamp != u64::MAX {
         guard.require_timestamps("freed_before")?;
     }
@@ -153,7 +153,7 @@ pub(crate) fn serve(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, 
 
 /// Serves a request of a pool without the debug mode for which there is no free chunk.
 #[cold]
-fn serve_by_strategies(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
+fn serve_by_strategies(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, ErrorKind> {
     let begun_in = guard.arena.life();
     match retry(&mut guard, request, begun_in)? {
         Some(addr) => Ok(addr),
@@ -163,7 +163,7 @@ fn serve_by_strategies(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u6
 
 /// Serves a request in the debug mode, whose chunk has room for the guards. They are written before the call returns.
 #[cold]
-fn serve_guarded(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Error> {
+fn serve_guarded(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, ErrorKind> {
     let begun_in = guard.arena.life();
     if let Some(refused) = refuse(&mut guard, request) {
         return Err(refused);
@@ -189,7 +189,7 @@ fn serve_guarded(mut guard: Guard<'_>, request: &Request<'_>) -> Result<u64, Err
 /// Refuses a request that nothing can serve: for more than any chunk can have, or with an alignment larger than the limit,
 /// because only chance could provide a place with it.
 #[inline]
-fn refuse(guard: &mut Guard<'_>, request: &Request<'_>) -> Option<Error> {
+fn refuse(guard: &mut Guard<'_>, request: &Request<'_>) -> Option<ErrorKind> {
     // The limit may have been lowered below what the pool holds.
     let growth = guard.arena.growth();
     let is_unlikely = request.alignment > UNIT.max(growth.limit()).max(growth.pool_bytes());
@@ -197,22 +197,25 @@ fn refuse(guard: &mut Guard<'_>, request: &Request<'_>) -> Option<Error> {
 }
 
 #[cold]
-fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> Error {
+fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let Request { requested: bytes, alignment, .. } = *request;
-    if request.is_too_large() {
-        let error = fail!(Error::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)");
-        return guard.fail(error, request);
-    }
-    guard.count_failure(request, FailureCause::Alignment);
-    let limit = guard.arena.growth().limit();
-    fail!(Error::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
+    let error = if request.is_too_large() {
+        let error = fail!(ErrorKind::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)");
+        guard.fail(error, request)
+    } else {
+        guard.count_failure(request, FailureCause::Alignment);
+        let limit = guard.arena.growth().limit();
+        fail!(ErrorKind::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
+    };
+    set_last_shortage(verdict_of(guard, request).numbers());
+    error
 }
 
 /// Searches for memory until the retry timeout has passed, after [`take`] has found none. `begun_in` is the value of
 /// `Arena::life` when the request began. Out of line, so that its frame is not on the stack when the report of a failure is
 /// written.
 #[inline(never)]
-fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, Error> {
+fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<Option<u64>, ErrorKind> {
     let state = RetryState::new(begun_in);
     let mut pause = Pause { deadline: None, has_probed: false, state };
     loop {
@@ -234,9 +237,12 @@ fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<
 
 /// The caller has other ways to get memory, so this does not count as a failure.
 #[inline(never)]
-fn has_none(guard: &Guard<'_>, request: &Request<'_>) -> Error {
+fn has_none(guard: &Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let (name, bytes) = (&guard.name, request.requested);
-    fail!(Error::OutOfMemory, "{name}: no memory that it holds serves {bytes} bytes without growth")
+    let error =
+        fail!(ErrorKind::OutOfMemory, "{name}: no memory that it holds serves {bytes} bytes without growth");
+    set_last_shortage(verdict_of(guard, request).numbers());
+    error
 }
 
 /// What is known between two searches of a request.
@@ -251,7 +257,7 @@ impl Pause {
     /// Waits until another search may find something. Returns false if none may. Out of line, so that its frame is not on
     /// the stack during a search.
     #[inline(never)]
-    fn wait_for_change(&mut self, guard: &mut Guard<'_>, request: &Request<'_>) -> Result<bool, Error> {
+    fn wait_for_change(&mut self, guard: &mut Guard<'_>, request: &Request<'_>) -> Result<bool, ErrorKind> {
         let Pause { deadline, has_probed, state } = self;
         // As in TensorFlow, the last attempt comes after the timeout.
         let is_circular = state.refused().is_some_and(|refusal| refusal.is_circular);
@@ -296,9 +302,10 @@ impl Pause {
 
 /// Fails a request that nothing could serve, and stores the reason.
 #[inline(never)]
-fn give_up(guard: Guard<'_>, request: &Request<'_>) -> Error {
+fn give_up(guard: Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let verdict = verdict_of(&guard, request);
-    let error = fail!(Error::OutOfMemory, "{}: {verdict}", guard.name);
+    let error = fail!(ErrorKind::OutOfMemory, "{}: {verdict}", guard.name);
+    set_last_shortage(verdict.numbers());
     report_failure(guard, request, &verdict);
     error
 }

@@ -4,7 +4,7 @@
 //! search begins again. [`search`] finds nothing only if the lock has been held since the last [`take`].
 
 use super::retry_state::{Attempt, RetryState};
-use crate::error::{Error, keeping_last_error};
+use crate::error::{ErrorKind, keeping_last_error};
 use crate::pool::idle::limits;
 use crate::pool::region_io::{Extended, attempt_extension, extend, extend_by_least, release};
 use crate::pool::slot::{Guard, Interrupted, Outside};
@@ -48,7 +48,7 @@ pub(super) fn search(
     guard: &mut Guard<'_>,
     request: &Request<'_>,
     state: &mut RetryState,
-) -> Result<Option<u64>, Error> {
+) -> Result<Option<u64>, ErrorKind> {
     state.least = request.size;
     let mut request = state.complete(guard, request);
     loop {
@@ -84,7 +84,7 @@ fn try_strategies(guard: &mut Guard<'_>, request: &Request<'_>, state: &mut Retr
 
 /// Takes the best free chunk that fits now, if there is one.
 #[inline(never)]
-pub(super) fn take(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, Error> {
+pub(super) fn take(guard: &mut Guard<'_>, request: &Request<'_>) -> Result<Option<u64>, ErrorKind> {
     if guard.is_guarded() {
         guarded::await_turn(guard)?;
         if let Err(exhausted) = guarded::make_room(guard) {

@@ -4,7 +4,7 @@ use super::damage_report::{Messages, Violation};
 use super::hand_out::await_turn;
 use super::layout::{Neighbour, Side, in_front_of};
 use super::work::{self, Inspection};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{CallKind, Guard};
@@ -12,7 +12,7 @@ use bfc_core::stream_id::Stream;
 use bfc_hostmem::HostMemoryExhausted;
 
 /// Checks the guards of all chunks in use. Damaged guards are reported in the log and restored.
-pub(crate) fn check(mut guard: Guard<'_>) -> Result<(), Error> {
+pub(crate) fn check(mut guard: Guard<'_>) -> Result<(), ErrorKind> {
     await_turn(&mut guard)?;
     let mut inspections = plan_check(&guard)?;
     let streams = guard.streams_to_query_before_wait(Stream::NONE);

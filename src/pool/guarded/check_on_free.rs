@@ -5,7 +5,7 @@ use super::hand_out::await_turn;
 use super::layout::{GUARD, Neighbour, POISON, ROOM, Range, Side, in_front_of};
 use super::work::{self, Fill, Findings, Hindrance};
 use crate::backend::memory::Memory;
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{CallKind, Guard};
@@ -58,7 +58,7 @@ impl FreeCheck {
         memory: &dyn Memory,
         findings: &mut Findings,
         buffer: &mut [u8],
-    ) -> Result<(), Error> {
+    ) -> Result<(), ErrorKind> {
         if let Some(behind) = self.behind {
             findings.behind = work::inspect(memory, behind, buffer)?;
         }
@@ -89,7 +89,7 @@ impl FreeCheck {
 }
 
 /// Checks the guards of a chunk, poisons it, and frees it.
-pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), Error> {
+pub(in crate::pool) fn free(mut guard: Guard<'_>, addr: u64, stream: Stream) -> Result<(), ErrorKind> {
     await_turn(&mut guard)?;
     let Some(id) = guard.arena.chunk_in_use(addr) else { return take_back(guard, addr, stream, false) };
     let (free_check, life) = (FreeCheck::new(&guard, id, stream), guard.arena.life());

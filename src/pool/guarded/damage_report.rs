@@ -2,7 +2,7 @@
 
 use super::layout::{Neighbour, ROOM, Side};
 use super::work::{Damage, Hindrance};
-use crate::error::{Error, to_text};
+use crate::error::{ErrorKind, to_text};
 use crate::log::{self, Level};
 use crate::pool::pool::Pool;
 use crate::report::Counted;
@@ -61,7 +61,7 @@ impl Messages {
         let (device, name, why) = (pool.device, &pool.name, hindrance.why());
         let text = to_text(format_args!("{name}, device {device}: guards {what}: {why}"));
         // The driver is shut down at the end of the process, which is not worth a warning.
-        let is_failure = hindrance.error.is_some_and(|error| error != Error::ShuttingDown);
+        let is_failure = hindrance.error.is_some_and(|error| error != ErrorKind::ShuttingDown);
         let aloud = is_failure && !std::mem::replace(&mut pool.guards().warned, true);
         self.add(if aloud { Level::Warn } else { Level::Debug }, text);
     }

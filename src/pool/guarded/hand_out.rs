@@ -3,14 +3,14 @@
 use super::damage_report::Messages;
 use super::layout::{FRESH, GUARD, Neighbour, Range, in_front_of};
 use super::work::{self, Fill};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::guard_state::{BEHIND, FRONT};
 use crate::pool::slot::{CallKind, Guard, Outside};
 use bfc_core::stream_id::Stream;
 use bfc_hostmem::HostMemoryExhausted;
 
 /// Waits until no other thread writes or checks guards. The caller may then begin to do so before it opens the lock.
-pub(in crate::pool) fn await_turn(guard: &mut Guard<'_>) -> Result<(), Error> {
+pub(in crate::pool) fn await_turn(guard: &mut Guard<'_>) -> Result<(), ErrorKind> {
     let mut gave_way = false;
     loop {
         if guard.is_guarding() {

@@ -4,7 +4,7 @@ use super::layout::{GUARD, Range, Side};
 use crate::backend::Backend;
 use crate::backend::memory::Memory;
 use crate::backend::order::Stream;
-use crate::error::{Error, LastError, fail, keeping_last_error, to_text};
+use crate::error::{ErrorKind, LastError, fail, keeping_last_error, to_text};
 use crate::pool::captures::Permission;
 use crate::pool::guard_state::buffer;
 use crate::pool::order::is_one_captured;
@@ -53,7 +53,7 @@ pub(super) struct Inspection {
 }
 
 impl Inspection {
-    pub(super) fn carry_out(&mut self, memory: &dyn Memory, buffer: &mut [u8]) -> Result<(), Error> {
+    pub(super) fn carry_out(&mut self, memory: &dyn Memory, buffer: &mut [u8]) -> Result<(), ErrorKind> {
         self.damage = inspect(memory, self.range, buffer)?;
         match self.damage {
             Some(_) => fill(memory, &[Fill { range: self.range, with: GUARD }]),
@@ -66,7 +66,7 @@ impl Inspection {
 pub(super) struct Hindrance {
     /// `None` if a stream is captured, or a capture is announced, so that nothing may wait for the device. Nothing was
     /// written in that case.
-    pub(super) error: Option<Error>,
+    pub(super) error: Option<ErrorKind>,
     /// The error's message. `None` if there was no host memory for it.
     message: Option<String>,
 }
@@ -87,7 +87,7 @@ pub(super) type ToAsk = Result<Option<Vec<Stream>>, HostMemoryExhausted>;
 pub(super) fn run_when_idle(
     backend: &dyn Backend,
     streams: ToAsk,
-    work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
+    work: impl FnOnce(&dyn Memory) -> Result<(), ErrorKind>,
 ) -> Option<Hindrance> {
     keeping_last_error(|| match wait_and_run(backend, streams, work) {
         Ok(true) => None,
@@ -101,10 +101,10 @@ pub(super) fn run_when_idle(
 fn wait_and_run(
     backend: &dyn Backend,
     streams: ToAsk,
-    work: impl FnOnce(&dyn Memory) -> Result<(), Error>,
-) -> Result<bool, Error> {
+    work: impl FnOnce(&dyn Memory) -> Result<(), ErrorKind>,
+) -> Result<bool, ErrorKind> {
     let Some(memory) = backend.memory() else {
-        return Err(fail!(Error::Unsupported, "the backend has no memory to look at"));
+        return Err(fail!(ErrorKind::Unsupported, "the backend has no memory to look at"));
     };
     if let Some(device) = backend.order() {
         let Some(streams) = streams? else { return Ok(false) };
@@ -123,13 +123,13 @@ fn wait_and_run(
 }
 
 /// Fills ranges one after the other.
-pub(super) fn fill(memory: &dyn Memory, fills: &[Fill]) -> Result<(), Error> {
+pub(super) fn fill(memory: &dyn Memory, fills: &[Fill]) -> Result<(), ErrorKind> {
     let mut fills = fills.iter().filter(|fill| fill.range.bytes != 0);
     fills.try_for_each(|fill| memory.fill(fill.range.at, fill.range.bytes, fill.with))
 }
 
 /// Replaces the buffer if it is missing. In a forked child, a thread that does not exist there may have taken it.
-pub(super) fn refill(taken: &mut Vec<u8>) -> Result<(), Error> {
+pub(super) fn refill(taken: &mut Vec<u8>) -> Result<(), ErrorKind> {
     if taken.is_empty() {
         *taken = buffer()?;
     }
@@ -137,7 +137,11 @@ pub(super) fn refill(taken: &mut Vec<u8>) -> Result<(), Error> {
 }
 
 /// Returns the damage of a guard, if there is any.
-pub(super) fn inspect(memory: &dyn Memory, guard: Range, buffer: &mut [u8]) -> Result<Option<Damage>, Error> {
+pub(super) fn inspect(
+    memory: &dyn Memory,
+    guard: Range,
+    buffer: &mut [u8],
+) -> Result<Option<Damage>, ErrorKind> {
     let mut damage: Option<Damage> = None;
     let mut offset = 0;
     while offset < guard.bytes {

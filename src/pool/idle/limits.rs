@@ -6,7 +6,7 @@
 
 use super::give_back::{discard_beyond, give_back_to, record_trim};
 use crate::backend::granules::Granules;
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::log::{self, Level};
 use crate::options::{Limit, share_of};
 use crate::pool::limit_share::LimitShare;
@@ -23,7 +23,7 @@ pub(in crate::pool) fn before_growth(guard: &mut Guard<'_>, least: u64) -> Outsi
 }
 
 /// Brings the limit of a pool up to date that nothing may be using.
-pub(super) fn keep_up_to_date(slot: &Slot) -> Result<(), Error> {
+pub(super) fn keep_up_to_date(slot: &Slot) -> Result<(), ErrorKind> {
     let mut guard = slot.enter()?;
     match guard.limit_share.get() {
         Some(share) => or_reborn(renew(&mut guard, share), &guard, ()),

@@ -3,7 +3,7 @@
 use super::callback;
 use super::give_back::{discard_beyond, give_back_to, give_settled_back, record_trim, settle};
 use super::limits::{self, change_limit};
-use crate::error::{DeferredError, Error, LastError, keeping_last_error};
+use crate::error::{DeferredError, ErrorKind, LastError, keeping_last_error};
 use crate::log::{self, Level};
 use crate::options::{Limit, Options};
 use crate::pool::captures::refuse_for_a_capture;
@@ -15,17 +15,17 @@ use bfc_core::stream_id::Stream;
 use std::time::Duration;
 
 /// Gives wholly free regions back as long as `keep` bytes stay held. Returns the number of bytes given back.
-pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, Error> {
+pub(crate) fn trim(slot: &Slot, keep: u64) -> Result<u64, ErrorKind> {
     give_free_back(&mut slot.enter_for_long()?, keep, false)
 }
 
 /// Changes the limit, and gives free memory beyond it back.
-pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), Error> {
+pub(crate) fn set_limit(slot: &Slot, limit: u64) -> Result<(), ErrorKind> {
     limit_to(slot.enter()?, Limit::fixed(limit))
 }
 
 /// Changes the limit to the one that creation with these options would set.
-pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Error> {
+pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), ErrorKind> {
     options.check()?;
     let mut guard = slot.enter()?;
     let limit = guard.ask(CallKind::Orders, |backend| options.limit_on(backend));
@@ -33,7 +33,7 @@ pub(crate) fn set_limit_as(slot: &Slot, options: &Options<'_>) -> Result<(), Err
     limit_to(guard, limit?)
 }
 
-fn limit_to(mut guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
+fn limit_to(mut guard: Guard<'_>, limit: Limit) -> Result<(), ErrorKind> {
     or_reborn(change_limit(&mut guard, limit), &guard, ())?;
     let (device, limit) = (guard.device, guard.arena.growth().limit());
     if guard.arena.growth().pool_bytes() <= limit {
@@ -56,7 +56,7 @@ fn limit_to(mut guard: Guard<'_>, limit: Limit) -> Result<(), Error> {
 /// Gives wholly free regions back as long as `keep` bytes stay held. With `below`, it gives regions back until no more
 /// than `keep` bytes are held. Returns the number of bytes that it has given back, of a device also those that another thread
 /// has meanwhile.
-fn give_free_back(guard: &mut Guard<'_>, keep: u64, below: bool) -> Result<u64, Error> {
+fn give_free_back(guard: &mut Guard<'_>, keep: u64, below: bool) -> Result<u64, ErrorKind> {
     let (held, life) = (guard.arena.growth().pool_bytes(), guard.arena.life());
     if !wait_until_idle(guard)? {
         // A capture is an error only if there is memory to give back.
@@ -82,7 +82,7 @@ fn give_free_back(guard: &mut Guard<'_>, keep: u64, below: bool) -> Result<u64, 
 }
 
 /// Waits for the work that uses free memory, and coalesces what it has left. Returns false if a capture forbids to wait.
-fn wait_until_idle(guard: &mut Guard<'_>) -> Result<bool, Error> {
+fn wait_until_idle(guard: &mut Guard<'_>) -> Result<bool, ErrorKind> {
     // A failure of the driver is no capture: without it less memory may go back. After a loss of all memory nothing is left
     // to wait for.
     let idle = or_reborn(deferred(order::synchronize(guard, Stream::NONE)), guard, Ok(true))?;
@@ -131,7 +131,7 @@ pub(crate) fn trim_if_idle(slot: &Slot, now: u64) -> Option<Duration> {
 
 /// Lets the client say which work is done, and gives all free memory back. Does so again after another time of rest if a
 /// capture is under way, the driver has refused, or work is left that nobody else may find to be done.
-fn trim_idle(mut guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), Error> {
+fn trim_idle(mut guard: Guard<'_>, slot: &Slot, now: u64) -> Result<(), ErrorKind> {
     callback::call(&mut guard)?;
     // What the client has freed there does not stop the trim.
     let calls = activity_of(&guard).calls;
@@ -166,7 +166,7 @@ fn activity_of(guard: &Guard<'_>) -> Activity {
 
 /// Gives all free memory back in pieces, as long as no call comes in between. The lock is open while the backend takes a
 /// piece.
-fn trim_in_pieces(guard: &mut Guard<'_>, calls: u64) -> Result<u64, Error> {
+fn trim_in_pieces(guard: &mut Guard<'_>, calls: u64) -> Result<u64, ErrorKind> {
     let is_idle = wait_until_idle(guard)?;
     // What is found to be done from now on has memory given back again.
     let settled = activity_of(guard).settled;

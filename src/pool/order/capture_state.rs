@@ -2,7 +2,7 @@
 
 use super::driver_stream::{handle, is_captured, try_vec};
 use crate::backend::order::{Capture, Context};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::captures;
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, Outside, is_reborn};
@@ -108,7 +108,7 @@ pub(super) fn note_capture_of(guard: &mut Guard<'_>, named: Stream) -> Outside {
 
 /// Waits until no call is about to enter the driver that might break a capture which was just announced, for
 /// [`captures::ENTRY`] at most. Calls that begin later take the announcement into account. Does not wait for device work.
-pub(in crate::pool) fn await_disturbing_calls(guard: &mut Guard<'_>) -> Result<(), Error> {
+pub(in crate::pool) fn await_disturbing_calls(guard: &mut Guard<'_>) -> Result<(), ErrorKind> {
     const MOMENT: Duration = Duration::from_millis(10);
     let (last_call, deadline) = (guard.last_call(), Deadline::after(captures::ENTRY));
     while guard.backend.get().order().is_some()

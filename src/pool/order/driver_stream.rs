@@ -1,14 +1,17 @@
 //! Stream handles of the driver, and helpers that the other files of this folder share.
 
 use crate::backend::order::{self as driver, Capture, Order};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::pool::Pool;
 use crate::sys::thread;
 use bfc_core::stream_id::Stream;
 use bfc_hostmem::HostMemoryExhausted;
 
 /// Runs `work` on each task, even if others fail. Returns the last failure, whose message is the one stored.
-pub(super) fn each<T>(tasks: &mut [T], work: impl FnMut(&mut T) -> Result<(), Error>) -> Result<(), Error> {
+pub(super) fn each<T>(
+    tasks: &mut [T],
+    work: impl FnMut(&mut T) -> Result<(), ErrorKind>,
+) -> Result<(), ErrorKind> {
     tasks.iter_mut().map(work).filter(Result::is_err).last().unwrap_or(Ok(()))
 }
 
@@ -34,7 +37,7 @@ pub(super) fn reachable_for(stream: Stream) -> Stream {
 }
 
 /// Returns whether a stream is being captured. A request on a captured stream must not query or wait for other streams.
-pub(super) fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, Error> {
+pub(super) fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, ErrorKind> {
     if !stream.exists() {
         return Ok(false);
     }
@@ -43,7 +46,10 @@ pub(super) fn is_captured(order: &dyn Order, stream: Stream) -> Result<bool, Err
 }
 
 /// Returns whether one of these streams is being captured. A destroyed stream is not.
-pub(in crate::pool) fn is_one_captured(order: &dyn Order, streams: &[driver::Stream]) -> Result<bool, Error> {
+pub(in crate::pool) fn is_one_captured(
+    order: &dyn Order,
+    streams: &[driver::Stream],
+) -> Result<bool, ErrorKind> {
     for &stream in streams {
         if order.capture_of(stream)? == Capture::Active {
             return Ok(true);

@@ -2,7 +2,7 @@
 
 use super::record::{Outcome, Recording};
 use crate::backend::order as driver;
-use crate::error::{Error, keeping_last_error};
+use crate::error::{ErrorKind, keeping_last_error};
 use crate::pool::pool::Pool;
 use crate::pool::slot::{Guard, is_reborn, or_reborn};
 use bfc_core::stream_id::Stream;
@@ -10,7 +10,7 @@ use bfc_core::stream_id::Stream;
 /// Forgets a stream that is about to end. Records the last event on it, which covers all memory freed there before and
 /// later.
 #[inline(never)]
-pub(crate) fn forget(guard: &mut Guard<'_>, stream: Stream) -> Result<(), Error> {
+pub(crate) fn forget(guard: &mut Guard<'_>, stream: Stream) -> Result<(), ErrorKind> {
     let queue_id = guard.arena.streams().queue_of(stream);
     let work = guard.arena.streams_mut().forget_stream(stream)?;
     let (life, noticed) = (guard.arena.life(), guard.captures_noticed);

@@ -8,7 +8,7 @@
 
 use crate::backend::current_context;
 use crate::backend::order::Current;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::pool::mutation;
 use crate::pool::slot::{CallKind, Slot};
 use crate::sys::thread;
@@ -18,7 +18,7 @@ use bfc_hostmem::HostMemoryExhausted;
 /// Returns the stream of a request. With a context of another device current, that is the default stream of the pool's
 /// own context.
 #[inline]
-pub(crate) fn stream_of(slot: &Slot, handle: u64) -> Result<Stream, Error> {
+pub(crate) fn stream_of(slot: &Slot, handle: u64) -> Result<Stream, ErrorKind> {
     if handle > Stream::OF_THIS_THREAD {
         return Ok(Stream::of_handle(handle));
     }
@@ -30,7 +30,7 @@ pub(crate) fn stream_of(slot: &Slot, handle: u64) -> Result<Stream, Error> {
 /// device, its default stream may be meant, or that of the pool's own context. Then the former is recorded here, and the
 /// latter is returned. Also returns whether the pool's own context was found current, so that a free need not ask again.
 #[inline]
-pub(crate) fn stream_of_use(slot: &Slot, addr: u64, handle: u64) -> Result<(Stream, bool), Error> {
+pub(crate) fn stream_of_use(slot: &Slot, addr: u64, handle: u64) -> Result<(Stream, bool), ErrorKind> {
     if handle > Stream::OF_THIS_THREAD {
         return Ok((Stream::of_handle(handle), false));
     }
@@ -39,7 +39,7 @@ pub(crate) fn stream_of_use(slot: &Slot, addr: u64, handle: u64) -> Result<(Stre
         Current::Beside(context) => Ok((stream.in_context(context), false)),
         Current::Elsewhere(context) => match record_use(slot, addr, stream.in_context(context)) {
             // The call itself reports what is wrong with the address.
-            Ok(()) | Err(Error::InvalidPointer) => Ok((stream, false)),
+            Ok(()) | Err(ErrorKind::InvalidPointer) => Ok((stream, false)),
             Err(error) => Err(error),
         },
         Current::Own | Current::Nothing => Ok((stream, current == Current::Own)),
@@ -48,7 +48,7 @@ pub(crate) fn stream_of_use(slot: &Slot, addr: u64, handle: u64) -> Result<(Stre
 
 /// Returns the stream that a caller has synchronized, is about to destroy, or queues work on: with a context of another
 /// device current, that context's.
-pub(crate) fn stream_in_current_context(slot: &Slot, handle: u64) -> Result<Stream, Error> {
+pub(crate) fn stream_in_current_context(slot: &Slot, handle: u64) -> Result<Stream, ErrorKind> {
     if handle > Stream::OF_THIS_THREAD {
         return Ok(Stream::of_handle(handle));
     }
@@ -60,18 +60,18 @@ pub(crate) fn stream_in_current_context(slot: &Slot, handle: u64) -> Result<Stre
 }
 
 /// Records that a live chunk is also used on a stream.
-pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), Error> {
+pub(crate) fn record_use(slot: &Slot, addr: u64, stream: Stream) -> Result<(), ErrorKind> {
     let mut guard = slot.enter()?;
     guard.require_no_timestamps()?;
     match guard.arena.streams_mut().record_use(addr, stream)? {
         Ok(()) => Ok(()),
-        Err(_) => Err(fail!(Error::InvalidPointer, "{addr:#x} is not the start of a live allocation")),
+        Err(_) => Err(fail!(ErrorKind::InvalidPointer, "{addr:#x} is not the start of a live allocation")),
     }
 }
 
 /// Returns the default stream of the pool's own context, and which context is current.
 #[inline(never)]
-fn default_stream(slot: &Slot, handle: u64) -> Result<(Stream, Current), Error> {
+fn default_stream(slot: &Slot, handle: u64) -> Result<(Stream, Current), ErrorKind> {
     let stream = match thread::number() {
         _ if handle != Stream::OF_THIS_THREAD => Stream::DEFAULT,
         Some(number) => Stream::of_thread(number),
@@ -90,7 +90,7 @@ fn default_stream(slot: &Slot, handle: u64) -> Result<(Stream, Current), Error> 
 
 /// Asks which context is current, with the lock open.
 #[cold]
-fn query_current_context(slot: &Slot) -> Result<Current, Error> {
+fn query_current_context(slot: &Slot) -> Result<Current, ErrorKind> {
     slot.enter()?.ask(CallKind::Orders, |backend| {
         backend.order().map_or(Ok(Current::Own), |streams| streams.current())
     })

@@ -5,7 +5,7 @@ use super::capture_state::note_capture_of;
 use super::driver_stream::{each, handle, is_captured, is_reachable, try_vec};
 use super::record::Recording;
 use crate::backend::order::{Capture, Event, Order, State};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::events::{Kind, Marker};
 use crate::pool::mutation;
 use crate::pool::pool::Pool;
@@ -30,7 +30,7 @@ struct Question {
 
 impl Question {
     /// Queries the events by bisection, because work is done in order.
-    fn query_events(&mut self, order: &dyn Order) -> Result<(), Error> {
+    fn query_events(&mut self, order: &dyn Order) -> Result<(), ErrorKind> {
         let (mut least, mut most) = (0, self.events.len());
         // Usually either nothing is done or everything is.
         let mut at = 0;
@@ -111,7 +111,7 @@ fn learn_sole(guard: &mut Guard<'_>, named: Stream) -> Outside {
     }
     // A stream that is not known to be of this context is treated as one of another.
     if guard.events.is_of_other_context(sole) && guard.arena.streams().sole_stream() == Some(sole) {
-        guard.arena.streams_mut().require_queues().map_err(Error::from)?;
+        guard.arena.streams_mut().require_queues().map_err(ErrorKind::from)?;
     }
     result
 }

@@ -10,7 +10,7 @@
 
 use super::driver_stream::{each, handle, is_reachable};
 use crate::backend::order::{self as driver, Capture, Context, Event, Order};
-use crate::error::{Error, keeping_last_error};
+use crate::error::{ErrorKind, keeping_last_error};
 use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Kind};
 use crate::pool::mutation;
@@ -98,7 +98,7 @@ impl Recording {
     }
 
     /// Records the event, unless the stream is captured.
-    pub(super) fn carry_out(&mut self, order: &dyn Order) -> Result<(), Error> {
+    pub(super) fn carry_out(&mut self, order: &dyn Order) -> Result<(), ErrorKind> {
         if self.outcome != Outcome::NotRecorded {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl Recording {
     }
 
     /// Queries the recorded event at once, because its stream may be idle.
-    pub(super) fn query_event(&mut self, order: &dyn Order) -> Result<(), Error> {
+    pub(super) fn query_event(&mut self, order: &dyn Order) -> Result<(), ErrorKind> {
         let Some(event) = self.event.filter(|_| self.outcome == Outcome::Recorded) else { return Ok(()) };
         match order.state(event)? {
             driver::State::Done => self.outcome = Outcome::Done,

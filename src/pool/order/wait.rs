@@ -7,7 +7,7 @@
 use super::driver_stream::{each, handle, is_captured, reachable_for, try_vec};
 use super::record::record_work;
 use crate::backend::order::{Capture, Context, Event, Order};
-use crate::error::{Error, keeping_last_error};
+use crate::error::{ErrorKind, keeping_last_error};
 use crate::pool::captures::Permission;
 use crate::pool::events::{Events, Marker};
 use crate::pool::pool::Pool;
@@ -203,7 +203,7 @@ fn uncovered_in_other_contexts<'a>(
 }
 
 /// Waits for all work queued on a live stream, if the stream is of another context and not captured.
-fn wait_for_stream(order: &dyn Order, stream: Stream) -> Result<(), Error> {
+fn wait_for_stream(order: &dyn Order, stream: Stream) -> Result<(), ErrorKind> {
     if order.capture_of(handle(stream))? != Capture::None {
         return Ok(());
     }

@@ -38,7 +38,7 @@ struct Records {
     kept: u64,
     calls: u64,
     failing: Failing,
-    error: Error,
+    error: ErrorKind,
     /// The number of granules that were moved.
     attached: u64,
     /// The number of waits for the device.
@@ -57,7 +57,7 @@ struct Fake {
 
 impl Fake {
     fn new(range: Range, limit: u64) -> &'static Fake {
-        let (failing, error) = (Failing::Never, Error::OutOfMemory);
+        let (failing, error) = (Failing::Never, ErrorKind::OutOfMemory);
         let records =
             Records { mapped: BTreeSet::new(), kept: 0, calls: 0, failing, error, attached: 0, waits: 0 };
         let (over, renewed) = (AtomicBool::new(false), OnceLock::new());
@@ -69,7 +69,7 @@ impl Fake {
     }
 
     /// Counts a call, and fails it if it is due to fail.
-    fn call(&self, new: bool) -> Result<MutexGuard<'_, Records>, Error> {
+    fn call(&self, new: bool) -> Result<MutexGuard<'_, Records>, ErrorKind> {
         // Make threads interfere with each other.
         std::thread::yield_now();
         let mut records = self.records();
@@ -105,7 +105,7 @@ impl Fake {
     }
 }
 
-fn fail(error: Error, number: u64) -> Error {
+fn fail(error: ErrorKind, number: u64) -> ErrorKind {
     crate::error::fail!(error, "call {number} was to fail")
 }
 
@@ -114,26 +114,26 @@ impl Granules for Fake {
         self.range
     }
 
-    fn wait_until_idle(&self) -> Result<(), Error> {
+    fn wait_until_idle(&self) -> Result<(), ErrorKind> {
         self.call(false).map(|mut records| records.waits += 1)
     }
 
-    fn map(&self, span: Span) -> Result<(), Error> {
+    fn map(&self, span: Span) -> Result<(), ErrorKind> {
         self.call(true).map(|mut records| self.insert(&mut records, span))
     }
 
-    fn release(&self, span: Span) -> Result<(), Error> {
+    fn release(&self, span: Span) -> Result<(), ErrorKind> {
         self.call(false).map(|mut records| self.remove(&mut records, span))
     }
 
-    fn detach(&self, span: Span) -> Result<(), Error> {
+    fn detach(&self, span: Span) -> Result<(), ErrorKind> {
         let mut records = self.call(false)?;
         self.remove(&mut records, span);
         records.kept += span.bytes / GRANULE;
         Ok(())
     }
 
-    fn attach(&self, span: Span) -> Result<(), Error> {
+    fn attach(&self, span: Span) -> Result<(), ErrorKind> {
         let mut records = self.call(false)?;
         records.kept = records.kept.checked_sub(span.bytes / GRANULE).expect("so many are kept");
         records.attached += span.bytes / GRANULE;
@@ -147,11 +147,11 @@ impl Granules for Fake {
 }
 
 impl Backend for Fake {
-    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, Error> {
+    fn alloc(&self, _: u64, _: u64) -> Result<Option<Granted>, ErrorKind> {
         panic!("granules are no regions")
     }
 
-    fn free(&self, granted: Granted) -> Result<(), Error> {
+    fn free(&self, granted: Granted) -> Result<(), ErrorKind> {
         let mut records = self.records();
         assert_eq!(granted.bytes, records.mapped.len() as u64 * GRANULE, "what was held at the end");
         records.mapped.clear();
@@ -188,7 +188,7 @@ impl Life for Fake {
         self.over.store(true, SeqCst);
     }
 
-    fn renew(&self) -> Result<AnyBackend, Error> {
+    fn renew(&self) -> Result<AnyBackend, ErrorKind> {
         let range = Range { base: self.range.base + self.range.bytes, ..self.range };
         let fake = Fake::new(range, self.limit);
         assert!(self.renewed.set(fake).is_ok(), "it begins anew once");
@@ -254,7 +254,7 @@ fn program(slot: &Slot, fake: &Fake) -> BTreeMap<u64, u64> {
             }
             Err(error) => {
                 let records = fake.records();
-                assert!([Error::OutOfMemory, records.error].contains(&error), "{error:?}");
+                assert!([ErrorKind::OutOfMemory, records.error].contains(&error), "{error:?}");
                 // After a single failure everything can be restored.
                 assert!(records.mapped == mapped || matches!(records.failing, Failing::From(_)), "{error:?}");
             }
@@ -309,7 +309,7 @@ fn every_call_fails_at_every_position() {
         assert!(attached > 5 && waits > 2, "{calls} calls, {attached} moved, {waits} waits");
         let mut failures = 0;
         for at in 0..=calls + 20 {
-            for error in [Error::OutOfMemory, Error::BackendFailed, Error::ShuttingDown] {
+            for error in [ErrorKind::OutOfMemory, ErrorKind::BackendFailed, ErrorKind::ShuttingDown] {
                 for failing in [Failing::Once(at), Failing::From(at)] {
                     let (slot, fake) = pool(20, 150, growth);
                     (fake.records().failing, fake.records().error) = (failing, error);
@@ -352,8 +352,8 @@ fn a_failed_backend_says_why() {
     [0, 2].into_iter().for_each(|place| free::free(slot, all[place]).unwrap());
     let first = fake.records().calls;
     // The wait and one detach succeed, and then every call fails. Memory that cannot be put back becomes unmapped.
-    (fake.records().failing, fake.records().error) = (Failing::From(first + 2), Error::BackendFailed);
-    assert_eq!(alloc::alloc(slot, 2 * GRANULE, Stream::NONE), Err(Error::BackendFailed));
+    (fake.records().failing, fake.records().error) = (Failing::From(first + 2), ErrorKind::BackendFailed);
+    assert_eq!(alloc::alloc(slot, 2 * GRANULE, Stream::NONE), Err(ErrorKind::BackendFailed));
     with_last_error(|words| assert!(words.contains(&format!("call {} was", first + 2)), "{words}"));
     fake.records().failing = Failing::Never;
     agree(slot, fake);

@@ -6,7 +6,7 @@ use super::context_end::forget_if_over;
 use super::guard::Guard;
 use crate::backend::order::Order;
 use crate::backend::{AnyBackend, Backend};
-use crate::error::{DeferredError, Error, keeping_last_error, unsaid};
+use crate::error::{DeferredError, ErrorKind, keeping_last_error, unsaid};
 use crate::pool::captures::{Permission, call_with_permission, refuse_for_a_capture};
 use bfc_core::stream_id::Stream;
 use bfc_hostmem::HostMemoryExhausted;
@@ -15,7 +15,7 @@ use std::convert::Infallible;
 /// Why a step that opened the lock does not go on.
 pub(in crate::pool) enum Interrupted {
     /// The call fails: the allocator is not usable any more, or what failed cannot be done in another way.
-    Ended(Error),
+    Ended(ErrorKind),
     /// All memory was forgotten meanwhile, so what the step knew is of no use.
     Reborn,
     /// The driver failed, or there is no host memory to ask it. The call may still succeed without it.
@@ -27,15 +27,15 @@ pub(in crate::pool) type Outside<T = ()> = Result<T, Interrupted>;
 
 impl Interrupted {
     /// Returns a failure without which the call may still succeed.
-    pub(in crate::pool) fn failure(fail: impl FnOnce() -> Error) -> Self {
+    pub(in crate::pool) fn failure(fail: impl FnOnce() -> ErrorKind) -> Self {
         match unsaid(|| Err::<Infallible, _>(fail())) {
             Err(failure) => Interrupted::Driver(failure),
         }
     }
 }
 
-impl From<Error> for Interrupted {
-    fn from(error: Error) -> Self {
+impl From<ErrorKind> for Interrupted {
+    fn from(error: ErrorKind) -> Self {
         Interrupted::Ended(error)
     }
 }
@@ -75,7 +75,11 @@ pub(in crate::pool) fn unsaid_outside<'a, T>(
 }
 
 /// Returns the result of a step for a caller that has no other way. `reborn` is the result if all memory was forgotten.
-pub(in crate::pool) fn or_reborn<T>(result: Outside<T>, guard: &Guard<'_>, reborn: T) -> Result<T, Error> {
+pub(in crate::pool) fn or_reborn<T>(
+    result: Outside<T>,
+    guard: &Guard<'_>,
+    reborn: T,
+) -> Result<T, ErrorKind> {
     match result {
         Ok(result) => Ok(result),
         // A new life says nothing of whether the allocator has ended too.
@@ -115,7 +119,7 @@ impl Guard<'_> {
     /// make its own. Does nothing and succeeds if the backend has no stream-ordered driver.
     pub(in crate::pool) fn order<T: Default>(
         &mut self,
-        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+        work: impl FnOnce(&dyn Order) -> Result<T, ErrorKind>,
     ) -> Outside<T> {
         self.drive(CallKind::Orders, false, work)
     }
@@ -124,7 +128,7 @@ impl Guard<'_> {
     pub(in crate::pool) fn order_in<T: Default>(
         &mut self,
         is_current: bool,
-        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+        work: impl FnOnce(&dyn Order) -> Result<T, ErrorKind>,
     ) -> Outside<T> {
         self.drive(CallKind::Orders, is_current, work)
     }
@@ -132,7 +136,7 @@ impl Guard<'_> {
     /// Waits for events with the lock open.
     pub(in crate::pool) fn wait_for_events<T: Default>(
         &mut self,
-        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+        work: impl FnOnce(&dyn Order) -> Result<T, ErrorKind>,
     ) -> Outside<T> {
         self.drive(CallKind::Waits, false, work)
     }
@@ -149,7 +153,7 @@ impl Guard<'_> {
         &mut self,
         what: CallKind,
         is_current: bool,
-        work: impl FnOnce(&dyn Order) -> Result<T, Error>,
+        work: impl FnOnce(&dyn Order) -> Result<T, ErrorKind>,
     ) -> Outside<T> {
         if self.backend.get().order().is_none() {
             return Ok(T::default());
@@ -186,7 +190,7 @@ impl Guard<'_> {
                 (Some(granules), _) => granules.wait_until_idle(),
                 // There is no work after the driver's end.
                 (None, Some(streams)) => match streams.run(|order| order.synchronize()) {
-                    Err(Error::ShuttingDown) => Ok(()),
+                    Err(ErrorKind::ShuttingDown) => Ok(()),
                     synchronized => synchronized,
                 },
                 (None, None) => Ok(()),

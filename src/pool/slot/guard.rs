@@ -5,7 +5,7 @@ use super::ranges::{self, Place};
 use super::slot::{Inner, Phase, Sleeper, Slot};
 use super::table;
 use super::waiting::{self, busy};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::pool::pool::Pool;
 use crate::sys::futex;
 use crate::sys::lock::HeldByThisThread;
@@ -21,12 +21,12 @@ use std::time::Duration;
 impl Slot {
     /// Locks a slot that holds a usable allocator.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Guard<'_>, Error> {
+    pub(crate) fn enter(&self) -> Result<Guard<'_>, ErrorKind> {
         self.lock().map_err(busy)?.admit()
     }
 
     /// Locks it for a call that holds the lock for long. Threads that sleep for the lock go first.
-    pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, Error> {
+    pub(crate) fn enter_for_long(&self) -> Result<Guard<'_>, ErrorKind> {
         self.lock.let_sleepers_in(|| table::is_another_held(self));
         self.enter()
     }
@@ -35,7 +35,7 @@ impl Slot {
     pub(in crate::pool) fn enter_after<'a>(
         &'a self,
         entered: Option<FastGuard<'a>>,
-    ) -> Result<Guard<'a>, Error> {
+    ) -> Result<Guard<'a>, ErrorKind> {
         if let Some(entered) = entered {
             return entered.into_guard().admit();
         }
@@ -58,7 +58,7 @@ impl Slot {
     }
 
     /// Checks whether `free(NULL)` succeeds. It does so without an allocator too, and while one is being destroyed.
-    pub(crate) fn accepts_null(&self) -> Result<(), Error> {
+    pub(crate) fn accepts_null(&self) -> Result<(), ErrorKind> {
         let guard = self.lock().map_err(busy)?;
         match guard.inner().phase {
             Phase::Empty | Phase::Live | Phase::Guarded | Phase::Recorded | Phase::Destroying => Ok(()),
@@ -69,7 +69,7 @@ impl Slot {
     /// Returns whether an address lies in memory of this slot's live allocator. May be called from its own callbacks.
     /// Takes the lock only if the published table cannot decide: in a reserved range that is partly mapped, or without
     /// a table.
-    pub(crate) fn holds(&self, addr: u64) -> Result<bool, Error> {
+    pub(crate) fn holds(&self, addr: u64) -> Result<bool, ErrorKind> {
         match self.ranges.place_of(addr) {
             Place::Outside => Ok(false),
             Place::Inside => Ok(true),
@@ -81,7 +81,7 @@ impl Slot {
     }
 
     /// Returns whether there is an allocator already. Fails if that allocator is unusable.
-    pub(crate) fn is_taken(&self) -> Result<bool, Error> {
+    pub(crate) fn is_taken(&self) -> Result<bool, ErrorKind> {
         let guard = self.lock().map_err(busy)?;
         if guard.inner().phase == Phase::Empty {
             return Ok(false);
@@ -184,7 +184,7 @@ impl Drop for Guard<'_> {
 impl<'a> Guard<'a> {
     /// Returns the guard if the call may go on.
     #[inline]
-    fn admit(self) -> Result<Self, Error> {
+    fn admit(self) -> Result<Self, ErrorKind> {
         if !self.inner().is_ready() {
             self.check_entry()?;
         }
@@ -245,26 +245,26 @@ impl<'a> Guard<'a> {
 
     /// Returns the error that says why the call may not go on, if it may not.
     #[cold]
-    pub(crate) fn check_entry(&self) -> Result<(), Error> {
+    pub(crate) fn check_entry(&self) -> Result<(), ErrorKind> {
         let inner = self.inner();
         let phase = inner.phase;
         if self.is_called_by_this_thread() {
             waiting::mark_circle(self.slot.id());
             return Err(fail!(
-                Error::Busy,
+                ErrorKind::Busy,
                 "a callback, or a signal handler in one, called back into its own allocator"
             ));
         }
         match phase {
             Phase::Live | Phase::Guarded | Phase::Recorded => Ok(()),
-            Phase::Empty => Err(fail!(Error::NoAllocator, "no allocator was created: create one first")),
-            Phase::Destroying => Err(fail!(Error::ShuttingDown, "the allocator is being destroyed")),
+            Phase::Empty => Err(fail!(ErrorKind::NoAllocator, "no allocator was created: create one first")),
+            Phase::Destroying => Err(fail!(ErrorKind::ShuttingDown, "the allocator is being destroyed")),
             Phase::OfParent => Err(fail!(
-                Error::ShuttingDown,
+                ErrorKind::ShuttingDown,
                 "the allocator's memory belongs to the parent of this forked process: fork before it is created, or start the child by exec"
             )),
             Phase::Poisoned => Err(fail!(
-                Error::Internal,
+                ErrorKind::Internal,
                 "the allocator is disabled: an invariant was broken earlier, which is a bug in libbfc; please report it"
             )),
         }
@@ -281,7 +281,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Counts a failed request whose error message is already stored, unless the caller counts it. Returns `error`.
-    pub(crate) fn fail(&mut self, error: Error, request: &Request<'_>) -> Error {
+    pub(crate) fn fail(&mut self, error: ErrorKind, request: &Request<'_>) -> ErrorKind {
         self.count_failure(request, FailureCause::Other);
         error
     }
@@ -335,14 +335,17 @@ impl<'a> Guard<'a> {
         self.slot.lock.acquire().expect("the call has opened the lock");
     }
 
-    /// Sleeps until another thread's call ends, or something else changes. Returns [`Error::Busy`] if that call would
+    /// Sleeps until another thread's call ends, or something else changes. Returns [`ErrorKind::Busy`] if that call would
     /// never end because its thread waits for this one.
-    pub(in crate::pool) fn wait_for_call(&mut self) -> Result<(), Error> {
+    pub(in crate::pool) fn wait_for_call(&mut self) -> Result<(), ErrorKind> {
         self.wait_for_call_within(None)
     }
 
     /// Waits as [`Self::wait_for_call`] does, for `timeout` at most.
-    pub(in crate::pool) fn wait_for_call_within(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+    pub(in crate::pool) fn wait_for_call_within(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<(), ErrorKind> {
         waiting::while_registered(self.slot, || {
             self.inner_mut().expecting += 1;
             self.wait(timeout);
@@ -360,7 +363,7 @@ impl<'a> Guard<'a> {
 
     /// Lets threads go first that waited for a call that has ended. Otherwise the thread that made the call could take
     /// the lock again and again before they wake.
-    pub(in crate::pool) fn give_way(&mut self) -> Result<(), Error> {
+    pub(in crate::pool) fn give_way(&mut self) -> Result<(), ErrorKind> {
         const MOMENT: Duration = Duration::from_millis(1);
         if self.must_not_wait() {
             return Ok(());

@@ -3,8 +3,8 @@
 
 use super::call::{Call, CallKind};
 use super::*;
-use crate::error::{Error, fail, with_last_error};
-use crate::options::{BackendKind, Options};
+use crate::error::{ErrorKind, fail, with_last_error};
+use crate::options::{BackendKind, Flags, Options};
 use crate::pool::alloc;
 use crate::pool::{free, idle::trim, lifecycle};
 use crate::sys::thread;
@@ -36,13 +36,13 @@ fn full() -> (&'static Slot, u64) {
         ..Options::default()
     };
     let slot = Box::leak(Box::new(Slot::new()));
-    lifecycle::create(slot, 0, options.resolve(0, 0).unwrap()).unwrap();
+    lifecycle::create(slot, 0, options.resolve(0, Flags::empty()).unwrap()).unwrap();
     (slot, alloc::alloc(slot, 1 << 20, Stream::NONE).unwrap())
 }
 
 /// Asserts that every kind of call reports the poisoned allocator.
 fn is_poisoned(slot: &Slot, addr: u64) {
-    let internal = Some(Error::Internal);
+    let internal = Some(ErrorKind::Internal);
     assert_eq!(alloc::alloc(slot, 1, Stream::NONE).err(), internal);
     assert_eq!(
         slot.enter().and_then(|guard| alloc::serve(guard, &Request::new(1, Stream::NONE))).err(),
@@ -69,7 +69,7 @@ fn while_another_waits(slot: &Slot, work: impl FnOnce()) {
         }
         work();
         let (answer, waited) = waiter.join().unwrap();
-        assert_eq!(answer, Err(Error::Internal));
+        assert_eq!(answer, Err(ErrorKind::Internal));
         assert!(waited < Duration::from_secs(30), "{waited:?}");
     });
 }
@@ -90,8 +90,8 @@ fn a_sleeping_thread_is_served_but_cannot_destroy() {
     let (slot, addr) = full();
     IN_THE_GAP.set(Some(|slot| {
         let addr = alloc::alloc(slot, 1, Stream::NONE);
-        assert_eq!(addr, Err(Error::OutOfMemory));
-        assert_eq!(lifecycle::destroy(slot, true), Err(Error::Busy));
+        assert_eq!(addr, Err(ErrorKind::OutOfMemory));
+        assert_eq!(lifecycle::destroy(slot, true), Err(ErrorKind::Busy));
         with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
         assert!(slot.enter().is_ok());
     }));
@@ -161,7 +161,7 @@ fn a_new_life_of_an_allocator_that_has_ended_is_no_success() {
     let mut guard = slot.enter().unwrap();
     assert_eq!(or_reborn(Err(Interrupted::Reborn), &guard, 7), Ok(7));
     guard.inner_mut().phase = Phase::Destroying;
-    assert_eq!(or_reborn(Err(Interrupted::Reborn), &guard, 7), Err(Error::ShuttingDown));
+    assert_eq!(or_reborn(Err(Interrupted::Reborn), &guard, 7), Err(ErrorKind::ShuttingDown));
     guard.inner_mut().phase = Phase::Live;
 }
 
@@ -170,12 +170,12 @@ fn a_new_life_of_an_allocator_that_has_ended_is_no_success() {
 fn the_error_that_ends_a_call_keeps_its_message() {
     let (slot, _) = full();
     let mut guard = slot.enter().unwrap();
-    let fails = |_: &mut Guard<'_>| Err::<(), _>(Interrupted::from(fail!(Error::Busy, "the reason")));
-    assert!(matches!(unsaid_outside(&mut guard, fails), Err(Interrupted::Ended(Error::Busy))));
+    let fails = |_: &mut Guard<'_>| Err::<(), _>(Interrupted::from(fail!(ErrorKind::Busy, "the reason")));
+    assert!(matches!(unsaid_outside(&mut guard, fails), Err(Interrupted::Ended(ErrorKind::Busy))));
     with_last_error(|words| assert_eq!(words, "the reason"));
-    let _ = fail!(Error::Internal, "an older one");
+    let _ = fail!(ErrorKind::Internal, "an older one");
     let driver =
-        |_: &mut Guard<'_>| Err::<(), _>(Interrupted::failure(|| fail!(Error::BackendFailed, "unsaid")));
+        |_: &mut Guard<'_>| Err::<(), _>(Interrupted::failure(|| fail!(ErrorKind::BackendFailed, "unsaid")));
     assert!(matches!(unsaid_outside(&mut guard, driver), Err(Interrupted::Driver(_))));
     with_last_error(|words| assert_eq!(words, "an older one"));
 }
@@ -213,17 +213,17 @@ fn a_handler_waits_neither_for_the_lock_nor_for_a_call_of_another_slot() {
                 wait();
             }
         };
-        beside(holding(unused), || assert_eq!(unused.enter().err(), Some(Error::Busy)));
+        beside(holding(unused), || assert_eq!(unused.enter().err(), Some(ErrorKind::Busy)));
         beside(holding(slot), || {
-            assert_eq!(slot.enter_for_long().err(), Some(Error::Busy));
-            assert_eq!(free::free(slot, addr), Err(Error::Busy));
-            assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(Error::Busy));
+            assert_eq!(slot.enter_for_long().err(), Some(ErrorKind::Busy));
+            assert_eq!(free::free(slot, addr), Err(ErrorKind::Busy));
+            assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(ErrorKind::Busy));
         });
-        assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(Error::OutOfMemory));
+        assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(ErrorKind::OutOfMemory));
         let calling = |wait: &dyn Fn()| slot.enter().unwrap().ask(CallKind::GivesBack(1), |_| wait());
         beside(calling, || {
-            assert_eq!(lifecycle::destroy(slot, true), Err(Error::Busy));
-            assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(Error::Busy));
+            assert_eq!(lifecycle::destroy(slot, true), Err(ErrorKind::Busy));
+            assert_eq!(alloc::alloc(slot, 1, Stream::NONE), Err(ErrorKind::Busy));
             with_last_error(|words| assert!(words.contains("signal handler"), "{words}"));
         });
         drop(guard);

@@ -13,7 +13,7 @@ use super::call::{Call, SlotId};
 use super::slot::Slot;
 use super::stack_list::{Linked, StackList};
 use super::table;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys::lock::{HeldByThisThread, Lock};
 use crate::sys::thread::{Local, per_thread};
 use os::signals::Blocked;
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Returns the error for a signal handler that would have to wait although its own thread holds a lock of the library.
 #[cold]
-pub(in crate::pool) fn busy(_: HeldByThisThread) -> Error {
+pub(in crate::pool) fn busy(_: HeldByThisThread) -> ErrorKind {
     fail!(
-        Error::Busy,
+        ErrorKind::Busy,
         "a signal handler interrupted a call of this thread: call again after the handler has returned"
     )
 }
@@ -144,9 +144,9 @@ fn closes_a_circle(waits: &StackList<Wait>, new: &Wait) -> bool {
     }
 }
 
-/// Runs `work`, which waits for other threads' calls in a slot, and registers the wait. Returns [`Error::Busy`] instead
+/// Runs `work`, which waits for other threads' calls in a slot, and registers the wait. Returns [`ErrorKind::Busy`] instead
 /// if those calls would wait for this thread, or could because it holds another slot.
-pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T) -> Result<T, Error> {
+pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T) -> Result<T, ErrorKind> {
     if table::is_another_held(slot) {
         return Err(busy(HeldByThisThread));
     }
@@ -159,7 +159,7 @@ pub(in crate::pool) fn while_registered<T>(slot: &Slot, work: impl FnOnce() -> T
         if closes_a_circle(waits, &wait) {
             mark_circle(slot);
             return Err(fail!(
-                Error::Busy,
+                ErrorKind::Busy,
                 "allocators take their regions from each other, and their threads would wait for each other forever"
             ));
         }

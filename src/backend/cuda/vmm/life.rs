@@ -23,7 +23,7 @@ use crate::backend::cuda::calls::{self, Failure};
 use crate::backend::cuda::context::outside;
 use crate::backend::life::Life;
 use crate::backend::{AnyBackend, Granted};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use bfc_core::vmm::Range;
 use cuda_sys::{CUDA_ERROR_INVALID_VALUE, CUmemGenericAllocationHandle as Handle, Driver};
 
@@ -108,7 +108,7 @@ impl CudaVmm {
         });
     }
 
-    fn begin_new_life(&self) -> Result<Result<&'static Self, Error>, Failure> {
+    fn begin_new_life(&self) -> Result<Result<&'static Self, ErrorKind>, Failure> {
         let cuda = self.cuda.renew_context()?;
         self.bury();
         // The new range is reserved before the old one is freed, so that it differs, and pointers of the old life are
@@ -136,7 +136,7 @@ impl Life for CudaVmm {
         self.cuda.end();
     }
 
-    fn renew(&self) -> Result<AnyBackend, Error> {
+    fn renew(&self) -> Result<AnyBackend, ErrorKind> {
         let began = self.begin_new_life().map_err(|failure| failure.explain_renewal(self.cuda.driver))?;
         began.map(AnyBackend::CudaVmm)
     }

@@ -6,7 +6,7 @@
 use super::filter::Filter;
 use crate::capi::types::bfc_stream_t;
 use crate::device::Device;
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::sys;
 use crate::sys::mutex::{Guard, Mutex};
 use bfc_hostmem::{HostMemoryExhausted, try_box};
@@ -49,19 +49,19 @@ struct Table {
 /// Locked only while a few entries are accessed. Neither PyTorch nor an allocator is called meanwhile.
 static TABLE: Mutex<Table> = Mutex::new(Table { captures: Vec::new(), pools: Vec::new(), last: 0 });
 
-/// Locks the table. Returns [`Error::Busy`] in a signal handler that interrupted an access to it. Fails in a forked
+/// Locks the table. Returns [`ErrorKind::Busy`] in a signal handler that interrupted an access to it. Fails in a forked
 /// child whose parent had used it: a thread that does not exist there may hold the lock, and no entry concerns memory
 /// of the child.
-fn table() -> Result<Guard<'static, Table>, Error> {
+fn table() -> Result<Guard<'static, Table>, ErrorKind> {
     static OF_PROCESS: AtomicI32 = AtomicI32::new(0);
     let process = sys::process();
     match OF_PROCESS.compare_exchange(0, process, Relaxed, Relaxed) {
         Err(other) if other != process => Err(fail!(
-            Error::ShuttingDown,
+            ErrorKind::ShuttingDown,
             "the private pools of graphs belong to the parent of this forked process"
         )),
         _ => TABLE.lock().map_err(|_| {
-            fail!(Error::Busy, "a signal handler interrupted a call of this thread on the pools of graphs: call again after the handler has returned")
+            fail!(ErrorKind::Busy, "a signal handler interrupted a call of this thread on the pools of graphs: call again after the handler has returned")
         }),
     }
 }
@@ -80,15 +80,15 @@ pub(super) struct Chosen {
 }
 
 /// Returns the pool that a request is routed to, if there is one. If several pools accept it, the one begun last is
-/// chosen. Returns [`Error::Busy`] in a signal handler if this cannot be determined, because memory for a graph must
+/// chosen. Returns [`ErrorKind::Busy`] in a signal handler if this cannot be determined, because memory for a graph must
 /// come from its pool.
 #[inline]
-pub(super) fn chosen(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
+pub(super) fn chosen(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, ErrorKind> {
     if UNDER_WAY.load(Acquire) == 0 { Ok(None) } else { choose(device, stream) }
 }
 
 #[cold]
-fn choose(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, Error> {
+fn choose(device: i32, stream: bfc_stream_t) -> Result<Option<Chosen>, ErrorKind> {
     let mut newer_than = u64::MAX;
     while let Some(asked) = AskedCapture::newest_before(newer_than, device)? {
         newer_than = asked.ticket;
@@ -108,10 +108,10 @@ struct AskedCapture {
 }
 
 impl AskedCapture {
-    fn newest_before(ticket: u64, device: i32) -> Result<Option<Self>, Error> {
+    fn newest_before(ticket: u64, device: i32) -> Result<Option<Self>, ErrorKind> {
         let mut table = match table() {
             Ok(table) => table,
-            Err(Error::Busy) => return Err(Error::Busy),
+            Err(ErrorKind::Busy) => return Err(ErrorKind::Busy),
             // Nothing is captured in a forked child.
             Err(_) => return Ok(None),
         };
@@ -191,7 +191,7 @@ impl Table {
 }
 
 /// Routes requests that the filter accepts to the pool. `announced`: see [`Capture`].
-pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool) -> Result<(), Error> {
+pub(super) fn begin(device: Device, id: PoolId, filter: Filter, announced: bool) -> Result<(), ErrorKind> {
     // If there is no room, the filter is dropped with the table unlocked.
     let mut filter = Some(try_box(filter)?);
     let mut table = table()?;
@@ -220,7 +220,7 @@ pub(super) struct EndedRoute {
 }
 
 /// Ends the routing of requests to the pool.
-pub(super) fn end(device: Device, id: PoolId) -> Result<EndedRoute, Error> {
+pub(super) fn end(device: Device, id: PoolId) -> Result<EndedRoute, ErrorKind> {
     let mut table = table()?;
     let of_pool = |capture: &Capture| capture.device == device && capture.id == id && !capture.over;
     let Some(place) = table.captures.iter().rposition(of_pool) else {
@@ -238,7 +238,7 @@ pub(super) fn end(device: Device, id: PoolId) -> Result<EndedRoute, Error> {
 }
 
 /// Removes a user from a pool.
-pub(super) fn leave(device: Device, id: PoolId) -> Result<(), Error> {
+pub(super) fn leave(device: Device, id: PoolId) -> Result<(), ErrorKind> {
     let mut table = table()?;
     let is_it = |pool: &&mut Pool| pool.device == device && pool.id == id && pool.users != 0;
     if let Some(pool) = table.pools.iter_mut().find(is_it) {
@@ -263,6 +263,6 @@ pub(super) fn forget_unused(name: u64) {
     table.shrink();
 }
 
-fn unknown((first, second): PoolId) -> Error {
-    fail!(Error::InvalidArgument, "the pool ({first}, {second}) was not begun on that device")
+fn unknown((first, second): PoolId) -> ErrorKind {
+    fail!(ErrorKind::InvalidArgument, "the pool ({first}, {second}) was not begun on that device")
 }

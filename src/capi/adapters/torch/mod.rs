@@ -13,7 +13,7 @@ use crate::capi::ffi_result::or_log;
 use crate::capi::panic_hook;
 use crate::capi::types::bfc_stream_t;
 use crate::device::{ClientOrder, Device};
-use crate::error::{Error, fail, unsaid};
+use crate::error::{ErrorKind, fail, unsaid};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -58,7 +58,8 @@ pub extern "C" fn bfc_torch_free(ptr: *mut c_void, size: usize, device: c_int, s
     let _ = size;
     or_log("bfc_torch_free", (), || match ptr.is_null() {
         true => Ok(()),
-        false => device_of(device)?.free_on(ptr as u64, stream as u64),
+        // SAFETY: the caller gives the memory up.
+        false => unsafe { device_of(device)?.free_on(ptr as u64, stream as u64) },
     });
 }
 
@@ -78,7 +79,7 @@ pub extern "C" fn bfc_torch_reset() {
         or_log("bfc_torch_reset", (), || {
             pools::release_unused(device)?;
             match device.trim(0) {
-                Ok(_) | Err(Error::NoAllocator) => Ok(()),
+                Ok(_) | Err(ErrorKind::NoAllocator) => Ok(()),
                 Err(error) => Err(error),
             }
         });
@@ -101,14 +102,16 @@ pub extern "C" fn bfc_torch_memory_fraction(fraction: f64, device: c_int) {
         let options = options_for(device);
         if options.is_some_and(|options| options.memory_limit != 0 || options.memory_fraction != 0.0) {
             return Err(fail!(
-                Error::InvalidArgument,
+                ErrorKind::InvalidArgument,
                 "device {}: the limit that bfc_adapter_options has set takes precedence over the fraction {fraction}",
                 device.ordinal()
             ));
         }
         match unsaid(|| device.create_with_fraction(fraction, options, MAPPED)) {
             Ok(()) => Ok(()),
-            Err(failure) if failure.is(Error::AlreadyExists) => device.limit_to_fraction(fraction, options),
+            Err(failure) if failure.is(ErrorKind::AlreadyExists) => {
+                device.limit_to_fraction(fraction, options)
+            }
             Err(failure) => Err(failure.say()),
         }
     });

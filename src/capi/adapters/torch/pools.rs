@@ -6,7 +6,7 @@ use crate::capi::adapters::cuda_device::device_of;
 use crate::capi::adapters::first_use::{MAPPED, served};
 use crate::capi::ffi_result::or_log;
 use crate::device::Device;
-use crate::error::Error;
+use crate::error::ErrorKind;
 use std::ffi::{c_int, c_void};
 
 /// For set_begin_allocate_to_pool. Routes subsequent requests that a filter accepts to a private pool, like
@@ -57,7 +57,7 @@ pub extern "C" fn bfc_torch_end_allocate_to_pool(device: c_int, id_first: u64, i
         let EndedRoute { name, announced } = captures::end(device, (id_first, id_second))?;
         // The allocator may have been destroyed meanwhile, and with it what it knew of streams.
         match name.map_or(Ok(()), |name| device.end_routes(name)) {
-            Ok(()) | Err(Error::NoAllocator) => {}
+            Ok(()) | Err(ErrorKind::NoAllocator) => {}
             Err(error) => return Err(error),
         }
         if announced { device.withdraw_capture() } else { Ok(()) }
@@ -77,13 +77,15 @@ pub extern "C" fn bfc_torch_release_pool(device: c_int, id_first: u64, id_second
 
 /// Releases the memory of pools without users to common memory. A failure for lack of host memory is tried again with
 /// the next release, or with `bfc_torch_reset`.
-pub(super) fn release_unused(device: Device) -> Result<(), Error> {
+pub(super) fn release_unused(device: Device) -> Result<(), ErrorKind> {
     let (mut last, mut answer) = (0, Ok(()));
     while let Some(name) = captures::unused(device, last) {
         last = name;
         match device.pool_release(name) {
             // In the other cases nothing was allocated in the pool, or all memory is gone.
-            Ok(()) | Err(Error::InvalidArgument | Error::NoAllocator) => captures::forget_unused(name),
+            Ok(()) | Err(ErrorKind::InvalidArgument | ErrorKind::NoAllocator) => {
+                captures::forget_unused(name)
+            }
             Err(error) => answer = Err(error),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::create;
 use super::device::{Call, Device, DriverCall};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, idle::trim, lifecycle, order};
 use crate::sys::thread;
@@ -40,7 +40,7 @@ impl Pool {
         Pool { slot, device }
     }
 
-    fn get(&self, units: u64, stream: Stream) -> Result<u64, Error> {
+    fn get(&self, units: u64, stream: Stream) -> Result<u64, ErrorKind> {
         self.device.state().begin(Call::Other);
         alloc::alloc(self.slot, units * UNIT, stream)
     }
@@ -183,7 +183,7 @@ fn what_a_created_stream_freed_alone_waits_until_it_is_named() {
     assert_eq!(pool.get(4, A).map(|addr| addr != first), Ok(true), "the pool grows");
     assert_eq!(pool.count(DriverCall::Record), 0);
     // A request on the stream that its own memory cannot serve names it to the driver.
-    assert_eq!(pool.get(8, b()), Err(Error::OutOfMemory));
+    assert_eq!(pool.get(8, b()), Err(ErrorKind::OutOfMemory));
     assert_eq!(pool.count(DriverCall::Record), 1);
     assert_eq!(pool.get(4, A), Ok(first));
 }
@@ -369,7 +369,7 @@ fn a_captured_stream_asks_for_nothing() {
     pool.device.state().queues[1].capturing = true;
     let second = pool.get(4, b()).unwrap();
     assert_ne!(second, first, "the pool grows");
-    assert_eq!(pool.get(4, b()), Err(Error::OutOfMemory), "and then there is no more");
+    assert_eq!(pool.get(4, b()), Err(ErrorKind::OutOfMemory), "and then there is no more");
     let state = pool.device.state();
     let all: u64 = state.counts.values().sum();
     assert_eq!(
@@ -387,8 +387,8 @@ fn a_request_on_a_captured_stream_does_not_hide_the_capture() {
     let (first, second) = (pool.get(4, A).unwrap(), pool.get(4, b()).unwrap());
     pool.device.state().queues[1].capturing = true;
     pool.put(second, b());
-    assert_eq!(pool.get(8, b()), Err(Error::OutOfMemory), "half of the pool is in use");
-    assert_eq!(pool.get(4, A), Err(Error::OutOfMemory), "nothing may wait for the device");
+    assert_eq!(pool.get(8, b()), Err(ErrorKind::OutOfMemory), "half of the pool is in use");
+    assert_eq!(pool.get(4, A), Err(ErrorKind::OutOfMemory), "nothing may wait for the device");
     assert_eq!(pool.count(DriverCall::Synchronize), 0, "which would have broken the capture");
     pool.device.state().queues[1].capturing = false;
     assert_eq!(pool.get(4, A), Ok(second), "the work before the free is waited for");
@@ -496,8 +496,8 @@ fn nothing_goes_back_while_a_stream_is_captured() {
     let first = pool.get(4, A).unwrap();
     pool.put(first, A);
     pool.device.state().queues[0].capturing = true;
-    assert_eq!(pool.get(8, A), Err(Error::OutOfMemory), "the free region would have to make room");
-    assert_eq!(trim::trim(pool.slot, 0), Err(Error::BackendFailed));
+    assert_eq!(pool.get(8, A), Err(ErrorKind::OutOfMemory), "the free region would have to make room");
+    assert_eq!(trim::trim(pool.slot, 0), Err(ErrorKind::BackendFailed));
     assert_eq!(trim::trim(pool.slot, 4 * UNIT), Ok(0), "nothing was to go back");
     assert_eq!(pool.pool_bytes(), 4 * UNIT);
     assert_eq!(pool.count(DriverCall::Synchronize), 0);

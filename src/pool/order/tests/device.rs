@@ -8,7 +8,7 @@
 
 use crate::backend::order::{Capture, Context, Event, Order, State as Known, Stream, Streams};
 use crate::backend::{Backend, Granted};
-use crate::error::{Error, fail};
+use crate::error::{ErrorKind, fail};
 use crate::pool::slot::Slot;
 use crate::sys::thread;
 use bfc_core::units::UNIT;
@@ -304,7 +304,7 @@ impl Device {
         if let Some(slot) = unsafe { self.slot.load(SeqCst).cast_const().as_ref() } {
             assert!(self.shared || !slot.is_locked(), "the driver was called with the lock held");
             let entered = slot.enter().err();
-            if !matches!(entered, Some(Error::Busy)) {
+            if !matches!(entered, Some(ErrorKind::Busy)) {
                 self.state().wrong.push(format!("whoever enters from a driver call gets {entered:?}"));
             }
             let hook = self.state().in_a_call.take();
@@ -317,20 +317,24 @@ impl Device {
 }
 
 impl Streams for Device {
-    fn enter(&self, _: bool, work: &mut dyn FnMut(&dyn Order) -> Result<(), Error>) -> Result<(), Error> {
+    fn enter(
+        &self,
+        _: bool,
+        work: &mut dyn FnMut(&dyn Order) -> Result<(), ErrorKind>,
+    ) -> Result<(), ErrorKind> {
         work(self)
     }
 }
 
 impl Order for Device {
-    fn context_of(&self, stream: Stream) -> Result<Context, Error> {
+    fn context_of(&self, stream: Stream) -> Result<Context, ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::Context);
         state.queue(stream);
         Ok(Context::OWN)
     }
 
-    fn create_event(&self, context: Context) -> Result<Event, Error> {
+    fn create_event(&self, context: Context) -> Result<Event, ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::Create);
         state.last_event += 1;
@@ -347,7 +351,7 @@ impl Order for Device {
         }
     }
 
-    fn record(&self, event: Event, on: Stream) -> Result<(), Error> {
+    fn record(&self, event: Event, on: Stream) -> Result<(), ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::Record);
         let queue = state.uncaptured(on, DriverCall::Record);
@@ -360,11 +364,11 @@ impl Order for Device {
         Ok(())
     }
 
-    fn record_across(&self, _: Event, _: Stream) -> Result<(), Error> {
+    fn record_across(&self, _: Event, _: Stream) -> Result<(), ErrorKind> {
         unreachable!("all streams are of one context")
     }
 
-    fn state(&self, event: Event) -> Result<Known, Error> {
+    fn state(&self, event: Event) -> Result<Known, ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::IsDone);
         let mark = state.mark(event);
@@ -372,7 +376,7 @@ impl Order for Device {
         Ok(if is_done { Known::Done } else { Known::Pending })
     }
 
-    fn wait_for(&self, event: Event) -> Result<(), Error> {
+    fn wait_for(&self, event: Event) -> Result<(), ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::WaitFor);
         if let Some(Mark { queue, at, .. }) = state.mark_to_wait_for(event) {
@@ -381,7 +385,7 @@ impl Order for Device {
         Ok(())
     }
 
-    fn make_wait(&self, stream: Stream, event: Event) -> Result<(), Error> {
+    fn make_wait(&self, stream: Stream, event: Event) -> Result<(), ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::MakeWait);
         let queue = state.uncaptured(stream, DriverCall::MakeWait);
@@ -392,23 +396,23 @@ impl Order for Device {
         Ok(())
     }
 
-    fn is_idle(&self, _: Event) -> Result<bool, Error> {
+    fn is_idle(&self, _: Event) -> Result<bool, ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::IsDone);
         Ok(state.queues.iter().all(|queue| queue.operations.is_empty()))
     }
 
-    fn synchronize(&self) -> Result<(), Error> {
+    fn synchronize(&self) -> Result<(), ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::Synchronize);
         if state.queues.iter().any(|queue| queue.capturing) {
-            return Err(fail!(Error::BackendFailed, "not while a stream is captured"));
+            return Err(fail!(ErrorKind::BackendFailed, "not while a stream is captured"));
         }
         state.run_context();
         Ok(())
     }
 
-    fn capture_of(&self, stream: Stream) -> Result<Capture, Error> {
+    fn capture_of(&self, stream: Stream) -> Result<Capture, ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::IsCapturing);
         let queue = state.queue(stream);
@@ -417,7 +421,7 @@ impl Order for Device {
 }
 
 impl Backend for Device {
-    fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, Error> {
+    fn alloc(&self, _alignment: u64, bytes: u64) -> Result<Option<Granted>, ErrorKind> {
         let mut state = self.called();
         state.tick(DriverCall::Alloc);
         if bytes > state.capacity - state.held {
@@ -429,7 +433,7 @@ impl Backend for Device {
         Ok(Some(Granted { base, bytes }))
     }
 
-    fn free(&self, granted: Granted) -> Result<(), Error> {
+    fn free(&self, granted: Granted) -> Result<(), ErrorKind> {
         let mut state = self.called();
         state.run_context();
         let range = granted.base..granted.base + granted.bytes;

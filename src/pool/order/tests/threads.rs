@@ -2,7 +2,7 @@
 
 use super::create;
 use super::device::{Clock, Device};
-use crate::error::Error;
+use crate::error::ErrorKind;
 use crate::pool::slot::Slot;
 use crate::pool::{alloc, free, lifecycle, order};
 use crate::sys::thread;
@@ -47,7 +47,7 @@ fn work(slot: &'static Slot, device: &'static Device, number: u64, steps: u64) {
                         device.state().take(addr, bytes, queue);
                         live.push((addr, bytes, queue));
                     }
-                    Err(error) => assert_eq!(error, Error::OutOfMemory),
+                    Err(error) => assert_eq!(error, ErrorKind::OutOfMemory),
                 }
             }
             _ if !live.is_empty() => {

@@ -49,7 +49,7 @@ impl Program {
         if self.life != life {
             self.life = life;
             for addr in std::mem::take(&mut self.live) {
-                assert_eq!(free::free(self.slot, addr), Err(Error::InvalidPointer));
+                assert_eq!(free::free(self.slot, addr), Err(ErrorKind::InvalidPointer));
             }
         }
         self.live.extend(new);
@@ -102,7 +102,7 @@ impl Program {
 
 fn run(failing: Failing) -> (Program, u64) {
     let (slot, fake) = pool(20, 150, true);
-    (fake.records().failing, fake.records().error) = (failing, Error::BackendFailed);
+    (fake.records().failing, fake.records().error) = (failing, ErrorKind::BackendFailed);
     let mut program = Program { slot, fake, told: listen(slot), live: Vec::new(), life: 0, failures: 0 };
     program.run();
     (program, fake.records().calls)

@@ -1,0 +1,138 @@
+//! The settings of a new pool.
+
+use super::{Error, HostPool, Pool, Result};
+use crate::device::Device;
+use crate::options::{BackendKind, Flags, GrowthPolicy, Options, SubAllocator};
+use std::path::Path;
+use std::time::Duration;
+
+/// The settings of a new pool. It begins with the recommended ones: growth by need, garbage collection, every remainder
+/// split off. What is not set here is taken from the environment (docs/environment.md), or else from the default.
+///
+/// ```
+/// use bfc::{BackendKind, HOST_DEVICE, Pool};
+///
+/// # fn main() -> Result<(), bfc::Error> {
+/// let pool = Pool::builder(HOST_DEVICE)
+///     .backend(BackendKind::HostVmm)
+///     .memory_limit(1 << 30)
+///     .name("activations")
+///     .build()?;
+/// assert_eq!(pool.stats()?.bytes_limit, 1 << 30);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Builder<'a> {
+    ordinal: i32,
+    options: Options<'a>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(ordinal: i32) -> Self {
+        Builder { ordinal, options: Options::recommended() }
+    }
+
+    /// The source of regions. The default is [`BackendKind::Auto`].
+    pub fn backend(mut self, backend: BackendKind) -> Self {
+        self.options.backend = backend;
+        self
+    }
+
+    /// The most bytes held from the backend. 0 stands for the available memory, which is also the default.
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.options.memory_limit = bytes;
+        self
+    }
+
+    /// The limit as a fraction of the device's total memory, above 0 and at most 1.
+    pub fn memory_fraction(mut self, fraction: f64) -> Self {
+        self.options.memory_fraction = fraction;
+        self
+    }
+
+    /// The name in reports, messages and metrics. The default is "bfc".
+    pub fn name(mut self, name: &'a str) -> Self {
+        self.options.name = Some(name);
+        self
+    }
+
+    /// How the sizes of regions are chosen.
+    pub fn growth(mut self, policy: GrowthPolicy) -> Self {
+        self.options.growth_policy = policy;
+        self
+    }
+
+    /// Replaces the recommended flags. Without any, the flags of the environment count, and else the recommended ones.
+    pub fn flags(mut self, flags: Flags) -> Self {
+        self.options.flags = flags;
+        self
+    }
+
+    /// The bytes of the first region. The default is 2 MiB.
+    pub fn initial_region(mut self, bytes: u64) -> Self {
+        self.options.initial_region_bytes = bytes;
+        self
+    }
+
+    /// Splits off a remainder of this fraction of the limit, where [`Flags::SPLIT_ALWAYS`] is not set. The default is
+    /// TensorFlow's rule of 128 MiB.
+    pub fn fragmentation_fraction(mut self, fraction: f64) -> Self {
+        self.options.fragmentation_fraction = fraction;
+        self
+    }
+
+    /// How long a request waits for another thread's free before it fails, in whole milliseconds. The default is not at
+    /// all.
+    pub fn retry_timeout(mut self, time: Duration) -> Self {
+        self.options.retry_timeout_ms = time.as_millis().try_into().unwrap_or(u32::MAX);
+        self
+    }
+
+    /// A file with planned placements, as `bfc plan` writes it.
+    pub fn plan(mut self, path: &'a Path) -> Self {
+        self.options.plan = Some(path);
+        self
+    }
+
+    /// Obtains regions from functions of the program ([`BackendKind::Custom`]). They must remain until the pool is
+    /// destroyed.
+    pub fn suballocator(mut self, functions: SubAllocator) -> Self {
+        self.options.backend = BackendKind::Custom;
+        self.options.suballocator = Some(functions);
+        self
+    }
+
+    /// The settings, for [`raw::Device::create`](crate::raw::Device::create).
+    pub fn options(&self) -> Options<'a> {
+        self.options
+    }
+
+    /// Creates the pool. No memory is obtained before the first allocation.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if the ordinal has an allocator, which [`Pool::borrowed`] shares;
+    /// [`ErrorKind::BackendUnavailable`] without a driver or such a device; [`ErrorKind::InvalidArgument`] for settings that
+    /// exclude each other; [`ErrorKind::OutOfMemory`] for host memory.
+    ///
+    /// [`ErrorKind::AlreadyExists`]: crate::ErrorKind::AlreadyExists
+    /// [`ErrorKind::BackendUnavailable`]: crate::ErrorKind::BackendUnavailable
+    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
+    /// [`ErrorKind::OutOfMemory`]: crate::ErrorKind::OutOfMemory
+    pub fn build(self) -> Result<Pool> {
+        let device = Device::new(self.ordinal)?;
+        device.create(Some(&self.options)).map_err(Error::last)?;
+        Ok(Pool::owning(device))
+    }
+
+    /// Creates a pool of host memory.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]. Also [`ErrorKind::InvalidArgument`] if the memory is not the host's.
+    ///
+    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
+    pub fn build_host(self) -> Result<HostPool> {
+        HostPool::new_of(self.build()?)
+    }
+}
