@@ -12,6 +12,7 @@ mod service;
 mod table;
 
 pub(crate) use self::clients::ClientOrder;
+pub(crate) use self::forks::survive_forks;
 pub use self::request::Request;
 pub use self::table::{Device, MAX_DEVICES};
 

@@ -5,6 +5,7 @@ mod backend;
 pub mod capi;
 mod device;
 mod error;
+mod global;
 mod history;
 mod log;
 mod options;

@@ -36,7 +36,7 @@ LAYERS = Tree(
     "src",
     """
     sys
-    error log
+    error log global
     history publish
     backend
     options

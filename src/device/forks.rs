@@ -6,7 +6,7 @@ use crate::pool::slot::waiting;
 use crate::sys::clock::monotonic_ms;
 use crate::sys::lock::{Lock, NotTaken};
 use crate::sys::{process, token};
-use crate::{history, log, publish, scope};
+use crate::{global, history, log, publish, scope};
 use once_cell::race::OnceBool;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -22,6 +22,11 @@ extern "C" fn on_load() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
+
+/// Registers the fork handlers, for what is not an allocator of the table. Without host memory for them it does not.
+pub(crate) fn survive_forks() {
+    let _ = survive();
+}
 
 /// Registers the fork handlers. Two threads may both register them at first, so the handlers count their nesting. A
 /// blocking initialization could hang a child that was forked during it.
@@ -118,6 +123,8 @@ extern "C" fn before_fork() {
         }
     }
     waiting::lock_for_fork(deadline);
+    // Last, because those that hold the other locks may want memory of it.
+    global::lock_for_fork(deadline);
 }
 
 /// Waits until no other thread is forking. Returns false if this thread must not wait that long.
@@ -143,6 +150,7 @@ extern "C" fn after_fork_in_parent() {
         // This is the child of a signal handler that forked during this fork.
         return recover();
     }
+    global::unlock_in_parent();
     waiting::unlock_in_parent();
     for device in devices_in(&LOCKED) {
         remove(&LOCKED, device);
@@ -166,6 +174,7 @@ extern "C" fn after_fork_in_child() {
 /// For a child whose fork was not prepared: treats all locks held by other threads as missed, because their data was
 /// changing.
 fn take_as_missed() {
+    global::forget_fork();
     log::forget_fork();
     waiting::forget_fork();
     for device in (0..MAX_DEVICES).map(Device) {
@@ -182,6 +191,7 @@ fn take_as_missed() {
 
 /// In a child: opens all locks, except those held by the interrupted call of this thread.
 fn recover() {
+    global::recover_in_child();
     waiting::recover_in_child();
     for device in (0..MAX_DEVICES).map(Device) {
         let slot = device.slot();
