@@ -24,14 +24,16 @@ fn main() -> bfc::Result<()> {
     let error = pool.alloc(20 << 20).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     println!("refused: {error}");
-    let would_fit = error.out_of_memory().map_or(0, |numbers| numbers.would_fit());
-    println!("{would_fit} bytes would fit");
-    drop(pool.alloc(would_fit as usize)?);
+    if let Some(bytes) = error.out_of_memory().and_then(|numbers| numbers.would_fit()) {
+        println!("{bytes} bytes would fit");
+        drop(pool.alloc(bytes)?);
+    }
     print!("{}", pool.report()?);
 
     drop(weights);
     println!("{} bytes given back", pool.trim(0)?);
-    pool.destroy()
+    pool.destroy()?;
+    Ok(())
 }
 
 /// One step: the activations live until the backward pass has used them.

@@ -69,16 +69,19 @@ pub struct OutOfMemory {
     pub waiting: u64,
     /// What the limit leaves for growth. 0 if the backend gives no more.
     pub room_to_grow: u64,
-    /// The most that the pool may hold.
+    /// The most that the pool may hold, or what it holds since before the limit was lowered.
     pub limit: u64,
     /// Whether memory is exhausted or fragmented, or why else there is none.
     pub cause: FailureCause,
+    pub(crate) would_fit: Option<u64>,
 }
 
 impl OutOfMemory {
-    /// Returns the bytes of the largest request that would have been served.
-    pub fn would_fit(&self) -> u64 {
-        self.largest_free.max(self.room_to_grow)
+    /// Returns bytes for which the same request would have been served at that moment. On a virtual range that may be less
+    /// than would have fitted, because memory that has to be moved for it does not count. `None` if that is not known:
+    /// with an alignment above 256, and with an age of the memory ([`Request::freed_before`](crate::Request::freed_before)).
+    pub fn would_fit(&self) -> Option<usize> {
+        self.would_fit.map(|bytes| bytes as usize)
     }
 }
 
@@ -181,11 +184,15 @@ pub(crate) fn set_last_error(words: fmt::Arguments<'_>) {
     let _ = WORDS.update(|last| last.set(words));
 }
 
-/// Adds the numbers to the message that this call has just recorded.
+/// Records the message and the numbers of a request that found no memory. Returns the error.
 #[cold]
 #[inline(never)]
-pub(crate) fn set_last_shortage(shortage: OutOfMemory) {
-    let _ = WORDS.update(|last| last.shortage = Some(shortage));
+pub(crate) fn fail_for_memory(shortage: OutOfMemory, words: fmt::Arguments<'_>) -> ErrorKind {
+    let _ = WORDS.update(|last| {
+        last.set(words);
+        last.shortage = Some(shortage);
+    });
+    ErrorKind::OutOfMemory
 }
 
 /// Returns the numbers of this thread's last failure, if it was a request that found no memory.

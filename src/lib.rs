@@ -1,6 +1,9 @@
 #![doc = include_str!("rust/README.md")]
 
 mod backend;
+#[cfg(not(feature = "capi"))]
+mod capi;
+#[cfg(feature = "capi")]
 #[doc(hidden)]
 pub mod capi;
 mod device;

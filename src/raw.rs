@@ -10,7 +10,9 @@
 //!
 //! # fn main() -> Result<(), bfc::ErrorKind> {
 //! let host = Device::new(HOST_DEVICE)?;
-//! host.create(Some(&Options { memory_limit: 64 << 20, ..Options::recommended() }))?;
+//! let mut options = Options::recommended();
+//! options.memory_limit = 64 << 20;
+//! host.create(Some(&options))?;
 //! let address = host.alloc(1000)?;
 //! assert_eq!(host.allocated_size(address)?, 1024);
 //! // SAFETY: nothing uses the memory, and nothing else uses the allocator.

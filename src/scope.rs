@@ -120,16 +120,27 @@ fn is_open_here() -> bool {
 
 /// Opens a scope: subsequent allocations of this thread belong to a step of an operation.
 pub fn begin(name: &str, step: u64) -> Result<(), ErrorKind> {
+    enter(name, step).map(drop)
+}
+
+/// Opens a scope. Returns its depth, from 1.
+pub(crate) fn enter(name: &str, step: u64) -> Result<usize, ErrorKind> {
     let length =
         (0..=name.len().min(MAX_NAME_BYTES)).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
     let seed = seed();
-    if !STACKS.update(|stack| stack.push(seed, &name[..length], step))? {
-        return Err(fail!(
-            ErrorKind::InvalidArgument,
-            "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing"
-        ));
-    }
-    Ok(())
+    let pushed = STACKS.update(|stack| stack.push(seed, &name[..length], step).then_some(stack.depth))?;
+    pushed.ok_or_else(|| {
+        fail!(ErrorKind::InvalidArgument, "scopes nest at most {MAX_DEPTH} deep: a bfc_scope_end is missing")
+    })
+}
+
+/// Closes the scope of that depth and those inside of it, if they are open.
+pub(crate) fn leave(depth: usize) {
+    let _ = STACKS.update(|stack| {
+        let closed = stack.depth.saturating_sub(depth - 1);
+        stack.depth -= closed;
+        OPEN.fetch_sub(closed, Relaxed);
+    });
 }
 
 /// Closes the innermost scope of this thread.

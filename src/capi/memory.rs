@@ -143,7 +143,7 @@ fn request_of(device: Device, given: &bfc_request_t) -> Result<ArenaRequest<'sta
     let has = |flag: u32| given.flags & flag != 0;
     let mut request = Request::new(given.bytes).alignment(given.alignment).freed_before(given.freed_before);
     if has(BFC_REQUEST_SIZE_512) {
-        request = request.in_512();
+        request = request.multiple_of_512();
     }
     if has(BFC_REQUEST_NO_GROWTH) {
         request = request.no_growth();

@@ -5,6 +5,8 @@
 //! `BFC_ERROR_INTERNAL`.
 
 #![allow(non_camel_case_types)]
+// Only this project's tests name them in Rust.
+#![cfg_attr(not(feature = "capi"), allow(dead_code, unused_imports))]
 
 mod adapters;
 mod create;

@@ -66,7 +66,8 @@ pub unsafe extern "C" fn bfc_alloc_async(
     stream: bfc_stream_t,
     out_ptr: *mut *mut c_void,
 ) -> bfc_status_t {
-    let work = || Ok(Device::new(device)?.alloc_on(bytes as u64, stream as u64)? as *mut c_void);
+    // SAFETY: the C caller names a stream that exists.
+    let work = || Ok(unsafe { Device::new(device)?.alloc_on(bytes as u64, stream as u64)? } as *mut c_void);
     // SAFETY: by this function's contract.
     unsafe { status_and(out_ptr, null_mut(), work) }
 }
@@ -107,7 +108,8 @@ pub extern "C" fn bfc_free_async(device: i32, ptr: *mut c_void, stream: bfc_stre
 ///         BFC_TIMESTAMPS; BFC_ERROR_OUT_OF_MEMORY (host memory); and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_record_stream(device: i32, ptr: *mut c_void, stream: bfc_stream_t) -> bfc_status_t {
-    status(|| Device::new(device)?.record_stream(ptr as u64, stream as u64))
+    // SAFETY: the C caller names a stream that exists.
+    status(|| unsafe { Device::new(device)?.record_stream(ptr as u64, stream as u64) })
 }
 
 /// Declares that a stream is about to be destroyed. Call it before the destruction, when all work is queued: it records
@@ -127,7 +129,8 @@ pub extern "C" fn bfc_record_stream(device: i32, ptr: *mut c_void, stream: bfc_s
 ///         synchronization of the context; and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_forget_stream(device: i32, stream: bfc_stream_t) -> bfc_status_t {
-    status(|| Device::new(device)?.forget_stream(stream as u64))
+    // SAFETY: the C caller names a stream that exists.
+    status(|| unsafe { Device::new(device)?.forget_stream(stream as u64) })
 }
 
 /// Declares that all work queued on the stream so far has completed. Memory freed there is then reusable by every
@@ -137,7 +140,8 @@ pub extern "C" fn bfc_forget_stream(device: i32, stream: bfc_stream_t) -> bfc_st
 /// @return BFC_OK; BFC_ERROR_UNSUPPORTED with BFC_TIMESTAMPS; and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_stream_synchronized(device: i32, stream: bfc_stream_t) -> bfc_status_t {
-    status(|| Device::new(device)?.stream_synchronized(stream as u64))
+    // SAFETY: the C caller names a stream that exists.
+    status(|| unsafe { Device::new(device)?.stream_synchronized(stream as u64) })
 }
 
 /// Gets the last stamp given to a free. Stamps start at 1. 0: no stamp was given yet. Modelled on TensorFlow's

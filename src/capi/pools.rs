@@ -28,7 +28,8 @@ use crate::pool::captures;
 ///         call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_pool_begin(device: i32, pool: u64, stream: bfc_stream_t) -> bfc_status_t {
-    status(|| Device::new(device)?.pool_begin(pool, stream as u64))
+    // SAFETY: the C caller names a stream that exists.
+    status(|| unsafe { Device::new(device)?.pool_begin(pool, stream as u64) })
 }
 
 /// Routes subsequent allocations on `stream` to common memory again. Call it after the end of the capture. The private
@@ -37,7 +38,8 @@ pub extern "C" fn bfc_pool_begin(device: i32, pool: u64, stream: bfc_stream_t) -
 /// @return BFC_OK; BFC_ERROR_INVALID_ARGUMENT if they were not routed to that pool; and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_pool_end(device: i32, pool: u64, stream: bfc_stream_t) -> bfc_status_t {
-    status(|| Device::new(device)?.pool_end(pool, stream as u64))
+    // SAFETY: the C caller names a stream that exists.
+    status(|| unsafe { Device::new(device)?.pool_end(pool, stream as u64) })
 }
 
 /// Declares that no graph that uses a private pool will be launched again. Live allocations in it remain valid and
@@ -49,7 +51,8 @@ pub extern "C" fn bfc_pool_end(device: i32, pool: u64, stream: bfc_stream_t) -> 
 ///         routed to it; BFC_ERROR_OUT_OF_MEMORY (host memory), and nothing has changed; and the errors of every call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_pool_release(device: i32, pool: u64) -> bfc_status_t {
-    status(|| Device::new(device)?.pool_release(pool))
+    // SAFETY: the C caller launches no graph of it again.
+    status(|| unsafe { Device::new(device)?.pool_release(pool) })
 }
 
 /// Announces that a stream capture is about to begin, on any stream and device. Call it before cuStreamBeginCapture,

@@ -19,6 +19,7 @@ use bfc_core::units::UNIT;
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct Request {
     bytes: u64,
     alignment: u64,
@@ -65,7 +66,7 @@ impl Request {
 
     /// Rounded up to a multiple of 512 bytes instead of 256, as in PyTorch.
     #[inline]
-    pub const fn in_512(self) -> Self {
+    pub const fn multiple_of_512(self) -> Self {
         self.with(Self::IN_512)
     }
 
@@ -118,8 +119,11 @@ impl Request {
 
 impl Device {
     /// Allocates memory according to a request, in the order of a stream or of none.
+    ///
+    /// # Safety
+    /// As [`Self::alloc_on`], if there is a stream.
     #[inline]
-    pub fn alloc_request(self, request: &Request, stream: Option<u64>) -> Result<u64, ErrorKind> {
+    pub unsafe fn alloc_request(self, request: &Request, stream: Option<u64>) -> Result<u64, ErrorKind> {
         self.alloc_with(&request.on(self, stream)?)
     }
 }

@@ -189,6 +189,7 @@ impl SubAllocator {
 /// The options of a new allocator. A field left 0 is taken from the environment, or else from the default. Most programs
 /// begin with [`Options::recommended`].
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Options<'a> {
     /// The source of regions.
     pub backend: BackendKind,

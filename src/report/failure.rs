@@ -8,7 +8,7 @@ use bfc_core::arena::{Arena, RegionGrowth, Reuse, View};
 use bfc_core::request::Request;
 use bfc_core::stats::{FailureCause, Failures};
 use bfc_core::stream_id::Stream;
-use bfc_core::units::{NUM_BINS, UNIT, bin_floor};
+use bfc_core::units::{NUM_BINS, UNIT, bin_floor, round_down, round_up};
 use os::terms::{NO_LIMIT, NO_OPERATION, is_no_limit};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,6 +39,8 @@ pub(crate) struct Verdict {
     refused: bool,
     /// The advice if the failure is caused by fragmentation.
     remedy: Option<&'static str>,
+    /// For how many bytes the same request would have been served, if that is known.
+    would_fit: Option<u64>,
 }
 
 /// Returns advice against fragmentation, besides a higher limit and fewer requests.
@@ -66,6 +68,22 @@ fn remedy(arena: &Arena, backend: &str, request: &Request<'_>) -> Option<&'stati
         }
         _ => return None,
     })
+}
+
+/// Returns for how many bytes the same request would have been served from the largest piece or from what may be obtained.
+fn would_fit(request: &Request<'_>, largest: u64, available: u64) -> Option<u64> {
+    let Request { requested, size, alignment, max_stamp, .. } = *request;
+    if alignment > UNIT || max_stamp != u64::MAX {
+        return None;
+    }
+    // The debug mode's guards, and what makes a multiple of 512.
+    let added = match round_up(requested) {
+        Some(rounded) if !request.is_too_large() => size.saturating_sub(rounded),
+        _ => 2 * UNIT,
+    };
+    let piece = largest.max(round_down(available)).saturating_sub(added);
+    // Perhaps only multiples of 512 are served, which requests do not say.
+    Some(if size % (2 * UNIT) == 0 { piece & !(2 * UNIT - 1) } else { piece })
 }
 
 /// Returns whether a driver tells when work is done.
@@ -97,6 +115,7 @@ impl Verdict {
             limit: arena.growth().limit().max(arena.growth().pool_bytes()),
             refused,
             remedy: remedy(arena, backend, request),
+            would_fit: would_fit(request, arena.largest_for(stream), if refused { 0 } else { available }),
         }
     }
 
@@ -132,6 +151,7 @@ impl Verdict {
             room_to_grow: self.available,
             limit: self.limit,
             cause: self.cause(),
+            would_fit: self.would_fit,
         }
     }
 
@@ -265,7 +285,7 @@ fn write_guards(out: &mut dyn Write, guards: &Guarding<'_>) -> fmt::Result {
 
 fn write_verdict(out: &mut dyn Write, verdict: &Verdict) -> fmt::Result {
     writeln!(out, "  {verdict}.")?;
-    let (cause, fits) = (verdict.cause(), Bytes(verdict.numbers().would_fit()));
+    let (cause, fits) = (verdict.cause(), Bytes(verdict.largest.max(verdict.available)));
     match cause {
         FailureCause::Exhaustion => {
             let why = if verdict.refused {

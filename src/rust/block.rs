@@ -1,6 +1,6 @@
 //! Memory, owned.
 
-use super::{Error, Pool, Result, Stream};
+use super::{Error, Pool, Refused, Result, Stream};
 use crate::device::{Device, Request};
 use crate::error::ErrorKind;
 use std::fmt;
@@ -17,8 +17,11 @@ use std::ptr::NonNull;
 /// The address is that of the backend's memory: the CPU must not access memory of a CUDA device. Memory that it may access
 /// is in a [`HostBlock`](crate::HostBlock).
 ///
-/// Dropping frees without reporting. A free can fail if another free took the address, or in a forked child; it then
-/// changes nothing. [`Block::free`] tells.
+/// Dropping frees without reporting. A free can fail in a callback of the allocator, in a signal handler, in a forked child,
+/// or if another free took the address. It then changes nothing, so the memory stays allocated. [`Block::free`] tells.
+///
+/// When a device's context is reset or destroyed, its memory is gone, and so are its blocks: give them up with
+/// [`std::mem::forget`] before anything is allocated again, because a new block may have the address of an old one.
 ///
 /// Blocks may be sent to other threads and dropped there. Memory that was allocated on a default stream is freed on that
 /// stream, in whichever thread.
@@ -50,7 +53,8 @@ const EMPTY: NonNull<u8> = NonNull::new(std::ptr::without_provenance_mut(256)).u
 
 /// Allocates in the order of a stream's handle, or of none.
 pub(super) fn alloc<'a>(device: Device, request: &Request, stream: Option<u64>) -> Result<Block<'a>> {
-    match device.alloc_request(request, stream) {
+    // SAFETY: by the contract of `Pool::stream`.
+    match unsafe { device.alloc_request(request, stream) } {
         Ok(address) => Ok(Block::at(device, address, request.bytes())),
         Err(kind) => Err(Error::last(kind)),
     }
@@ -122,6 +126,17 @@ impl<'a> Block<'a> {
         self.bytes == 0
     }
 
+    /// The number of the allocation, which rises from 1, as reports and histories show it. 0 for an empty block.
+    ///
+    /// # Errors
+    /// As [`Pool::stats`].
+    pub fn id(&self) -> Result<u64> {
+        match self.address() {
+            0 => Ok(0),
+            address => self.device.allocation_id(address).map_err(Error::last),
+        }
+    }
+
     /// The usable bytes: the size of the chunk. 0 for an empty block.
     ///
     /// # Errors
@@ -138,12 +153,13 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] with [`Flags::TIMESTAMPS`](crate::Flags::TIMESTAMPS); [`ErrorKind::OutOfMemory`] for host
-    /// memory; [`ErrorKind::InvalidPointer`] if the stream is one of another pool.
+    /// memory; [`ErrorKind::InvalidArgument`] if the stream is one of another device.
     pub fn record_use(&self, stream: &Stream<'_>) -> Result<()> {
         stream.require(self.device)?;
         match self.address() {
             0 => Ok(()),
-            address => self.device.record_stream(address, stream.handle()).map_err(Error::last),
+            // SAFETY: by the contract of `Pool::stream`.
+            address => unsafe { self.device.record_stream(address, stream.handle()) }.map_err(Error::last),
         }
     }
 
@@ -151,7 +167,7 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// Those of every call. The block is in the error, and still owns the memory.
-    pub fn free(self) -> Result<(), FreeError<'a>> {
+    pub fn free(self) -> Result<(), Refused<Self>> {
         // SAFETY: the memory is this object's, which ends here if that succeeds.
         self.ended(|device, address| unsafe { device.free(address) })
     }
@@ -161,21 +177,21 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// As [`Block::free`] and [`Block::record_use`].
-    pub fn free_on(self, stream: &Stream<'_>) -> Result<(), FreeError<'a>> {
+    pub fn free_on(self, stream: &Stream<'_>) -> Result<(), Refused<Self>> {
         if let Err(error) = stream.require(self.device) {
-            return Err(FreeError { error, block: self });
+            return Err(Refused::new(error, self));
         }
         // SAFETY: the memory is this object's, which ends here if that succeeds.
         self.ended(|device, address| unsafe { device.free_on(address, stream.handle()) })
     }
 
-    fn ended(self, free: impl FnOnce(Device, u64) -> Result<(), ErrorKind>) -> Result<(), FreeError<'a>> {
+    fn ended(self, free: impl FnOnce(Device, u64) -> Result<(), ErrorKind>) -> Result<(), Refused<Self>> {
         match free(self.device, self.address()) {
             Ok(()) => {
                 std::mem::forget(self);
                 Ok(())
             }
-            Err(kind) => Err(FreeError { error: Error::last(kind), block: self }),
+            Err(kind) => Err(Refused::new(Error::last(kind), self)),
         }
     }
 }
@@ -193,38 +209,5 @@ impl Drop for Block<'_> {
 impl fmt::Debug for Block<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Block({} bytes at {:#x} of device {})", self.bytes, self.address(), self.device.ordinal())
-    }
-}
-
-/// A free that failed. The block still owns the memory.
-#[derive(Debug)]
-pub struct FreeError<'a> {
-    error: Error,
-    block: Block<'a>,
-}
-
-impl<'a> FreeError<'a> {
-    /// Why it failed.
-    pub fn error(&self) -> &Error {
-        &self.error
-    }
-
-    /// Returns the block.
-    pub fn into_block(self) -> Block<'a> {
-        self.block
-    }
-}
-
-impl fmt::Display for FreeError<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for FreeError<'_> {}
-
-impl From<FreeError<'_>> for Error {
-    fn from(failed: FreeError<'_>) -> Self {
-        failed.error
     }
 }

@@ -1,8 +1,9 @@
 //! The settings of a new pool.
 
 use super::{Error, HostPool, Pool, Result};
-use crate::device::Device;
-use crate::options::{BackendKind, Flags, GrowthPolicy, Options, SubAllocator};
+use crate::device::{Device, MAX_DEVICES};
+use crate::error::ErrorKind;
+use crate::options::{BackendKind, Flags, GrowthPolicy, Options, PINNED_DEVICE, SubAllocator};
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,12 +26,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Builder<'a> {
-    ordinal: i32,
+    /// `None` is any that is free.
+    ordinal: Option<i32>,
     options: Options<'a>,
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(ordinal: i32) -> Self {
+    pub(super) fn new(ordinal: Option<i32>) -> Self {
         Builder { ordinal, options: Options::recommended() }
     }
 
@@ -83,10 +85,10 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// How long a request waits for another thread's free before it fails, in whole milliseconds. The default is not at
-    /// all.
+    /// How long a request waits for another thread's free before it fails, rounded up to milliseconds. The default is not
+    /// at all.
     pub fn retry_timeout(mut self, time: Duration) -> Self {
-        self.options.retry_timeout_ms = time.as_millis().try_into().unwrap_or(u32::MAX);
+        self.options.retry_timeout_ms = time.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u32::MAX);
         self
     }
 
@@ -115,23 +117,36 @@ impl<'a> Builder<'a> {
     /// [`ErrorKind::AlreadyExists`] if the ordinal has an allocator, which [`Pool::borrowed`] shares;
     /// [`ErrorKind::BackendUnavailable`] without a driver or such a device; [`ErrorKind::InvalidArgument`] for settings that
     /// exclude each other; [`ErrorKind::OutOfMemory`] for host memory.
-    ///
-    /// [`ErrorKind::AlreadyExists`]: crate::ErrorKind::AlreadyExists
-    /// [`ErrorKind::BackendUnavailable`]: crate::ErrorKind::BackendUnavailable
-    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
-    /// [`ErrorKind::OutOfMemory`]: crate::ErrorKind::OutOfMemory
     pub fn build(self) -> Result<Pool> {
-        let device = Device::new(self.ordinal)?;
-        device.create(Some(&self.options)).map_err(Error::last)?;
+        match self.ordinal {
+            Some(ordinal) => self.build_on(ordinal),
+            None => self.build_anywhere(),
+        }
+        .map_err(Error::last)
+    }
+
+    fn build_on(&self, ordinal: i32) -> Result<Pool, ErrorKind> {
+        let device = Device::new(ordinal)?;
+        device.create(Some(&self.options))?;
         Ok(Pool::owning(device))
+    }
+
+    /// Takes the last free ordinal, because programs that choose theirs begin with the first.
+    fn build_anywhere(&self) -> Result<Pool, ErrorKind> {
+        let mut built = Err(ErrorKind::AlreadyExists);
+        for ordinal in (PINNED_DEVICE + 1..MAX_DEVICES).rev() {
+            built = self.build_on(ordinal);
+            if !matches!(built, Err(ErrorKind::AlreadyExists)) {
+                break;
+            }
+        }
+        built
     }
 
     /// Creates a pool of host memory.
     ///
     /// # Errors
     /// As [`Builder::build`]. Also [`ErrorKind::InvalidArgument`] if the memory is not the host's.
-    ///
-    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
     pub fn build_host(self) -> Result<HostPool> {
         HostPool::new_of(self.build()?)
     }

@@ -7,7 +7,7 @@ use std::fmt;
 /// Why a call failed: a kind for the program, and a message for people.
 ///
 /// `Display` and `Debug` both show the message, so it is seen when `main` returns an error. After a failure nothing has
-/// changed.
+/// changed. An error has memory of its own for the message: signal handlers use [`raw`](crate::raw), which has not.
 ///
 /// ```
 /// use bfc::{ErrorKind, HostPool};
@@ -18,8 +18,8 @@ use std::fmt;
 /// assert_eq!(error.kind(), ErrorKind::OutOfMemory);
 /// assert!(error.message().contains("the request is larger than the limit of 1.00 MiB"));
 /// let numbers = error.out_of_memory().unwrap();
-/// assert_eq!(numbers.would_fit(), 1 << 20);
-/// assert!(pool.alloc(numbers.would_fit() as usize).is_ok());
+/// assert_eq!(numbers.would_fit(), Some(1 << 20));
+/// assert!(pool.alloc(numbers.would_fit().unwrap()).is_ok());
 /// # Ok(())
 /// # }
 /// ```
@@ -60,7 +60,8 @@ impl Error {
         self.details.as_ref().map_or_else(|| self.kind.text(), |details| &details.message)
     }
 
-    /// The numbers of a request that found no memory. None for other errors, and where host memory ran out.
+    /// The numbers of a request that found no memory. None for other errors, where host memory ran out, and for requests
+    /// [without growth](crate::Request::no_growth), whose callers have other ways.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         self.details.as_ref()?.shortage.as_ref()
     }
@@ -80,17 +81,74 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Errors are equal if their kinds are.
-impl PartialEq<ErrorKind> for Error {
-    fn eq(&self, kind: &ErrorKind) -> bool {
-        self.kind == *kind
+/// An end that failed, with the object that it would have ended: a [`Block`](crate::Block) still owns its memory, and a
+/// [`Pool`](crate::Pool) its allocator.
+///
+/// `?` turns it into the [`Error`], and drops the object, which tries again without reporting.
+///
+/// ```
+/// use bfc::{Block, ErrorKind, HostPool};
+///
+/// # fn main() -> Result<(), bfc::Error> {
+/// let pool = HostPool::new(1 << 20)?;
+/// let pointer = pool.as_pool().alloc(100)?.into_raw();
+/// let refused = pool.destroy().unwrap_err();
+/// assert_eq!(refused.error().kind(), ErrorKind::Busy);
+/// let pool = refused.into_inner();
+/// // SAFETY: the pointer is from `into_raw`, and is not used again.
+/// unsafe { Block::from_raw(&pool, pointer, 100) }.free()?;
+/// pool.destroy()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Refused<T> {
+    error: Error,
+    object: T,
+}
+
+impl<T> Refused<T> {
+    pub(super) fn new(error: Error, object: T) -> Self {
+        Refused { error, object }
+    }
+
+    /// Why it failed.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// Returns the object.
+    pub fn into_inner(self) -> T {
+        self.object
+    }
+
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Refused<U> {
+        Refused { error: self.error, object: change(self.object) }
     }
 }
 
-impl From<ErrorKind> for Error {
-    /// Takes the message of this thread's last failure, which must be that of the call that returned the kind.
-    fn from(kind: ErrorKind) -> Self {
-        Error::last(kind)
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> From<Refused<T>> for Error {
+    fn from(refused: Refused<T>) -> Self {
+        refused.error
+    }
+}
+
+// Not by `std::error::Error`: that would have to be `'static`, which blocks are not.
+impl<T> From<Refused<T>> for Box<dyn std::error::Error> {
+    fn from(refused: Refused<T>) -> Self {
+        refused.error.into()
+    }
+}
+
+impl<T> From<Refused<T>> for Box<dyn std::error::Error + Send + Sync> {
+    fn from(refused: Refused<T>) -> Self {
+        refused.error.into()
     }
 }
 

@@ -1,14 +1,18 @@
 //! Memory for captured graphs.
 
 use super::{Error, Pool, Result, Stream};
+use crate::device::Device;
 use crate::pool::captures;
+use bfc_core::stream_id::Stream as ArenaStream;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A pool of memory that keeps its addresses: what a captured graph uses must be there at each of its launches, even after
 /// the blocks were freed.
 ///
 /// Route streams to it while they are captured. Dropping it, which the graph must not outlive, gives the memory back to the
-/// common pool; blocks that are alive keep theirs until they are freed.
+/// common pool once the work of its last launch has completed; blocks that are alive keep theirs until they are freed.
 ///
 /// ```
 /// # fn main() -> Result<(), bfc::Error> {
@@ -26,16 +30,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "dropping a private pool gives its memory back"]
 pub struct PrivatePool<'pool> {
     pool: &'pool Pool,
     name: u64,
+    is_of_host: bool,
 }
 
 impl<'pool> PrivatePool<'pool> {
     pub(super) fn new(pool: &'pool Pool) -> Self {
         // Names of C code are smaller: they count from 1, or are graphs' addresses.
         static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
-        PrivatePool { pool, name: NEXT.fetch_add(1, Relaxed) }
+        PrivatePool { pool, name: NEXT.fetch_add(1, Relaxed), is_of_host: false }
+    }
+
+    pub(super) fn of_host(pool: &'pool Pool) -> Self {
+        PrivatePool { is_of_host: true, ..*ManuallyDrop::new(Self::new(pool)) }
     }
 
     /// The number that reports and memory maps show.
@@ -52,20 +62,34 @@ impl<'pool> PrivatePool<'pool> {
     /// memory.
     pub fn route<'a>(&'a self, stream: &'a Stream<'pool>) -> Result<Route<'a>> {
         stream.require(self.pool.device)?;
-        self.pool.device.pool_begin(self.name, stream.handle()).map_err(Error::last)?;
-        Ok(Route {
-            pool: self.pool,
-            name: self.name,
-            stream: stream.handle(),
-            borrowed: std::marker::PhantomData,
-        })
+        let stream = self.pool.device.route(self.name, stream.handle()).map_err(Error::last)?;
+        Ok(Route { device: self.pool.device, name: self.name, stream, borrowed: PhantomData })
+    }
+
+    /// Gives the memory back as dropping does, and reports.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if no stream was ever routed to it;
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) if a [`Route`] was forgotten;
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) for host memory.
+    pub fn release(self) -> Result<()> {
+        ManuallyDrop::new(self).end()
+    }
+
+    fn end(&self) -> Result<()> {
+        // SAFETY: the graph does not outlive this object.
+        unsafe { self.pool.device.pool_release(self.name) }.map_err(Error::last)?;
+        match self.is_of_host {
+            true => self.pool.default_stream().synchronized(),
+            false => Ok(()),
+        }
     }
 }
 
 impl Drop for PrivatePool<'_> {
     fn drop(&mut self) {
         // One that no stream was routed to is unknown, which is no failure here.
-        let _ = self.pool.device.pool_release(self.name);
+        let _ = self.end();
     }
 }
 
@@ -73,15 +97,30 @@ impl Drop for PrivatePool<'_> {
 #[derive(Debug)]
 #[must_use = "the route ends when this is dropped"]
 pub struct Route<'a> {
-    pool: &'a Pool,
+    device: Device,
     name: u64,
-    stream: u64,
-    borrowed: std::marker::PhantomData<&'a PrivatePool<'a>>,
+    /// Not the handle: that of a default stream means another one in another thread.
+    stream: ArenaStream,
+    borrowed: PhantomData<&'a PrivatePool<'a>>,
+}
+
+impl Route<'_> {
+    /// Ends the route as dropping does, and reports.
+    ///
+    /// # Errors
+    /// Those of every call.
+    pub fn end(self) -> Result<()> {
+        ManuallyDrop::new(self).ended()
+    }
+
+    fn ended(&self) -> Result<()> {
+        self.device.end_route(self.name, self.stream).map_err(Error::last)
+    }
 }
 
 impl Drop for Route<'_> {
     fn drop(&mut self) {
-        let _ = self.pool.device.pool_end(self.name, self.stream);
+        let _ = self.ended();
     }
 }
 

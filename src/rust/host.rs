@@ -1,11 +1,12 @@
 //! Pools of host memory, which safe code may access.
 
 use super::block::Block;
-use super::{Builder, Error, Pool, Result, Stream};
+use super::{Builder, Error, Pool, PrivatePool, Refused, Result, Stream};
 use crate::device::Request;
 use crate::error::{ErrorKind, fail};
-use crate::options::HOST_DEVICE;
+use crate::options::BackendKind;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 ///
 /// It is a [`Pool`], whose operations it has too. It is always owned, so no safe code can end it while blocks are alive:
 /// what could (`destroy_forced`, for example) is `unsafe` in [`raw`](crate::raw), and in C. After `fork`, which is `unsafe`
-/// as well, the child has the memory of [`BackendKind::Host`] but not that of [`BackendKind::HostVmm`].
+/// as well, the child has the memory of [`BackendKind::Host`] but not that of [`BackendKind::HostVmm`]: a program that
+/// becomes a daemon creates such a pool afterwards.
 ///
 /// ```
 /// use bfc::HostPool;
@@ -28,25 +30,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// # Ok(())
 /// # }
 /// ```
-///
-/// [`BackendKind::Host`]: crate::BackendKind::Host
-/// [`BackendKind::HostVmm`]: crate::BackendKind::HostVmm
 #[derive(Debug)]
+#[must_use = "dropping a pool destroys the allocator"]
 pub struct HostPool(Pool);
 
 impl HostPool {
-    /// Creates the host's allocator ([`HOST_DEVICE`]) with the recommended settings and a limit in bytes. 0 stands for the
-    /// machine's memory.
+    /// Creates a pool with the recommended settings and a limit in bytes. 0 stands for the machine's memory.
     ///
     /// # Errors
-    /// As [`Builder::build_host`]. There is one allocator for each ordinal: name another from 258 to 1023 for a second one.
+    /// As [`Builder::build_host`].
     pub fn new(memory_limit: u64) -> Result<Self> {
         Self::builder().memory_limit(memory_limit).build_host()
     }
 
-    /// Returns the settings of a new pool on [`HOST_DEVICE`].
+    /// Returns the settings of a new pool of [`BackendKind::Host`], on an ordinal that nothing else has: the last free one.
+    /// For the ordinal of the host, which Python and C++ share, begin with `Pool::builder(HOST_DEVICE)`.
     pub fn builder<'a>() -> Builder<'a> {
-        Pool::builder(HOST_DEVICE)
+        Builder::new(None).backend(BackendKind::Host)
     }
 
     /// Takes a pool that was just created, if its memory is the host's.
@@ -103,7 +103,7 @@ impl HostPool {
         Ok(unsafe { HostBlock::of(block).assume_init() })
     }
 
-    /// Allocates for a collection, without a text for a failure.
+    /// For collections, which need no text of a failure.
     #[cfg(feature = "allocator-api2")]
     pub(super) fn device(&self) -> crate::device::Device {
         self.0.device
@@ -111,10 +111,23 @@ impl HostPool {
 
     /// Names a queue of work that may use the memory: a worker thread, or a queue of a runtime. Its blocks are freed in its
     /// order, and their memory goes to other queues when [`Stream::synchronized`] was called.
+    ///
+    /// Dropping the stream declares that all of its work has completed, because nothing else tells.
     pub fn stream(&self) -> Stream<'_> {
         // Any number, for nothing calls a driver with it. Handles that the program makes up are smaller.
         static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
-        Stream::new(&self.0, NEXT.fetch_add(1, Relaxed))
+        Stream::of_host(&self.0, NEXT.fetch_add(1, Relaxed))
+    }
+
+    /// Creates a pool of memory that keeps its addresses. As [`Pool::private_pool`]; dropping it declares that no work uses
+    /// it, nor is there any on the default stream, because nothing else tells.
+    pub fn private_pool(&self) -> PrivatePool<'_> {
+        PrivatePool::of_host(&self.0)
+    }
+
+    /// The pool without the knowledge that its memory is the host's.
+    pub fn as_pool(&self) -> &Pool {
+        &self.0
     }
 
     /// Gives up the knowledge that the memory is the host's.
@@ -131,8 +144,8 @@ impl HostPool {
     ///
     /// # Errors
     /// As [`Pool::destroy`].
-    pub fn destroy(self) -> Result<()> {
-        self.0.destroy()
+    pub fn destroy(self) -> Result<(), Refused<Self>> {
+        self.0.destroy().map_err(|refused| refused.map(HostPool))
     }
 }
 
@@ -160,12 +173,12 @@ impl Deref for HostPool {
 #[must_use = "dropping a block frees its memory"]
 pub struct HostBlock<'a, T = MaybeUninit<u8>> {
     block: Block<'a>,
-    bytes: std::marker::PhantomData<T>,
+    bytes: PhantomData<T>,
 }
 
 impl<'a> HostBlock<'a> {
     fn of(block: Block<'a>) -> Self {
-        HostBlock { block, bytes: std::marker::PhantomData }
+        HostBlock { block, bytes: PhantomData }
     }
 
     /// Writes a value to every byte.
@@ -181,7 +194,7 @@ impl<'a> HostBlock<'a> {
     /// # Safety
     /// They are.
     pub unsafe fn assume_init(self) -> HostBlock<'a, u8> {
-        HostBlock { block: self.block, bytes: std::marker::PhantomData }
+        HostBlock { block: self.block, bytes: PhantomData }
     }
 }
 
@@ -189,6 +202,14 @@ impl<'a, T> HostBlock<'a, T> {
     /// The address.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.block.as_ptr()
+    }
+
+    /// Frees the memory now, and reports.
+    ///
+    /// # Errors
+    /// As [`Block::free`].
+    pub fn free(self) -> Result<(), Refused<Self>> {
+        self.block.free().map_err(|refused| refused.map(|block| HostBlock { block, bytes: PhantomData }))
     }
 
     /// The block, for its other operations.

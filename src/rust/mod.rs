@@ -12,9 +12,9 @@ mod pool;
 mod recording;
 mod stream;
 
-pub use self::block::{Block, FreeError};
+pub use self::block::Block;
 pub use self::builder::Builder;
-pub use self::error::Error;
+pub use self::error::{Error, Refused};
 pub use self::global::GlobalPool;
 pub use self::graph::{Capture, PrivatePool, Route};
 pub use self::host::{HostBlock, HostPool};

@@ -1,7 +1,7 @@
 //! Pools: the allocator of a device, owned or borrowed.
 
 use super::block::{self, Block};
-use super::{Builder, Error, PrivatePool, RawStream, Result, Stream};
+use super::{Builder, Error, PrivatePool, RawStream, Refused, Result, Stream};
 use crate::device::{Device, Request};
 use crate::error::{ErrorKind, fail};
 use crate::report::layout::Region;
@@ -27,12 +27,14 @@ use bfc_core::stats::Stats;
 /// let block = pool.alloc(1000)?;
 /// assert_eq!((block.len(), pool.stats()?.bytes_in_use), (1000, 1024));
 /// drop(block);
-/// pool.destroy()
+/// pool.destroy()?;
+/// # Ok(())
 /// # }
 /// ```
 ///
 /// [`HOST_DEVICE`]: crate::HOST_DEVICE
 #[derive(Debug)]
+#[must_use = "dropping a pool destroys the allocator"]
 pub struct Pool {
     pub(super) device: Device,
     is_owned: bool,
@@ -49,7 +51,7 @@ impl Pool {
 
     /// Returns the settings of a new pool.
     pub fn builder<'a>(ordinal: i32) -> Builder<'a> {
-        Builder::new(ordinal)
+        Builder::new(Some(ordinal))
     }
 
     /// Shares an allocator that exists, which another part of the program owns. Dropping this object leaves it.
@@ -73,7 +75,7 @@ impl Pool {
     ///
     /// [`ErrorKind::NoAllocator`]: crate::ErrorKind::NoAllocator
     pub fn borrowed(ordinal: i32) -> Result<Self> {
-        let device = Device::new(ordinal)?;
+        let device = Device::new(ordinal).map_err(Error::last)?;
         device.require_allocator().map_err(Error::last)?;
         Ok(Pool { device, is_owned: false })
     }
@@ -104,19 +106,27 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) if memory is in use that was forgotten here or allocated elsewhere, and
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a borrowed pool. The allocator stays in both cases:
-    /// [`Pool::adopt`] takes it over.
-    pub fn destroy(self) -> Result<()> {
-        let pool = std::mem::ManuallyDrop::new(self);
-        if !pool.is_owned {
-            let device = pool.ordinal();
-            return Err(Error::last(fail!(
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a borrowed pool. The pool is in the error.
+    pub fn destroy(self) -> Result<(), Refused<Self>> {
+        match self.end() {
+            Ok(()) => {
+                std::mem::forget(self);
+                Ok(())
+            }
+            Err(kind) => Err(Refused::new(Error::last(kind), self)),
+        }
+    }
+
+    fn end(&self) -> Result<(), ErrorKind> {
+        if !self.is_owned {
+            let device = self.ordinal();
+            return Err(fail!(
                 ErrorKind::Unsupported,
                 "the allocator of device {device} is borrowed: only its owner destroys it"
-            )));
+            ));
         }
-        // SAFETY: this object owns the allocator, and ends here.
-        unsafe { pool.device.destroy() }.map_err(Error::last)
+        // SAFETY: this object owns the allocator, and ends here if that succeeds. With memory in use the allocator stays.
+        unsafe { self.device.destroy() }
     }
 
     /// The ordinal of the device.
@@ -148,15 +158,16 @@ impl Pool {
     /// Names a stream of the device, for memory in its order.
     ///
     /// # Safety
-    /// With a CUDA backend, the handle is that of a stream which exists until the returned guard is dropped, and no other
-    /// guard of this pool has it. The other backends never use it, so any number is right.
+    /// The handle is that of a stream which exists until the returned guard is dropped, and no other guard of this ordinal
+    /// has it. If this object owns the allocator, and its backend is not CUDA's, any number is right, because no driver is
+    /// called.
     ///
     /// ```
     /// use bfc::{BackendKind, Pool, RawStream};
     ///
     /// # fn main() -> Result<(), bfc::Error> {
     /// let pool = Pool::builder(258).backend(BackendKind::Host).build()?;
-    /// // SAFETY: this is no CUDA backend.
+    /// // SAFETY: the pool is owned, and is not CUDA's.
     /// let stream = unsafe { pool.stream(RawStream::from(0x1000)) };
     /// let block = stream.alloc(1000)?;
     /// # Ok(())
@@ -303,8 +314,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         if self.is_owned {
-            // SAFETY: this object owns the allocator, and ends here. With memory in use the allocator stays.
-            let _ = unsafe { self.device.destroy() };
+            let _ = self.end();
         }
     }
 }

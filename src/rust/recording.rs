@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The operation that this thread allocates for, in reports and memory maps. Ends when it is dropped.
 ///
-/// Scopes nest at most 8 deep. They are of one thread, and end in the reverse order of their beginning.
+/// Scopes nest at most 8 deep, and are of one thread. The end of one is the end of those that began inside of it.
 ///
 /// ```
 /// use bfc::{HostPool, Scope};
@@ -30,6 +30,7 @@ use std::path::Path;
 #[derive(Debug)]
 #[must_use = "the scope ends when this is dropped"]
 pub struct Scope {
+    depth: usize,
     /// Not to be sent to another thread.
     of_this_thread: PhantomData<*const ()>,
 }
@@ -40,14 +41,14 @@ impl Scope {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if scopes are nested too deep, and [`ErrorKind::OutOfMemory`] for host memory.
     pub fn enter(operation: &str, step: u64) -> Result<Self> {
-        scope::begin(operation, step).map_err(Error::last)?;
-        Ok(Scope { of_this_thread: PhantomData })
+        let depth = scope::enter(operation, step).map_err(Error::last)?;
+        Ok(Scope { depth, of_this_thread: PhantomData })
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        let _ = scope::end();
+        scope::leave(self.depth);
     }
 }
 
@@ -63,7 +64,8 @@ bitflags::bitflags! {
 }
 
 /// A history that is being recorded: the last events of all allocators of the process. `bfc report` reads it, while it is
-/// recorded and after the process has ended or was killed. Recording stops when this is dropped.
+/// recorded and after the process has ended or was killed. Recording stops when this is dropped. There is one history in the
+/// process, which C code may stop too.
 ///
 /// ```
 /// use bfc::{History, HostPool};

@@ -59,14 +59,21 @@ impl From<RawStream> for *mut c_void {
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "dropping a stream declares that it gets no more work"]
 pub struct Stream<'pool> {
     pool: &'pool Pool,
     handle: u64,
+    /// Whether the end of this object is the end of its work.
+    is_of_host: bool,
 }
 
 impl<'pool> Stream<'pool> {
     pub(super) fn new(pool: &'pool Pool, handle: u64) -> Self {
-        Stream { pool, handle }
+        Stream { pool, handle, is_of_host: false }
+    }
+
+    pub(super) fn of_host(pool: &'pool Pool, handle: u64) -> Self {
+        Stream { pool, handle, is_of_host: true }
     }
 
     pub(super) fn handle(&self) -> u64 {
@@ -105,7 +112,8 @@ impl<'pool> Stream<'pool> {
     /// # Errors
     /// As [`Pool::alloc`], and [`ErrorKind::Unsupported`] with [`Flags::TIMESTAMPS`](crate::Flags::TIMESTAMPS).
     pub fn alloc(&self, bytes: usize) -> Result<Block<'_>> {
-        match self.device().alloc_on(bytes as u64, self.handle) {
+        // SAFETY: by the contract of `Pool::stream`, as below.
+        match unsafe { self.device().alloc_on(bytes as u64, self.handle) } {
             Ok(address) => Ok(Block::at(self.device(), address, bytes)),
             Err(kind) => Err(Error::last(kind)),
         }
@@ -124,7 +132,8 @@ impl<'pool> Stream<'pool> {
     /// # Errors
     /// As [`Stream::alloc`].
     pub fn synchronized(&self) -> Result<()> {
-        self.device().stream_synchronized(self.handle).map_err(Error::last)
+        // SAFETY: as above.
+        unsafe { self.device().stream_synchronized(self.handle) }.map_err(Error::last)
     }
 
     /// Declares that the stream gets no more work, as dropping does, and reports.
@@ -132,20 +141,25 @@ impl<'pool> Stream<'pool> {
     /// # Errors
     /// [`ErrorKind::OutOfMemory`] for host memory, or [`ErrorKind::BackendFailed`]: memory that was freed on the stream then
     /// waits for a synchronization of the context.
-    pub fn forget(self) -> Result<()> {
-        std::mem::ManuallyDrop::new(self).forgotten()
+    pub fn close(self) -> Result<()> {
+        std::mem::ManuallyDrop::new(self).end()
     }
 
-    fn forgotten(&self) -> Result<()> {
-        self.device().forget_stream(self.handle).map_err(Error::last)
+    fn end(&self) -> Result<()> {
+        // The default streams are never destroyed.
+        if self.handle <= 2 {
+            return Ok(());
+        }
+        if self.is_of_host {
+            self.synchronized()?;
+        }
+        // SAFETY: as above.
+        unsafe { self.device().forget_stream(self.handle) }.map_err(Error::last)
     }
 }
 
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
-        // The default streams are never destroyed.
-        if self.handle > 2 {
-            let _ = self.forgotten();
-        }
+        let _ = self.end();
     }
 }

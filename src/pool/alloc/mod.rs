@@ -12,7 +12,7 @@ use super::history::Origin;
 use super::slot::{FastGuard, Guard, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
-use crate::error::{ErrorKind, fail, set_last_shortage};
+use crate::error::{ErrorKind, fail, fail_for_memory};
 use crate::log::{self, Level};
 use crate::report::{self, failure::Verdict};
 use crate::sys::clock::Deadline;
@@ -199,16 +199,15 @@ fn refuse(guard: &mut Guard<'_>, request: &Request<'_>) -> Option<ErrorKind> {
 #[cold]
 fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let Request { requested: bytes, alignment, .. } = *request;
-    let error = if request.is_too_large() {
-        let error = fail!(ErrorKind::OutOfMemory, "{bytes} bytes are more than any chunk can have (64 TiB)");
-        guard.fail(error, request)
-    } else {
-        guard.count_failure(request, FailureCause::Alignment);
-        let limit = guard.arena.growth().limit();
-        fail!(ErrorKind::OutOfMemory, "alignment {alignment} is larger than the limit of {limit} bytes")
-    };
-    set_last_shortage(verdict_of(guard, request).numbers());
-    error
+    let numbers = verdict_of(guard, request).numbers();
+    if request.is_too_large() {
+        let words = format_args!("{bytes} bytes are more than any chunk can have (64 TiB)");
+        return guard.fail(fail_for_memory(numbers, words), request);
+    }
+    guard.count_failure(request, FailureCause::Alignment);
+    let limit = guard.arena.growth().limit();
+    let words = format_args!("alignment {alignment} is larger than the limit of {limit} bytes");
+    fail_for_memory(numbers, words)
 }
 
 /// Searches for memory until the retry timeout has passed, after [`take`] has found none. `begun_in` is the value of
@@ -239,10 +238,7 @@ fn retry(guard: &mut Guard<'_>, request: &Request<'_>, begun_in: u64) -> Result<
 #[inline(never)]
 fn has_none(guard: &Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let (name, bytes) = (&guard.name, request.requested);
-    let error =
-        fail!(ErrorKind::OutOfMemory, "{name}: no memory that it holds serves {bytes} bytes without growth");
-    set_last_shortage(verdict_of(guard, request).numbers());
-    error
+    fail!(ErrorKind::OutOfMemory, "{name}: no memory that it holds serves {bytes} bytes without growth")
 }
 
 /// What is known between two searches of a request.
@@ -304,8 +300,7 @@ impl Pause {
 #[inline(never)]
 fn give_up(guard: Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let verdict = verdict_of(&guard, request);
-    let error = fail!(ErrorKind::OutOfMemory, "{}: {verdict}", guard.name);
-    set_last_shortage(verdict.numbers());
+    let error = fail_for_memory(verdict.numbers(), format_args!("{}: {verdict}", guard.name));
     report_failure(guard, request, &verdict);
     error
 }

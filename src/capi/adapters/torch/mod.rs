@@ -144,6 +144,7 @@ pub unsafe extern "C" fn bfc_torch_base_alloc(ptr: *mut c_void, size: *mut usize
 pub extern "C" fn bfc_torch_record_stream(ptr: *mut c_void, stream: bfc_stream_t) {
     or_log("bfc_torch_record_stream", (), || match ptr.is_null() {
         true => Ok(()),
-        false => Device::owner(ptr as u64)?.record_stream(ptr as u64, stream as u64),
+        // SAFETY: the caller names a stream that exists.
+        false => unsafe { Device::owner(ptr as u64)?.record_stream(ptr as u64, stream as u64) },
     });
 }

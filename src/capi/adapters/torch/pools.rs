@@ -81,7 +81,8 @@ pub(super) fn release_unused(device: Device) -> Result<(), ErrorKind> {
     let (mut last, mut answer) = (0, Ok(()));
     while let Some(name) = captures::unused(device, last) {
         last = name;
-        match device.pool_release(name) {
+        // SAFETY: PyTorch has freed the graphs that used it.
+        match unsafe { device.pool_release(name) } {
             // In the other cases nothing was allocated in the pool, or all memory is gone.
             Ok(()) | Err(ErrorKind::InvalidArgument | ErrorKind::NoAllocator) => {
                 captures::forget_unused(name)
