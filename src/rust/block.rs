@@ -141,6 +141,15 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// As [`Pool::stats`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// let block = pool.as_pool().alloc(1000)?;
+    /// assert_eq!((block.len(), block.capacity()?, block.id()?), (1000, 1024, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn capacity(&self) -> Result<usize> {
         match self.address() {
             0 => Ok(0),
@@ -167,6 +176,15 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// Those of every call. The block is in the error, and still owns the memory.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// pool.as_pool().alloc(1000)?.free()?;
+    /// assert_eq!(pool.stats()?.num_frees, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn free(self) -> Result<(), Refused<Self>> {
         // SAFETY: the memory is this object's, which ends here if that succeeds.
         self.ended(|device, address| unsafe { device.free(address) })
@@ -177,6 +195,17 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// As [`Block::free`] and [`Block::record_use`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// let (compute, copy) = (pool.stream(), pool.stream());
+    /// let block = compute.alloc(1000)?;
+    /// // `copy` waits for `compute` here, and uses the memory last.
+    /// block.free_on(&copy)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn free_on(self, stream: &Stream<'_>) -> Result<(), Refused<Self>> {
         if let Err(error) = stream.require(self.device) {
             return Err(Refused::new(error, self));

@@ -67,6 +67,18 @@ impl<'a> Builder<'a> {
     }
 
     /// Replaces the recommended flags. Without any, the flags of the environment count, and else the recommended ones.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// use bfc::{Flags, HostPool};
+    ///
+    /// // As TensorFlow's allocator without growth: one region.
+    /// let pool = HostPool::builder().memory_limit(4 << 20).flags(Flags::GARBAGE_COLLECTION).build_host()?;
+    /// let block = pool.alloc(1)?;
+    /// assert_eq!(pool.stats()?.pool_bytes, 4 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn flags(mut self, flags: Flags) -> Self {
         self.options.flags = flags;
         self
@@ -147,6 +159,17 @@ impl<'a> Builder<'a> {
     ///
     /// # Errors
     /// As [`Builder::build`]. Also [`ErrorKind::InvalidArgument`] if the memory is not the host's.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// use bfc::{BackendKind, HostPool};
+    ///
+    /// let pool = HostPool::builder().backend(BackendKind::HostVmm).memory_limit(1 << 30).build_host()?;
+    /// let block = pool.alloc_zeroed(100)?;
+    /// assert_eq!(*block, [0; 100]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn build_host(self) -> Result<HostPool> {
         HostPool::new_of(self.build()?)
     }

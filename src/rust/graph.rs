@@ -72,6 +72,19 @@ impl<'pool> PrivatePool<'pool> {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if no stream was ever routed to it;
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) if a [`Route`] was forgotten;
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) for host memory.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// let stream = pool.stream();
+    /// let graph_memory = pool.private_pool();
+    /// let route = graph_memory.route(&stream)?;
+    /// drop(stream.alloc(1000)?);
+    /// route.end()?;
+    /// graph_memory.release()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn release(self) -> Result<()> {
         ManuallyDrop::new(self).end()
     }

@@ -93,6 +93,14 @@ impl HostPool {
     ///
     /// # Errors
     /// As [`Pool::alloc`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// assert!(pool.alloc_zeroed(1000)?.iter().all(|&byte| byte == 0));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn alloc_zeroed(&self, bytes: usize) -> Result<HostBlock<'_, u8>> {
         let block = self.0.alloc(bytes)?;
         if !block.is_empty() {

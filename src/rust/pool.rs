@@ -87,6 +87,19 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::borrowed`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// use bfc::{HOST_DEVICE, Pool};
+    ///
+    /// // What C code has created, and will not destroy.
+    /// Pool::new(HOST_DEVICE)?.leak();
+    /// // SAFETY: nothing else owns it.
+    /// let pool = unsafe { Pool::adopt(HOST_DEVICE)? };
+    /// pool.destroy()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub unsafe fn adopt(ordinal: i32) -> Result<Self> {
         let mut pool = Self::borrowed(ordinal)?;
         pool.is_owned = true;
@@ -98,6 +111,19 @@ impl Pool {
     }
 
     /// Gives up ownership: the allocator stays until the process ends, or until C code destroys it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// struct Tensor {
+    ///     memory: bfc::Block<'static>,
+    /// }
+    ///
+    /// let pool: &'static bfc::Pool = bfc::Pool::new(bfc::HOST_DEVICE)?.leak();
+    /// let tensor = Tensor { memory: pool.alloc(1000)? };
+    /// assert_eq!(tensor.memory.len(), 1000);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn leak(self) -> &'static Pool {
         Box::leak(Box::new(self))
     }
@@ -151,6 +177,15 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::alloc`], and those of the parameters ([`Request`]).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::Pool::new(bfc::HOST_DEVICE)?;
+    /// let page = pool.alloc_with(&bfc::Request::new(1000).alignment(4096))?;
+    /// assert_eq!(page.address() % 4096, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn alloc_with(&self, request: &Request) -> Result<Block<'_>> {
         block::alloc(self.device, request, None)
     }
@@ -199,6 +234,16 @@ impl Pool {
     /// Those of every call: [`ErrorKind::NoAllocator`](crate::ErrorKind::NoAllocator),
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) in a callback, and
     /// [`ErrorKind::Internal`](crate::ErrorKind::Internal) after a broken invariant.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(16 << 20)?;
+    /// let block = pool.alloc(1000)?;
+    /// let stats = pool.stats()?;
+    /// assert_eq!((stats.bytes_requested, stats.bytes_in_use, stats.pool_bytes), (1000, 1024, 2 << 20));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Result<Stats> {
         self.device.stats().map_err(Error::last)
     }
@@ -234,6 +279,16 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::trim`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// assert!(pool.alloc(2 << 20).is_err());
+    /// pool.set_memory_limit(4 << 20)?;
+    /// assert!(pool.alloc(2 << 20).is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_memory_limit(&self, bytes: u64) -> Result<()> {
         self.device.set_memory_limit(bytes).map_err(Error::last)
     }
@@ -252,6 +307,20 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::timestamp`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// use bfc::{Flags, HostPool};
+    ///
+    /// let flags = Flags::ALLOW_GROWTH | Flags::TIMESTAMPS;
+    /// let pool = HostPool::builder().memory_limit(1 << 20).flags(flags).build_host()?;
+    /// drop(pool.alloc(1000)?);
+    /// let stamp = pool.timestamp()?;
+    /// // Here the device is synchronized.
+    /// pool.set_safe_frontier(stamp + 1)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_safe_frontier(&self, frontier: u64) -> Result<()> {
         self.device.set_safe_frontier(frontier).map_err(Error::last)
     }
@@ -298,6 +367,14 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::regions`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// assert!(pool.memory_map()?.starts_with("{\"schema\":1,"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn memory_map(&self) -> Result<String> {
         self.device.memory_map().map_err(Error::last)
     }
@@ -306,6 +383,15 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::regions`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// let block = pool.alloc(512 << 10)?;
+    /// assert_eq!(pool.occupancy()?, "*".repeat(50) + &"_".repeat(50));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn occupancy(&self) -> Result<String> {
         self.device.occupancy().map_err(Error::last)
     }

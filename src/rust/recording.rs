@@ -159,6 +159,17 @@ impl HistoryBuilder {
     ///
     /// # Errors
     /// As [`HistoryBuilder::record`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// use bfc::{ErrorKind, History, Stacks};
+    ///
+    /// let history = History::builder().events(1024).stacks(Stacks::NATIVE).record_in_memory()?;
+    /// assert_eq!(History::builder().record_in_memory().unwrap_err().kind(), ErrorKind::AlreadyExists);
+    /// history.stop()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn record_in_memory(self) -> Result<History> {
         self.start(None)
     }

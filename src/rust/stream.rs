@@ -123,6 +123,16 @@ impl<'pool> Stream<'pool> {
     ///
     /// # Errors
     /// As [`Stream::alloc`], and those of the parameters.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// let stream = pool.stream();
+    /// let block = stream.alloc_with(&bfc::Request::new(1000).multiple_of_512())?;
+    /// assert_eq!(block.capacity()?, 1024);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn alloc_with(&self, request: &Request) -> Result<Block<'_>> {
         block::alloc(self.device(), request, Some(self.handle))
     }
@@ -131,6 +141,18 @@ impl<'pool> Stream<'pool> {
     ///
     /// # Errors
     /// As [`Stream::alloc`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bfc::Error> {
+    /// let pool = bfc::HostPool::new(1 << 20)?;
+    /// let (compute, copy) = (pool.stream(), pool.stream());
+    /// drop(compute.alloc(1 << 20)?);
+    /// assert!(copy.alloc(1 << 20).is_err()); // work of `compute` may still use all of the memory
+    /// compute.synchronized()?;
+    /// assert!(copy.alloc(1 << 20).is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn synchronized(&self) -> Result<()> {
         // SAFETY: as above.
         unsafe { self.device().stream_synchronized(self.handle) }.map_err(Error::last)
