@@ -45,9 +45,13 @@ fn oldest_rust(context: &mut Context) -> Result<()> {
         context.skip("the stated rust-version is true", &format!("rustup cannot install Rust {version}"));
         return Ok(());
     }
-    let args = ["check", "--workspace", "--locked", "--all-targets"];
-    let mut command = cargo::of_toolchain(workspace, version, &args);
-    // In the usual folder another compiler would rebuild everything, and so would the usual one afterwards.
-    command.arg("--target-dir").arg(context.workspace.target.join("msrv"));
-    context.program(&format!("the stated rust-version is true: {version}"), command, Count::One).map(drop)
+    for (of, manifest) in [("", "Cargo.toml"), (" of examples/cuda-rust", "examples/cuda-rust/Cargo.toml")] {
+        let args = ["check", "--workspace", "--locked", "--all-targets", "--manifest-path", manifest];
+        let mut command = cargo::of_toolchain(&context.workspace, version, &args);
+        // In the usual folder another compiler would rebuild everything, and so would the usual one afterwards.
+        command.arg("--target-dir").arg(context.workspace.target.join("msrv"));
+        let name = format!("the stated rust-version{of} is true: {version}");
+        context.program(&name, command, Count::One)?;
+    }
+    Ok(())
 }
