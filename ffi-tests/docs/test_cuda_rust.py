@@ -62,6 +62,12 @@ def test_the_example(built, run, simulation_folder, held):
     assert re.fullmatch(EXPECTED, printed), printed
 
 
+def test_a_driver_behind_the_simulated_one_is_not_used(built, run, simulation_folder, tmp_path):
+    # cudarc looks for libcuda.so first, which a real driver has as well. This one would lack every function.
+    shutil.copy(simulation_folder / "libcudart.so.12", tmp_path / "libcuda.so")
+    run(built(EXAMPLE), env={"LD_LIBRARY_PATH": f"{simulation_folder}:{tmp_path}"})
+
+
 @held
 @pytest.mark.parametrize(
     "line, race",

@@ -26,6 +26,7 @@ pub fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     let driver = cargo_build(workspace)?;
     let _lock = tools::lock(&workspace.target.join("simcuda"))?;
     files::copy(&driver, &folder.join("libcuda.so.1"))?;
+    files::link("libcuda.so.1", &folder.join("libcuda.so"))?;
     Ok(folder)
 }
 
