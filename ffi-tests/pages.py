@@ -43,6 +43,8 @@ EXCEPTIONS = {
         "docs/framework.md",
         "SIMCUDA_RACES=2 SIMCUDA_HOLD_NEW=1 SIMCUDA_STALE_ABORTS=1 cargo xtask simulate -- ./app",
     ): "ffi-tests/pytorch/test_simulate.py runs it",
+    ("docs/rust.md", "use allocator_api2::vec::Vec;"): "needs a feature; an example in src/rust/allocator.rs",
+    ("docs/rust.md", "let pool = bfc::Pool::new(0)?;"): "a part of examples/cuda-rust, which ffi-tests/docs/test_cuda_rust.py runs",
     ("docs/pytorch.md", "cargo xtask simulate --pytorch train.py"): "ffi-tests/pytorch/test_simulate.py runs it",
     ("docs/pytorch.md", "BFC_HISTORY_FILE=train.history python3 train.py"): "ffi-tests/pytorch/test_simulate.py does the same",
     ("docs/run.md", "cargo xtask simulate -- bfc run --limit 256MiB --report -- ./train"): "ffi-tests/pytorch/test_simulate.py runs it",
