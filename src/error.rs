@@ -77,9 +77,9 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// Returns bytes for which the same request would have been served at that moment. On a virtual range that may be less
-    /// than would have fitted, because memory that has to be moved for it does not count. `None` if that is not known:
-    /// with an alignment above 256, and with an age of the memory ([`Request::freed_before`](crate::Request::freed_before)).
+    /// Returns bytes for which the same request would have been served at that moment. More may fit, because memory that is
+    /// moved or given back for a request does not count. `None` if that is not known: with an alignment above 256, and with
+    /// an age of the memory ([`Request::freed_before`](crate::Request::freed_before)).
     pub fn would_fit(&self) -> Option<usize> {
         self.would_fit.map(|bytes| bytes as usize)
     }

@@ -79,8 +79,8 @@ fn workspace<'a>(stream: &'a Stream, bytes: usize) -> bfc::Result<Block<'a>> {
         done => return done,
     };
     println!("{error}");
-    match error.out_of_memory() {
-        Some(numbers) => stream.memory().alloc(numbers.would_fit() as usize),
+    match error.out_of_memory().and_then(|numbers| numbers.would_fit()) {
+        Some(bytes) => stream.memory().alloc(bytes),
         None => Err(error), // no host memory for the numbers
     }
 }
