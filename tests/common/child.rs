@@ -51,9 +51,12 @@ pub fn run_raw<'a>(test: &str, variables: impl Iterator<Item = (&'a str, &'a OsS
     Ended { text, errors, success: status.success() }
 }
 
-/// Returns the whole name of a test of `tests/BINARY/MODULE.rs`.
+/// Returns the whole name of a test of `tests/BINARY/MODULE.rs`. Another binary may have the module too, as
+/// `tests/OTHER/../BINARY/MODULE.rs`.
 fn in_module_of(file: &str, test: &str) -> Option<String> {
-    let module = Path::new(file).strip_prefix("tests").ok()?.with_extension("");
+    let file =
+        file.rsplit_once("/../").map_or_else(|| file.strip_prefix("tests/"), |(_, file)| Some(file))?;
+    let module = Path::new(file).with_extension("");
     let mut parts = module.iter().skip(1).map(|part| part.to_str().expect("UTF-8")).collect::<Vec<_>>();
     parts.retain(|&part| part != "mod");
     parts.push(test);
