@@ -77,6 +77,11 @@ impl Device {
         }
     }
 
+    /// Creates the allocator from options without flags: those of the environment, or the recommended ones.
+    pub(crate) fn create_with_default_flags(self, options: &Options<'_>) -> Result<(), ErrorKind> {
+        self.create_as(options, DEFAULT_FLAGS)
+    }
+
     /// Creates the allocator. `default_flags` apply where neither the options nor the environment set anything.
     fn create_as(self, options: &Options<'_>, default_flags: Flags) -> Result<(), ErrorKind> {
         forks::survive()?;

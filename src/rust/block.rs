@@ -75,7 +75,8 @@ impl<'a> Block<'a> {
     /// Takes ownership of memory that [`Block::into_raw`] gave up, or that other code allocated.
     ///
     /// # Safety
-    /// `pointer` is a live allocation of that pool which nothing else frees, of at least `bytes` bytes, or `bytes` is 0.
+    /// `pointer` is a live allocation of that pool which nothing else frees, of at least `bytes` bytes. With 0 bytes it is
+    /// ignored: empty blocks have no memory.
     #[inline]
     pub unsafe fn from_raw(pool: &'a Pool, pointer: NonNull<u8>, bytes: usize) -> Self {
         Block { pointer, bytes, device: pool.device, lifetime: PhantomData }

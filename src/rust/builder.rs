@@ -3,7 +3,7 @@
 use super::{Error, HostPool, Pool, Result};
 use crate::device::{Device, MAX_DEVICES};
 use crate::error::ErrorKind;
-use crate::options::{BackendKind, Flags, GrowthPolicy, Options, PINNED_DEVICE, SubAllocator};
+use crate::options::{BackendKind, DEFAULT_FLAGS, Flags, GrowthPolicy, Options, PINNED_DEVICE, SubAllocator};
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,12 +28,16 @@ use std::time::Duration;
 pub struct Builder<'a> {
     /// `None` is any that is free.
     ordinal: Option<i32>,
+    /// `None` is the recommended ones, unless the environment says otherwise.
+    flags: Option<Flags>,
+    /// Without the flags.
     options: Options<'a>,
 }
 
 impl<'a> Builder<'a> {
     pub(super) fn new(ordinal: Option<i32>) -> Self {
-        Builder { ordinal, options: Options::recommended() }
+        let options = Options { flags: Flags::empty(), ..Options::recommended() };
+        Builder { ordinal, flags: None, options }
     }
 
     /// The source of regions. The default is [`BackendKind::Auto`].
@@ -66,7 +70,7 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Replaces the recommended flags. Without any, the flags of the environment count, and else the recommended ones.
+    /// Replaces the recommended flags. Those of the environment count only if none are given here.
     ///
     /// ```
     /// # fn main() -> Result<(), bfc::Error> {
@@ -80,7 +84,7 @@ impl<'a> Builder<'a> {
     /// # }
     /// ```
     pub fn flags(mut self, flags: Flags) -> Self {
-        self.options.flags = flags;
+        self.flags = Some(flags);
         self
     }
 
@@ -120,7 +124,7 @@ impl<'a> Builder<'a> {
 
     /// The settings, for [`raw::Device::create`](crate::raw::Device::create).
     pub fn options(&self) -> Options<'a> {
-        self.options
+        Options { flags: self.flags.unwrap_or(DEFAULT_FLAGS), ..self.options }
     }
 
     /// Creates the pool. No memory is obtained before the first allocation.
@@ -139,7 +143,10 @@ impl<'a> Builder<'a> {
 
     fn build_on(&self, ordinal: i32) -> Result<Pool, ErrorKind> {
         let device = Device::new(ordinal)?;
-        device.create(Some(&self.options))?;
+        match self.flags {
+            Some(flags) => device.create(Some(&Options { flags, ..self.options }))?,
+            None => device.create_with_default_flags(&self.options)?,
+        }
         Ok(Pool::owning(device))
     }
 

@@ -7,7 +7,7 @@ use crate::c_abi::*;
 use crate::private::Private;
 use bfc::raw::{Device, SubAllocator};
 use bfc::{
-    BackendKind, Block, Builder, ErrorKind, Flags, FreeError, GrowthPolicy, RawStream, Request, Stats, Stream,
+    BackendKind, Block, Builder, ErrorKind, Flags, GrowthPolicy, RawStream, Refused, Request, Stats, Stream,
 };
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -163,14 +163,14 @@ impl Pool {
     fn freed(
         &self,
         address: u64,
-        free: impl FnOnce(Block<'static>) -> Result<(), FreeError<'static>>,
+        free: impl FnOnce(Block<'static>) -> Result<(), Refused<Block<'static>>>,
     ) -> Status {
         let kept = self.live().remove(&address);
         let is_kept = kept.is_some();
         let block = kept.unwrap_or_else(|| self.block_at(address));
         let Err(failed) = free(ManuallyDrop::into_inner(block)) else { return BFC_OK };
         let status = code(failed.error());
-        let block = ManuallyDrop::new(failed.into_block());
+        let block = ManuallyDrop::new(failed.into_inner());
         assert_eq!(block.address(), address, "the error has the block");
         if is_kept {
             self.keep(ManuallyDrop::into_inner(block));
@@ -261,7 +261,7 @@ impl Pool {
 
     /// `Stream::forget`.
     pub fn try_forget(&self, stream: u64) -> Status {
-        status(ManuallyDrop::into_inner(self.stream(stream)).forget())
+        status(ManuallyDrop::into_inner(self.stream(stream)).close())
     }
 
     /// `Stream::synchronized`.
@@ -349,9 +349,9 @@ impl Pool {
 
     /// `Pool::destroy`. The object remains usable for queries.
     pub fn destroy(&self) -> Status {
-        // SAFETY: `leak` gave up ownership, and so does a `destroy` that fails.
+        // SAFETY: `leak` gave up ownership. What is refused stays, and belongs to nothing again.
         let owner = unsafe { bfc::Pool::adopt(self.device()) };
-        let ended = status(owner.and_then(bfc::Pool::destroy));
+        let ended = status(owner.and_then(|owner| Ok(owner.destroy()?)));
         assert!(ended != BFC_OK || self.live().is_empty(), "destroyed with live blocks");
         ended
     }
