@@ -11,7 +11,7 @@ pub fn run(context: &mut Context) -> Result<()> {
     let published =
         ["core", "cuda-sys", "formats", "hostmem", "os", "sys"].map(|name| format!("libbfc-{name}"));
     for package in published.iter().map(String::as_str).chain(["libbfc", "xtask"]) {
-        let mut command = context.cargo(&["doc", "--no-deps", "--package", package]);
+        let mut command = context.cargo(&["doc", "--no-deps", "--all-features", "--package", package]);
         command.env("RUSTDOCFLAGS", "-D warnings");
         context.program(&format!("cargo doc, {package}"), command, Count::One)?;
     }
