@@ -1,6 +1,6 @@
 //! Requests with optional parameters.
 
-use super::Device;
+use super::table::Device;
 use crate::error::{ErrorKind, fail};
 use bfc_core::request::Request as ArenaRequest;
 use bfc_core::stream_id::Stream;
