@@ -12,7 +12,7 @@ use super::history::Origin;
 use super::slot::{FastGuard, Guard, Slot, or_reborn};
 use super::snapshot::PoolSnapshot;
 use super::{context_loss, guarded};
-use crate::error::{ErrorKind, fail, fail_for_memory};
+use crate::error::{ErrorKind, OutOfMemory, fail, fail_for_memory};
 use crate::log::{self, Level};
 use crate::report::{self, failure::Verdict};
 use crate::sys::clock::Deadline;
@@ -202,12 +202,14 @@ fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let numbers = verdict_of(guard, request).numbers();
     if request.is_too_large() {
         let words = format_args!("{bytes} bytes are more than any chunk can have (64 TiB)");
+        let numbers = OutOfMemory { cause: FailureCause::Other, ..numbers };
         return guard.fail(fail_for_memory(numbers, words), request);
     }
-    guard.count_failure(request, FailureCause::Alignment);
+    let cause = FailureCause::Alignment;
+    guard.count_failure(request, cause);
     let limit = guard.arena.growth().limit();
     let words = format_args!("alignment {alignment} is larger than the limit of {limit} bytes");
-    fail_for_memory(numbers, words)
+    fail_for_memory(OutOfMemory { cause, ..numbers }, words)
 }
 
 /// Searches for memory until the retry timeout has passed, after [`take`] has found none. `begun_in` is the value of
