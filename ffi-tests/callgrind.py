@@ -37,9 +37,14 @@ def own(text):
     return total
 
 
+def total(text):
+    """All instructions that were collected."""
+    return int(re.search(r"^(?:summary|totals): (\d+)", text, re.MULTILINE)[1])
+
+
 def mean(text, call):
     """The instructions of a function with all that it calls, per call; for an output that was collected in it only."""
     numbers = "|".join(re.findall(rf"^c?fn=\((\d+)\) {call}$", text, re.MULTILINE))
     calls = re.findall(rf"^cfn=\((?:{numbers})\).*\ncalls=(\d+)", text, re.MULTILINE)
     assert calls, f"callgrind saw no call of {call}"
-    return int(re.search(r"^(?:summary|totals): (\d+)", text, re.MULTILINE)[1]) / sum(map(int, calls))
+    return total(text) / sum(map(int, calls))
