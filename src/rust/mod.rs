@@ -8,6 +8,8 @@ mod error;
 mod global;
 mod graph;
 mod host;
+#[cfg(doctest)]
+mod misuse;
 mod pool;
 mod recording;
 mod stream;
