@@ -5,6 +5,7 @@ mod allocator;
 mod errors;
 mod model;
 mod ownership;
+mod programs;
 mod recording;
 
 use bfc::{BackendKind, Builder, ErrorKind, HostPool, Pool};
