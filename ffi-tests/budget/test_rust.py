@@ -16,7 +16,7 @@ def program():
     """blocks.rs, built as a program that depends on the crate is by default."""
     folder = programs.SCRATCH / "budget/rust"
     (folder / "src").mkdir(parents=True, exist_ok=True)
-    dependencies = f'[dependencies]\nlibbfc = {{ path = "{programs.ROOT}" }}\n'
+    dependencies = f'[dependencies]\nlibbfc = {{ path = "{programs.ROOT}", features = ["capi"] }}\n'
     (folder / "Cargo.toml").write_text(f'[package]\nname = "blocks"\nedition = "2024"\n\n{dependencies}\n[workspace]\n')
     shutil.copy(pathlib.Path(__file__).with_name("blocks.rs"), folder / "src/main.rs")
     # The versions of this workspace, so that nothing is fetched.

@@ -49,14 +49,14 @@ pub struct BlockOutlivesPool;
 /// ```
 pub struct BlockOutlivesStream;
 
-/// A stream is not forgotten while a block of it lives.
+/// A stream is not closed while a block of it lives.
 ///
 /// ```compile_fail,E0505
 /// # fn main() -> bfc::Result<()> {
 /// let pool = bfc::HostPool::new(1 << 20)?;
 /// let (stream, other) = (pool.stream(), pool.stream());
 /// let block = stream.alloc(1000)?;
-/// stream.forget()?;
+/// stream.close()?;
 /// drop(block);
 /// # Ok(())
 /// # }
@@ -67,7 +67,7 @@ pub struct BlockOutlivesStream;
 /// let pool = bfc::HostPool::new(1 << 20)?;
 /// let (stream, other) = (pool.stream(), pool.stream());
 /// let block = stream.alloc(1000)?;
-/// other.forget()?;
+/// other.close()?;
 /// drop(block);
 /// # Ok(())
 /// # }
@@ -266,7 +266,7 @@ pub struct CollectionOutlivesPool;
 /// ```
 /// use bfc::*;
 /// fn is_send_and_sync<T: Send + Sync>() {}
-/// is_send_and_sync::<(Pool, HostPool, Block<'_>, HostBlock<'_>, HostBlock<'_, u8>, FreeError<'_>)>();
+/// is_send_and_sync::<(Pool, HostPool, Block<'_>, HostBlock<'_>, HostBlock<'_, u8>, Refused<Block<'_>>)>();
 /// is_send_and_sync::<(Stream<'_>, RawStream, PrivatePool<'_>, Route<'_>, Capture, History)>();
 /// is_send_and_sync::<(Error, ErrorKind, OutOfMemory, Stats, Region, Request)>();
 /// ```

@@ -172,11 +172,10 @@ impl<'pool> Stream<'pool> {
         if self.handle <= 2 {
             return Ok(());
         }
-        if self.is_of_host {
-            self.synchronized()?;
-        }
         // SAFETY: as above.
-        unsafe { self.device().forget_stream(self.handle) }.map_err(Error::last)
+        unsafe { self.device().forget_stream(self.handle) }.map_err(Error::last)?;
+        // Afterwards, so that it counts for blocks that are used on the stream and freed later.
+        if self.is_of_host { self.synchronized() } else { Ok(()) }
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::programs::{How, Program, STREAMS, Settings, Step, Wanted, program};
 use crate::{cases, host_pool};
 use bfc::{
-    BackendKind, Block, ChunkState, Error, ErrorKind, FailureCause, Flags, HostBlock, HostPool, Request,
-    Stream,
+    BackendKind, Block, ChunkState, Error, ErrorKind, FailureCause, Flags, HostBlock, HostPool, OutOfMemory,
+    Request, Stream,
 };
 use proptest::prelude::*;
 
@@ -83,7 +83,7 @@ impl<'p> Model<'p> {
         'p: 'a,
     {
         let request = Request::new(wanted.bytes).alignment(wanted.alignment);
-        let request = if wanted.in_512 { request.in_512() } else { request };
+        let request = if wanted.in_512 { request.multiple_of_512() } else { request };
         let request = if wanted.no_growth { request.no_growth() } else { request };
         let request = if wanted.short_lived { request.short_lived() } else { request };
         let is_plain = (wanted.in_512, wanted.no_growth, wanted.short_lived, wanted.alignment)
@@ -162,7 +162,15 @@ impl<'p> Model<'p> {
             return;
         }
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-        self.failures += u64::from(!wanted.no_growth);
+        if wanted.no_growth {
+            // The caller has other ways, but none to what nothing can serve.
+            let is_refused = |numbers: &OutOfMemory| {
+                matches!(numbers.cause, FailureCause::Alignment | FailureCause::Other)
+            };
+            assert!(error.out_of_memory().is_none_or(is_refused), "{error}");
+            return;
+        }
+        self.failures += 1;
         let numbers = *error.out_of_memory().expect("numbers");
         let stats = self.pool.stats().unwrap();
         assert_eq!(numbers.requested, wanted.bytes as u64);
@@ -173,15 +181,18 @@ impl<'p> Model<'p> {
         if !matches!(numbers.cause, FailureCause::Exhaustion | FailureCause::Fragmentation) {
             return;
         }
-        assert!(numbers.would_fit() < numbers.requested.saturating_add(511), "{error}, {numbers:?}");
-        let fits = Wanted { bytes: numbers.would_fit() as usize, alignment: 0, in_512: false, ..wanted };
+        let Some(bytes) = numbers.would_fit() else {
+            assert!(wanted.alignment > 256);
+            return;
+        };
+        assert!(bytes < wanted.bytes, "{error}, {numbers:?}");
+        let fits = Wanted { bytes, ..wanted };
         let served = self.alloc(fits, stream).unwrap_or_else(|| panic!("{error}, {numbers:?}"));
         self.end(served, How::Drop, &[]);
 
         // Free memory may be given back or moved together for a larger request.
-        if wanted.no_growth || !self.may_differ() {
-            let request = Request::new(fits.bytes + 1).attempt();
-            let request = if wanted.no_growth { request.no_growth() } else { request };
+        if !self.may_differ() {
+            let request = Request::new(bytes + 513).attempt();
             let larger = match stream {
                 None => self.pool.alloc_with(&request).map(drop),
                 Some((stream, _)) => stream.alloc_with(&request).map(drop),
@@ -361,10 +372,15 @@ fn run_phase<'p>(model: &mut Model<'p>, common: &mut Vec<Live<'p>>, number: usiz
         model.verify(common.iter().chain(&ordered));
     }
     model.end_all(ordered);
-    // While no stream has ended yet. What waits for one that has is not given back before the pool ends.
-    if number == 0 {
+    // The end of a stream is that of its work, also for what is freed later.
+    let queues = named.map(|(_, queue)| queue);
+    drop(streams);
+    for queue in queues {
+        model.synchronized(queue);
+        common.iter_mut().for_each(|live| live.uses.retain(|&other| other != queue));
+    }
+    if number % 2 == 0 {
         model.end_all(std::mem::take(common));
-        streams.iter().for_each(|stream| stream.synchronized().unwrap());
         model.pool.default_stream().synchronized().unwrap();
         model.pending.clear();
         model.pool.trim(0).unwrap();

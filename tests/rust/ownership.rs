@@ -1,7 +1,7 @@
 //! Who owns memory and pools, and what is refused.
 
 use crate::host_pool;
-use bfc::{BackendKind, Block, ErrorKind, FreeError, HostBlock, HostPool, Pool, RawStream, Request, Scope};
+use bfc::{BackendKind, Block, ErrorKind, HostBlock, HostPool, Pool, RawStream, Refused, Request, Scope};
 use std::sync::LazyLock;
 use std::sync::mpsc::channel;
 
@@ -53,11 +53,9 @@ fn forgotten_blocks_keep_the_allocator() {
     let ordinal = pool.ordinal();
     let pointer = pool.alloc(1000).unwrap().filled(7).into_block().into_raw();
     let refused = pool.destroy().unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Busy);
+    assert_eq!(refused.error().kind(), ErrorKind::Busy);
+    drop(refused.into_inner());
     // SAFETY: the pool that owned it is gone.
-    let pool = unsafe { Pool::adopt(ordinal) }.unwrap();
-    drop(pool);
-    // SAFETY: as above.
     let pool = unsafe { Pool::adopt(ordinal) }.expect("dropping the pool left it too");
     // SAFETY: the pointer is from `into_raw`, with the bytes that were filled.
     assert_eq!(unsafe { std::slice::from_raw_parts(pointer.as_ptr(), 1000) }, [7; 1000]);
@@ -74,14 +72,14 @@ fn a_borrowed_pool_leaves_the_allocator_to_its_owner() {
     let block = shared.alloc(1000).unwrap();
     assert_eq!(in_use(&owner), 1024);
     assert_eq!(
-        Pool::borrowed(owner.ordinal()).unwrap().destroy().unwrap_err().kind(),
+        Pool::borrowed(owner.ordinal()).unwrap().destroy().unwrap_err().error().kind(),
         ErrorKind::Unsupported
     );
     drop(Pool::borrowed(owner.ordinal()).unwrap());
     assert_eq!(in_use(&owner), 1024);
 
     let ordinal = owner.ordinal();
-    assert_eq!(owner.destroy().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(owner.destroy().unwrap_err().error().kind(), ErrorKind::Busy);
     drop(block);
     // SAFETY: the owner is gone.
     unsafe { Pool::adopt(ordinal) }.unwrap().destroy().unwrap();
@@ -150,10 +148,10 @@ fn a_failed_free_returns_the_block() {
     // SAFETY: the memory stays allocated as long as `twin` is used, which is forgotten below.
     let twin = unsafe { Block::from_raw(&pool, block.as_ptr(), 1000) };
     block.free().unwrap();
-    let failed: FreeError<'_> = twin.free().unwrap_err();
+    let failed: Refused<Block<'_>> = twin.free().unwrap_err();
     assert_eq!(failed.error().kind(), ErrorKind::DoubleFree);
     assert_eq!(failed.to_string(), failed.error().message());
-    let twin = failed.into_block();
+    let twin = failed.into_inner();
     assert_eq!((twin.len(), twin.address() % 256), (1000, 0));
     let error: bfc::Error = twin.free().unwrap_err().into();
     assert_eq!(error.kind(), ErrorKind::DoubleFree);
@@ -163,7 +161,7 @@ fn a_failed_free_returns_the_block() {
     let block = pool.alloc(1000).unwrap().into_block();
     let failed = block.free_on(&other.stream()).unwrap_err();
     assert_eq!(failed.error().kind(), ErrorKind::InvalidArgument);
-    let block = failed.into_block();
+    let block = failed.into_inner();
     assert_eq!(in_use(&pool), 1024, "the block still owns the memory");
     drop(block);
     assert_eq!(in_use(&pool), 0);
@@ -205,11 +203,11 @@ fn memory_waits_for_the_streams_that_use_it() {
 #[test]
 fn any_number_names_a_stream_of_the_host() {
     let pool = pool().into_pool();
-    // SAFETY: this is no CUDA backend.
+    // SAFETY: the pool is owned, and is not CUDA's.
     let stream = unsafe { pool.stream(RawStream::from(7)) };
     assert_eq!((stream.raw(), stream.pool().ordinal()), (RawStream::from(7), pool.ordinal()));
     drop(stream.alloc_with(&Request::new(1000).alignment(4096)).unwrap());
-    stream.forget().unwrap();
+    stream.close().unwrap();
     drop(pool.default_stream().alloc(1000).unwrap());
     drop(pool.per_thread_stream().alloc(1000).unwrap());
     assert_eq!(in_use(&pool), 0);
