@@ -15,7 +15,8 @@ use std::fmt::{self, Write};
 #[repr(i32)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A NULL out-pointer, or an invalid alignment, flag, backend, ordinal or `struct_size`.
+    /// An invalid alignment, flag, backend, ordinal, size or combination of options. In C also a NULL out-pointer or a wrong
+    /// `struct_size`.
     InvalidArgument = 1,
     /// There is no allocator for that device.
     NoAllocator = 2,

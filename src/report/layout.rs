@@ -13,9 +13,10 @@ use bfc_hostmem::HostMemoryExhausted;
 pub enum ChunkState {
     /// An allocation.
     InUse,
-    /// Free.
+    /// Free: for every stream, or for the one that the chunk names.
     Free,
-    /// Free, but other streams' work may use it, it is quarantined, or it belongs to a private pool.
+    /// Free, but no stream may reuse it yet: work on several streams may use it, it is quarantined, or it belongs to a
+    /// private pool.
     Held,
     /// Addresses without memory.
     Unmapped,

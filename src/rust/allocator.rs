@@ -5,7 +5,10 @@ use allocator_api2::alloc::{AllocError, Allocator};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// For `Vec`, `Box` and others of the crate allocator-api2, and hashbrown's maps.
+/// For `Vec`, `Box` and others of the crate allocator-api2 0.2, and hashbrown's maps (its feature `allocator-api2`).
+///
+/// Where the pool is full, what can fail returns an error without a message, as `Vec::try_reserve` does, and what cannot,
+/// like `Vec::push`, ends the program.
 ///
 /// ```
 /// use allocator_api2::vec::Vec;
@@ -18,6 +21,10 @@ use std::ptr::NonNull;
 /// assert!(pool.stats()?.bytes_in_use >= 400);
 /// drop(numbers);
 /// assert_eq!(pool.stats()?.bytes_in_use, 0);
+///
+/// let mut ages = hashbrown::HashMap::with_hasher_in(hashbrown::DefaultHashBuilder::default(), &pool);
+/// ages.insert("Ada", 36);
+/// assert!(pool.stats()?.bytes_in_use > 0);
 /// # Ok(())
 /// # }
 /// ```

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 ///
 /// A block borrows its pool, and one that was allocated on a [`Stream`] borrows that too. So it costs no more than an
 /// address: no reference count, which frameworks have already around their tensors. To keep blocks without a lifetime, make
-/// the pool `'static` ([`Pool::leak`]).
+/// the pool `'static` ([`Pool::leak`]), and for blocks of a stream the stream too (`Box::leak(Box::new(stream))`).
 ///
 /// The address is that of the backend's memory: the CPU must not access memory of a CUDA device. Memory that it may access
 /// is in a [`HostBlock`](crate::HostBlock).

@@ -2,7 +2,7 @@
 
 use super::{Error, HostPool, Pool, Result};
 use crate::device::{Device, MAX_DEVICES};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, fail};
 use crate::options::{BackendKind, DEFAULT_FLAGS, Flags, GrowthPolicy, Options, PINNED_DEVICE, SubAllocator};
 use std::path::Path;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// The limit as a fraction of the device's total memory, above 0 and at most 1.
+    /// The limit as a fraction of the device's total memory, at most 1. 0 stands for none. No effect with a limit in bytes.
     pub fn memory_fraction(mut self, fraction: f64) -> Self {
         self.options.memory_fraction = fraction;
         self
@@ -127,7 +127,8 @@ impl<'a> Builder<'a> {
         Options { flags: self.flags.unwrap_or(DEFAULT_FLAGS), ..self.options }
     }
 
-    /// Creates the pool. No memory is obtained before the first allocation.
+    /// Creates the pool. No memory is obtained before the first allocation. For a [`HostPool`] call
+    /// [`Builder::build_host`].
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if the ordinal has an allocator, which [`Pool::borrowed`] shares;
@@ -152,14 +153,18 @@ impl<'a> Builder<'a> {
 
     /// Takes the last free ordinal, because programs that choose theirs begin with the first.
     fn build_anywhere(&self) -> Result<Pool, ErrorKind> {
-        let mut built = Err(ErrorKind::AlreadyExists);
         for ordinal in (PINNED_DEVICE + 1..MAX_DEVICES).rev() {
-            built = self.build_on(ordinal);
+            let built = self.build_on(ordinal);
             if !matches!(built, Err(ErrorKind::AlreadyExists)) {
-                break;
+                return built;
             }
         }
-        built
+        Err(fail!(
+            ErrorKind::AlreadyExists,
+            "all ordinals from {} to {} have an allocator: destroy one first",
+            PINNED_DEVICE + 1,
+            MAX_DEVICES - 1
+        ))
     }
 
     /// Creates a pool of host memory.

@@ -60,8 +60,8 @@ impl Error {
         self.details.as_ref().map_or_else(|| self.kind.text(), |details| &details.message)
     }
 
-    /// The numbers of a request that found no memory. None for other errors, where host memory ran out, and for requests
-    /// [without growth](crate::Request::no_growth), whose callers have other ways.
+    /// The numbers of a request that found no memory. None for other errors, where host memory ran out, and with
+    /// [`Request::no_growth`](crate::Request::no_growth).
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         self.details.as_ref()?.shortage.as_ref()
     }
@@ -84,7 +84,8 @@ impl std::error::Error for Error {}
 /// An end that failed, with the object that it would have ended: a [`Block`](crate::Block) still owns its memory, and a
 /// [`Pool`](crate::Pool) its allocator.
 ///
-/// `?` turns it into the [`Error`], and drops the object, which tries again without reporting.
+/// `?` turns it into the [`Error`], and drops the object, which tries again without reporting. Where a function returns
+/// another error type, write `.map_err(bfc::Error::from)?`.
 ///
 /// ```
 /// use bfc::{Block, ErrorKind, HostPool};

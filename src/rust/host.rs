@@ -12,7 +12,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A pool of host memory: its blocks are slices.
+/// A pool of host memory: its blocks are slices. Those of its streams are not, because queued work may use them: they are
+/// read through [`Block::as_ptr`], in the work of the stream.
 ///
 /// It is a [`Pool`], whose operations it has too. It is always owned, so no safe code can end it while blocks are alive:
 /// what could (`destroy_forced`, for example) is `unsafe` in [`raw`](crate::raw), and in C. After `fork`, which is `unsafe`
@@ -35,10 +36,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct HostPool(Pool);
 
 impl HostPool {
-    /// Creates a pool with the recommended settings and a limit in bytes. 0 stands for the machine's memory.
+    /// Creates a pool with the recommended settings and a limit in bytes. 0 stands for the available memory.
     ///
     /// # Errors
-    /// As [`Builder::build_host`].
+    /// As [`Builder::build_host`]. [`ErrorKind::AlreadyExists`] if all 766 ordinals without a meaning have a pool.
     pub fn new(memory_limit: u64) -> Result<Self> {
         Self::builder().memory_limit(memory_limit).build_host()
     }

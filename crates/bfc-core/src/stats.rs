@@ -201,7 +201,7 @@ macro_rules! named_fields {
 }
 with_statistics!(named_fields);
 
-/// The statistics of an arena at one moment, in bytes and counts.
+/// The statistics of an arena, which is the memory of a pool, at one moment, in bytes and counts.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stats {
@@ -227,7 +227,7 @@ pub struct Stats {
     pub pool_bytes: u64,
     /// The highest `pool_bytes`.
     pub peak_pool_bytes: u64,
-    /// The size of the largest free chunk.
+    /// The size of the largest free chunk, of any stream: free neighbours that one stream may use as one count as one.
     pub largest_free_block_bytes: u64,
     /// Regions held from the backend.
     pub num_regions: u64,
