@@ -207,4 +207,16 @@ def test_the_crates_are_packaged_and_build_outside_of_the_checkout(tmp_path: pat
         (crate,) = (tmp_path / "package").glob(f"{name}-[0-9]*.crate")
         with tarfile.open(crate) as archive:
             found = {member.name.split("/")[1] for member in archive if member.isfile()}
+            archive.extractall(tmp_path / "unpacked", filter="data")
         assert found - by_cargo == most | {"README.md", *LICENCES}
+
+    # The examples in the documentation and the example program, from what was packed alone: each crate for the registry's.
+    (library,) = (tmp_path / "unpacked").glob("libbfc-[0-9]*")
+    names = [f"libbfc-{name}" for name in internal]
+    folders = {name: next((tmp_path / "unpacked").glob(f"{name}-[0-9]*")) for name in names}
+    patches = [f'--config=patch.crates-io.{name}.path="{folder}"' for name, folder in folders.items()]
+    options = ["--offline", "--target-dir", tmp_path / "unpacked/target"]
+    features = "--features=allocator-api2,serde"
+    passed = run("cargo", "test", "--doc", features, *patches, *options, cwd=library)
+    assert re.search(r"test result: ok\. [1-9]\d* passed", passed)
+    assert "bytes would fit" in run("cargo", "run", "--quiet", "--example", "allocate", *patches, *options, cwd=library)
