@@ -5,6 +5,7 @@ mod clients;
 mod forks;
 pub mod history;
 mod idle_trim;
+mod order;
 mod populator;
 mod publisher;
 mod request;
@@ -23,7 +24,7 @@ use crate::options::{DEFAULT_FLAGS, Flags, Options, Resolution};
 use crate::pool::idle_time::{IdleCallback, IdleFunction};
 use crate::pool::listener::RegionCallback;
 use crate::pool::slot::Guard;
-use crate::pool::{Pool, alloc, context_loss, free, graph_pools, guarded, idle, lifecycle, order, snapshot};
+use crate::pool::{Pool, alloc, context_loss, free, guarded, idle, lifecycle, snapshot};
 use crate::report::layout::Region;
 use crate::report::metrics::Sample;
 use crate::report::{self, Subject};
@@ -136,12 +137,6 @@ impl Device {
         self.alloc_with(&aligned(ArenaRequest::new(bytes, Stream::NONE), alignment)?)
     }
 
-    /// Returns the stream that a caller's handle stands for: 0 and 1 are the default stream, 2 is the calling thread's own
-    /// default stream.
-    pub(crate) fn stream_of(self, handle: u64) -> Result<Stream, ErrorKind> {
-        order::stream_of(self.slot(), handle)
-    }
-
     /// Allocates memory according to a request.
     pub(crate) fn alloc_with(self, request: &ArenaRequest<'_>) -> Result<u64, ErrorKind> {
         let ArenaRequest { stream, max_stamp, short_lived, .. } = *request;
@@ -225,106 +220,6 @@ impl Device {
             append_to_last_error(format_args!("; {addr:#x} belongs to device {owner}"));
         }
         error
-    }
-
-    /// Allocates memory in the order of a stream. Memory freed on the stream is reusable at once, memory freed on
-    /// others once its work has completed. 0 and 1 are the default stream, 2 is the calling thread's own default
-    /// stream.
-    ///
-    /// # Safety
-    /// With a CUDA backend, `stream` is the handle of a stream that exists. The driver is called with it.
-    #[inline]
-    pub unsafe fn alloc_on(self, bytes: u64, stream: u64) -> Result<u64, ErrorKind> {
-        let stream = order::stream_of(self.slot(), stream)?;
-        if scope::is_open() {
-            return self.serve(&ArenaRequest::new(bytes, stream));
-        }
-        alloc::alloc(self.slot(), bytes, stream).map_err(|error| self.explain(error))
-    }
-
-    /// Frees memory in the order of a stream. Work queued on the stream so far may still use the memory.
-    ///
-    /// # Safety
-    /// As [`Self::free`], for work that is queued on the stream, and as [`Self::alloc_on`].
-    #[inline]
-    pub unsafe fn free_on(self, addr: u64, stream: u64) -> Result<(), ErrorKind> {
-        if addr == 0 {
-            return self.slot().accepts_null();
-        }
-        let (stream, is_current) = order::stream_of_use(self.slot(), addr, stream)?;
-        free::free_on(self.slot(), addr, stream, is_current)
-            .map_err(|error| self.explain_pointer(error, addr))
-    }
-
-    /// Records that a live allocation is also used on a stream. Once freed, the memory waits for the work queued there.
-    ///
-    /// # Safety
-    /// With a CUDA backend, `stream` is the handle of a stream that exists. The driver is called with it.
-    pub unsafe fn record_stream(self, addr: u64, stream: u64) -> Result<(), ErrorKind> {
-        let (stream, _) = order::stream_of_use(self.slot(), addr, stream)?;
-        order::record_use(self.slot(), addr, stream).map_err(|error| self.explain_pointer(error, addr))
-    }
-
-    /// Declares that a stream is about to be destroyed and gets no more work. Another stream may have its handle
-    /// afterwards.
-    ///
-    /// # Safety
-    /// With a CUDA backend, `stream` is the handle of a stream that exists. The driver is called with it.
-    pub unsafe fn forget_stream(self, stream: u64) -> Result<(), ErrorKind> {
-        let stream = order::stream_in_current_context(self.slot(), stream)?;
-        let mut guard = self.enter()?;
-        guard.require_no_timestamps()?;
-        order::forget(&mut guard, stream)
-    }
-
-    /// Declares that all work queued on a stream so far has completed.
-    ///
-    /// # Safety
-    /// With a CUDA backend, `stream` is the handle of a stream that exists. The driver is called with it.
-    pub unsafe fn stream_synchronized(self, stream: u64) -> Result<(), ErrorKind> {
-        let stream = order::stream_in_current_context(self.slot(), stream)?;
-        let mut guard = self.enter_for_long()?;
-        guard.require_no_timestamps()?;
-        order::declare_done(&mut guard, stream);
-        Ok(())
-    }
-
-    /// Routes the stream's subsequent requests to a private pool. A captured graph uses this memory, and it stays at
-    /// the same addresses until the pool is released.
-    ///
-    /// # Safety
-    /// With a CUDA backend, `stream` is the handle of a stream that exists. The driver is called with it.
-    pub unsafe fn pool_begin(self, pool: u64, stream: u64) -> Result<(), ErrorKind> {
-        self.route(pool, stream).map(drop)
-    }
-
-    /// Routes the stream's requests to common memory again.
-    ///
-    /// # Safety
-    /// With a CUDA backend, `stream` is the handle of a stream that exists. The driver is called with it.
-    pub unsafe fn pool_end(self, pool: u64, stream: u64) -> Result<(), ErrorKind> {
-        self.end_route(pool, order::stream_of(self.slot(), stream)?)
-    }
-
-    /// Does what [`Self::pool_begin`] does. Returns the stream: the handle of a default stream may mean another one in
-    /// another thread.
-    pub(crate) fn route(self, pool: u64, stream: u64) -> Result<Stream, ErrorKind> {
-        let stream = order::stream_of(self.slot(), stream)?;
-        graph_pools::begin(self.slot(), stream, pool).map_err(|error| self.explain(error))?;
-        Ok(stream)
-    }
-
-    /// Ends a route.
-    pub(crate) fn end_route(self, pool: u64, stream: Stream) -> Result<(), ErrorKind> {
-        graph_pools::end(self.slot(), stream, pool).map_err(|error| self.explain(error))
-    }
-
-    /// Declares that the addresses of a private pool are no longer used, except for live allocations.
-    ///
-    /// # Safety
-    /// No graph that uses the pool is launched again.
-    pub unsafe fn pool_release(self, pool: u64) -> Result<(), ErrorKind> {
-        graph_pools::release(self.slot(), pool).map_err(|error| self.explain(error))
     }
 
     /// Sets a function that is called after memory was obtained from the backend and before it is released. `None`

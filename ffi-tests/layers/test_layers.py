@@ -102,7 +102,7 @@ TREES = [
     Tree("crates/bfc-readers/src", "crates/bfc-readers/src", "process\n counters history published trace"),
     Tree("src/history", "src", "entry memory\n ring earlier interner unwind python\n recorder\n recording\n modules\n stacks"),
     Tree("src/publish", "src", "location\n publication"),
-    Tree("src/device", "src", "table service\n forks history idle_trim populator publisher request\n clients"),
+    Tree("src/device", "src", "table service\n forks history idle_trim order populator publisher request\n clients"),
     Tree("src/capi", "src", ""),
     Tree(
         "crates/preload/src",
