@@ -7,6 +7,8 @@ mod model;
 mod ownership;
 mod programs;
 mod recording;
+#[cfg(feature = "serde")]
+mod serializable;
 
 use bfc::{BackendKind, Builder, ErrorKind, HostPool, Pool};
 use proptest::test_runner::{Config, RngSeed};
