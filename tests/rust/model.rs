@@ -379,7 +379,7 @@ fn run_phase<'p>(model: &mut Model<'p>, common: &mut Vec<Live<'p>>, number: usiz
         model.synchronized(queue);
         common.iter_mut().for_each(|live| live.uses.retain(|&other| other != queue));
     }
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         model.end_all(std::mem::take(common));
         model.pool.default_stream().synchronized().unwrap();
         model.pending.clear();
