@@ -214,6 +214,18 @@ fn any_number_names_a_stream_of_the_host() {
 }
 
 #[test]
+fn host_pools_have_ordinals_of_their_own() {
+    let pools: Vec<HostPool> = (0..3).map(|_| HostPool::new(1 << 20).unwrap()).collect();
+    let mut ordinals: Vec<i32> = pools.iter().map(|pool| pool.ordinal()).collect();
+    ordinals.sort_unstable();
+    ordinals.dedup();
+    assert!(
+        ordinals.len() == 3 && ordinals.iter().all(|ordinal| (258..1024).contains(ordinal)),
+        "{ordinals:?}"
+    );
+}
+
+#[test]
 fn memory_that_may_be_a_device_s_is_no_slice() {
     let error = Pool::builder(0).build_host().unwrap_err();
     // The second kind where there is a device.
