@@ -201,15 +201,16 @@ fn refusal(guard: &mut Guard<'_>, request: &Request<'_>) -> ErrorKind {
     let Request { requested: bytes, alignment, .. } = *request;
     let numbers = verdict_of(guard, request).numbers();
     if request.is_too_large() {
-        let words = format_args!("{bytes} bytes are more than any chunk can have (64 TiB)");
         let numbers = OutOfMemory { cause: FailureCause::Other, ..numbers };
-        return guard.fail(fail_for_memory(numbers, words), request);
+        let error =
+            fail_for_memory(numbers, format_args!("{bytes} bytes are more than any chunk can have (64 TiB)"));
+        return guard.fail(error, request);
     }
     let cause = FailureCause::Alignment;
     guard.count_failure(request, cause);
     let limit = guard.arena.growth().limit();
-    let words = format_args!("alignment {alignment} is larger than the limit of {limit} bytes");
-    fail_for_memory(OutOfMemory { cause, ..numbers }, words)
+    let numbers = OutOfMemory { cause, ..numbers };
+    fail_for_memory(numbers, format_args!("alignment {alignment} is larger than the limit of {limit} bytes"))
 }
 
 /// Searches for memory until the retry timeout has passed, after [`take`] has found none. `begun_in` is the value of
