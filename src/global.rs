@@ -4,7 +4,7 @@
 //! allocator that needs these would be called by itself. Here the arena is all there is, and its tables are the only memory
 //! that it needs. The thread that holds the lock gets them from the system, so the pool never serves itself.
 
-use crate::sys::lock::Lock;
+use crate::sys::lock::{ForkLock, InChild};
 use bfc_core::arena::{Arena, Settings};
 use bfc_core::request::Request;
 use bfc_core::stats::Stats;
@@ -22,7 +22,7 @@ pub(crate) const LEAST: usize = 256;
 const REGION_ALIGNMENT: usize = 2 << 20;
 
 struct Shared {
-    lock: Lock,
+    lock: ForkLock,
     /// With the lock held. `None` before the first request.
     arena: UnsafeCell<Option<Box<Arena>>>,
     /// The region. Set once, the length first.
@@ -31,19 +31,17 @@ struct Shared {
     /// Whether there is no pool: it could not be created, it was changing when another thread forked, or an invariant broke.
     /// Requests go to the system then, and what is freed stays.
     is_broken: AtomicBool,
-    locked_for_fork: AtomicBool,
 }
 
 // SAFETY: the arena is accessed only with the lock held.
 unsafe impl Sync for Shared {}
 
 static POOL: Shared = Shared {
-    lock: Lock::new(),
+    lock: ForkLock::new(),
     arena: UnsafeCell::new(None),
     base: AtomicPtr::new(null_mut()),
     bytes: AtomicUsize::new(0),
     is_broken: AtomicBool::new(false),
-    locked_for_fork: AtomicBool::new(false),
 };
 
 impl Shared {
@@ -140,32 +138,14 @@ pub(crate) fn stats() -> Option<Stats> {
     POOL.with(|| None, |arena, _| arena.stats())
 }
 
-/// Locks the pool before a fork, unless another thread holds it until the deadline.
-pub(crate) fn lock_for_fork(deadline: u64) {
-    POOL.locked_for_fork.store(POOL.lock.acquire_before(deadline).is_ok(), Relaxed);
-}
-
-/// For a child whose fork was not prepared: records that no fork has locked anything.
-pub(crate) fn forget_fork() {
-    POOL.locked_for_fork.store(false, Relaxed);
-}
-
-/// Unlocks the pool in the parent after a fork.
-pub(crate) fn unlock_in_parent() {
-    if POOL.locked_for_fork.load(Relaxed) {
-        POOL.lock.release();
-    }
+/// Its lock, for the thread that forks.
+pub(crate) fn lock() -> &'static ForkLock {
+    &POOL.lock
 }
 
 /// Unlocks the pool in the child after a fork. It is the child's own, as its memory is.
 pub(crate) fn recover_in_child() {
-    let is_locked = POOL.locked_for_fork.load(Relaxed);
-    if !is_locked && POOL.lock.is_taken() && !POOL.lock.is_held_here() {
-        // A thread that does not exist in the child was changing it.
+    if POOL.lock.recover_in_child() == InChild::Torn {
         POOL.is_broken.store(true, Relaxed);
-        POOL.lock.reset_after_fork();
-    }
-    if is_locked {
-        POOL.lock.reset_after_fork();
     }
 }

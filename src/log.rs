@@ -4,7 +4,7 @@
 
 use crate::error::{ErrorKind, Text, call_back, fail, to_text};
 use crate::sys;
-use crate::sys::lock::{HeldByThisThread, Lock};
+use crate::sys::lock::{ForkLock, HeldByThisThread, InChild};
 use os::signals::Blocked;
 use os::terminal::Printable;
 use os::variables;
@@ -42,18 +42,15 @@ impl Sink {
 
 /// The destination of messages. The lock is held only while two words are copied.
 struct Shared {
-    lock: Lock,
+    lock: ForkLock,
     sink: UnsafeCell<Sink>,
-    /// Whether a forking thread has locked it. False if the thread was interrupted while it already held the lock.
-    locked_for_fork: AtomicBool,
 }
 
 // SAFETY: the sink is accessed only with the lock held. The caller that sets a callback guarantees that it may be
 // called, with its pointer, from any thread.
 unsafe impl Sync for Shared {}
 
-static SINK: Shared =
-    Shared { lock: Lock::new(), sink: UnsafeCell::new(Sink::NONE), locked_for_fork: AtomicBool::new(false) };
+static SINK: Shared = Shared { lock: ForkLock::new(), sink: UnsafeCell::new(Sink::NONE) };
 
 impl Shared {
     /// Reads or changes the sink. Fails in a signal handler that interrupted its own thread here.
@@ -202,39 +199,17 @@ fn write_to_stderr(level: Level, text: &str) {
     sys::write_to_stderr([name, text, "\n"]);
 }
 
-/// Returns whether this thread was interrupted while it had the sink locked.
-pub(crate) fn is_locked_here() -> bool {
-    SINK.lock.is_held_here()
-}
-
-/// Locks the sink before a fork, so that no other thread is changing it, unless another thread holds it until the deadline.
-pub(crate) fn lock_for_fork(deadline: u64) {
-    SINK.locked_for_fork.store(SINK.lock.acquire_before(deadline).is_ok(), Relaxed);
-}
-
-/// For a child whose fork was not prepared: records that no fork has locked anything.
-pub(crate) fn forget_fork() {
-    SINK.locked_for_fork.store(false, Relaxed);
-}
-
-/// Unlocks the sink in the parent after a fork.
-pub(crate) fn unlock_in_parent() {
-    if SINK.locked_for_fork.load(Relaxed) {
-        SINK.lock.release();
-    }
+/// The sink's lock, for the thread that forks.
+pub(crate) fn lock() -> &'static ForkLock {
+    &SINK.lock
 }
 
 /// Restores the sink in the child after a fork.
 pub(crate) fn recover_in_child() {
-    let is_locked = SINK.locked_for_fork.load(Relaxed);
-    if !is_locked && SINK.lock.is_taken() && !SINK.lock.is_held_here() {
-        // A thread that does not exist in the child may have written one of its two words.
+    if SINK.lock.recover_in_child() == InChild::Torn {
+        // One of its two words may have been written.
         HAS_CALLBACK.store(false, Relaxed);
         // SAFETY: there is only one thread, and it is not the one that had locked the sink.
         unsafe { *SINK.sink.get() = Sink::NONE };
-        SINK.lock.reset_after_fork();
-    }
-    if is_locked {
-        SINK.lock.reset_after_fork();
     }
 }

@@ -90,8 +90,8 @@ fn has(slots: &Slots, device: Device) -> bool {
 
 /// Returns whether this thread was interrupted during a change, so that it holds a lock.
 fn is_in_a_call() -> bool {
-    log::is_locked_here()
-        || waiting::is_locked_here()
+    log::lock().is_held_here()
+        || waiting::lock().is_held_here()
         || devices_in(&USED).any(|device| device.slot().is_locked_here())
 }
 
@@ -111,7 +111,7 @@ extern "C" fn before_fork() {
     PARENT.store(process(), Relaxed);
     FORK_DEPTH.store(1, Relaxed);
     FORKING.store(thread, Release);
-    log::lock_for_fork(deadline);
+    log::lock().lock_for_fork(deadline);
     [&LOCKED, &INTERRUPTED].into_iter().flatten().for_each(|word| word.store(0, Relaxed));
     for device in devices_in(&USED) {
         let again = if has(&MISSED, device) { begun + PATIENCE_AGAIN_MS } else { deadline };
@@ -122,9 +122,9 @@ extern "C" fn before_fork() {
             Err(NotTaken::TimedOut) => insert(&MISSED, device),
         }
     }
-    waiting::lock_for_fork(deadline);
+    waiting::lock().lock_for_fork(deadline);
     // Last, because those that hold the other locks may want memory of it.
-    global::lock_for_fork(deadline);
+    global::lock().lock_for_fork(deadline);
 }
 
 /// Waits until no other thread is forking. Returns false if this thread must not wait that long.
@@ -150,13 +150,13 @@ extern "C" fn after_fork_in_parent() {
         // This is the child of a signal handler that forked during this fork.
         return recover();
     }
-    global::unlock_in_parent();
-    waiting::unlock_in_parent();
+    global::lock().unlock_in_parent();
+    waiting::lock().unlock_in_parent();
     for device in devices_in(&LOCKED) {
         remove(&LOCKED, device);
         device.slot().unlock_in_parent();
     }
-    log::unlock_in_parent();
+    log::lock().unlock_in_parent();
     FORKING.store(0, Release);
     FINISHED.fetch_add(1, Relaxed);
     TURN.release();
@@ -174,9 +174,9 @@ extern "C" fn after_fork_in_child() {
 /// For a child whose fork was not prepared: treats all locks held by other threads as missed, because their data was
 /// changing.
 fn take_as_missed() {
-    global::forget_fork();
-    log::forget_fork();
-    waiting::forget_fork();
+    global::lock().forget_fork();
+    log::lock().forget_fork();
+    waiting::lock().forget_fork();
     for device in (0..MAX_DEVICES).map(Device) {
         remove(&LOCKED, device);
         remove(&INTERRUPTED, device);

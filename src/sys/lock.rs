@@ -30,7 +30,7 @@
 //! it.
 
 use super::{clock, futex, token};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 /// How often a waiter polls before it yields its processor. That is half a microsecond, several times as long as the
@@ -208,6 +208,66 @@ impl Lock {
         if self.served.load(Relaxed) != slept {
             self.served.store(slept, Relaxed);
         }
+    }
+}
+
+/// A lock that a forking thread holds, so that no other thread is changing what it guards.
+pub(crate) struct ForkLock {
+    lock: Lock,
+    /// Whether a forking thread has acquired it. False if that thread was interrupted while it held the lock.
+    held_for_fork: AtomicBool,
+}
+
+/// What a forked child finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InChild {
+    /// Nothing was being changed, and the lock is open.
+    Whole,
+    /// A thread that does not exist in the child was changing it. The lock is open.
+    Torn,
+    /// This thread was interrupted while it held the lock, and continues later.
+    Interrupted,
+}
+
+impl ForkLock {
+    pub(crate) const fn new() -> Self {
+        ForkLock { lock: Lock::new(), held_for_fork: AtomicBool::new(false) }
+    }
+
+    /// Acquires the lock before a fork, unless another thread holds it until the deadline.
+    pub(crate) fn lock_for_fork(&self, deadline: u64) {
+        self.held_for_fork.store(self.lock.acquire_before(deadline).is_ok(), Relaxed);
+    }
+
+    /// For a child whose fork was not prepared: records that no fork has acquired the lock.
+    pub(crate) fn forget_fork(&self) {
+        self.held_for_fork.store(false, Relaxed);
+    }
+
+    pub(crate) fn unlock_in_parent(&self) {
+        if self.held_for_fork.load(Relaxed) {
+            self.lock.release();
+        }
+    }
+
+    /// Opens the lock in the child, unless this thread holds it in a call that goes on.
+    pub(crate) fn recover_in_child(&self) -> InChild {
+        let is_prepared = self.held_for_fork.load(Relaxed);
+        let found = match is_prepared || !self.lock.is_taken() {
+            true => InChild::Whole,
+            false if self.lock.is_held_here() => return InChild::Interrupted,
+            false => InChild::Torn,
+        };
+        self.lock.reset_after_fork();
+        found
+    }
+}
+
+impl std::ops::Deref for ForkLock {
+    type Target = Lock;
+
+    fn deref(&self) -> &Lock {
+        &self.lock
     }
 }
 

@@ -14,12 +14,11 @@ use super::slot::Slot;
 use super::stack_list::{Linked, StackList};
 use super::table;
 use crate::error::{ErrorKind, fail};
-use crate::sys::lock::{HeldByThisThread, Lock};
+use crate::sys::lock::{ForkLock, HeldByThisThread, InChild};
 use crate::sys::thread::{Local, per_thread};
 use os::signals::Blocked;
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Returns the error for a signal handler that would have to wait although its own thread holds a lock of the library.
 #[cold]
@@ -103,20 +102,14 @@ impl Wait {
 
 /// All registered waits of the process.
 struct Registry {
-    lock: Lock,
-    /// Whether a fork has locked the registry. False if the forking thread held the lock already.
-    locked_for_fork: AtomicBool,
+    lock: ForkLock,
     waits: UnsafeCell<StackList<Wait>>,
 }
 
 // SAFETY: the list is reached only with the lock held, or in a forked child that still has only one thread.
 unsafe impl Sync for Registry {}
 
-static REGISTRY: Registry = Registry {
-    lock: Lock::new(),
-    locked_for_fork: AtomicBool::new(false),
-    waits: UnsafeCell::new(StackList::EMPTY),
-};
+static REGISTRY: Registry = Registry { lock: ForkLock::new(), waits: UnsafeCell::new(StackList::EMPTY) };
 
 impl Registry {
     /// Runs `change` on the list with the registry locked.
@@ -183,35 +176,17 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Returns whether this thread holds the registry's lock, as it does in a signal handler that interrupted a change.
-pub(crate) fn is_locked_here() -> bool {
-    REGISTRY.lock.is_held_here()
-}
-
-/// Takes the registry's lock before a fork, after the slots' locks.
-pub(crate) fn lock_for_fork(deadline: u64) {
-    REGISTRY.locked_for_fork.store(REGISTRY.lock.acquire_before(deadline).is_ok(), Relaxed);
-}
-
-/// Forgets that a fork locked the registry, in a child whose fork was not prepared.
-pub(crate) fn forget_fork() {
-    REGISTRY.locked_for_fork.store(false, Relaxed);
-}
-
-/// Releases the registry's lock in the parent after a fork.
-pub(crate) fn unlock_in_parent() {
-    if REGISTRY.locked_for_fork.load(Relaxed) {
-        REGISTRY.lock.release();
-    }
+/// The registry's lock, for the thread that forks. It is taken after those of the slots.
+pub(crate) fn lock() -> &'static ForkLock {
+    &REGISTRY.lock
 }
 
 /// Clears the registry in the child after a fork, where the waiting threads do not exist. If this thread was
 /// interrupted in the middle of a change, it continues the change later, so the list stays as it is. Superfluous waits
 /// do no harm, because the parent's stacks are in the child's memory.
 pub(crate) fn recover_in_child() {
-    if REGISTRY.locked_for_fork.load(Relaxed) || !REGISTRY.lock.is_held_here() {
+    if REGISTRY.lock.recover_in_child() != InChild::Interrupted {
         // SAFETY: there is one thread, and it is not in the middle of a change.
         unsafe { *REGISTRY.waits.get() = StackList::EMPTY };
-        REGISTRY.lock.reset_after_fork();
     }
 }
