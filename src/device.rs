@@ -253,8 +253,8 @@ impl Device {
     /// addresses are invalid. Returns [`ErrorKind::Unsupported`] if the memory does not belong to a context.
     ///
     /// # Safety
-    /// The memory is gone, so nothing uses it. No [`Block`](crate::Block) of it is dropped later: its address may be that of another
-    /// one by then.
+    /// The memory is gone, so nothing uses it. No [`Block`](crate::Block) of it is dropped later: its address may be that of
+    /// another one by then.
     pub unsafe fn lost(self) -> Result<(), ErrorKind> {
         context_loss::declare_lost(self.slot()).map_err(|error| self.explain(error))
     }

@@ -98,6 +98,7 @@ impl Verdict {
         let available = arena.growth().available();
         // The last size requested from the backend, if it had not honoured the alignment.
         let refused = available >= wanted.saturating_add(alignment.max(UNIT) - UNIT);
+        let (largest, available) = (arena.largest_for(stream), if refused { 0 } else { available });
         let waiting = arena.waiting_bytes(stream);
         Verdict {
             requested,
@@ -109,13 +110,13 @@ impl Verdict {
             waiting,
             has_driver: has_driver(backend),
             stamped: arena.settings().reuse == Reuse::Quarantine,
-            largest: arena.largest_for(stream),
-            available: if refused { 0 } else { available },
+            largest,
+            available,
             // More may be held since before the limit was lowered.
             limit: arena.growth().limit().max(arena.growth().pool_bytes()),
             refused,
             remedy: remedy(arena, backend, request),
-            would_fit: would_fit(request, arena.largest_for(stream), if refused { 0 } else { available }),
+            would_fit: would_fit(request, largest, available),
         }
     }
 

@@ -12,7 +12,8 @@ use std::path::Path;
 
 /// The operation that this thread allocates for, in reports and memory maps. Ends when it is dropped.
 ///
-/// Give it a name (`_scope`): `let _ = Scope::enter(..)` ends it at once. Scopes nest at most 8 deep, and are of one thread. The end of one is the end of those that began inside of it.
+/// Give it a name (`_scope`): `let _ = Scope::enter(..)` ends it at once. Scopes nest at most 8 deep, and are of one thread.
+/// The end of one is the end of those that began inside of it.
 ///
 /// ```
 /// use bfc::{HostPool, Scope};
