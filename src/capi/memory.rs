@@ -140,22 +140,17 @@ unsafe fn read(request: *const bfc_request_t) -> Result<bfc_request_t, ErrorKind
 /// Returns the request that a caller's struct describes.
 #[inline]
 fn request_of(device: Device, given: &bfc_request_t) -> Result<ArenaRequest<'static>, ErrorKind> {
-    let has = |flag: u32| given.flags & flag != 0;
-    let mut request = Request::new(given.bytes).alignment(given.alignment).freed_before(given.freed_before);
-    if has(BFC_REQUEST_SIZE_512) {
-        request = request.multiple_of_512();
-    }
-    if has(BFC_REQUEST_NO_GROWTH) {
-        request = request.no_growth();
-    }
-    if has(BFC_REQUEST_ATTEMPT) {
-        request = request.attempt();
-    }
-    if has(BFC_REQUEST_SHORT_LIVED) {
-        request = request.short_lived();
-    }
-    request.on(device, has(BFC_REQUEST_ON_STREAM).then_some(given.stream as u64))
+    let bfc_request_t { bytes, alignment, freed_before, flags, stream, .. } = *given;
+    let request = Request::with_all(bytes as u64, alignment as u64, freed_before, flags);
+    request.on(device, (flags & BFC_REQUEST_ON_STREAM != 0).then_some(stream as u64))
 }
+
+const _: () = assert!(
+    Request::NO_GROWTH == BFC_REQUEST_NO_GROWTH
+        && Request::IN_512 == BFC_REQUEST_SIZE_512
+        && Request::SHORT_LIVED == BFC_REQUEST_SHORT_LIVED
+        && Request::ATTEMPT == BFC_REQUEST_ATTEMPT
+);
 
 /// Allocates memory like bfc_alloc, but only from chunks whose free was stamped at most `freed_before`. 0 accepts any
 /// chunk.

@@ -28,15 +28,22 @@ pub struct Request {
 }
 
 impl Request {
-    const NO_GROWTH: u32 = 1 << 0;
-    const ATTEMPT: u32 = 1 << 1;
-    const SHORT_LIVED: u32 = 1 << 2;
-    const IN_512: u32 = 1 << 3;
+    // As in the C ABI, whose requests are passed on as they are.
+    pub(crate) const NO_GROWTH: u32 = 1 << 1;
+    pub(crate) const IN_512: u32 = 1 << 3;
+    pub(crate) const SHORT_LIVED: u32 = 1 << 4;
+    pub(crate) const ATTEMPT: u32 = 1 << 6;
 
     /// Requests `bytes` bytes, at a multiple of 256.
     #[inline]
     pub const fn new(bytes: usize) -> Self {
         Request { bytes: bytes as u64, alignment: 0, freed_before: 0, options: 0 }
+    }
+
+    /// A request with all parameters. Other bits of the options are ignored.
+    #[inline]
+    pub(crate) const fn with_all(bytes: u64, alignment: u64, freed_before: u64, options: u32) -> Self {
+        Request { bytes, alignment, freed_before, options }
     }
 
     /// At a multiple of a power of two. 0 stands for 256. Another number is refused with
